@@ -32,7 +32,8 @@ from runner.notebook.composing import compose
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.checkpoint import storage
-from runner.training.checkpoint.storage import Checkpoint, Content
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.storage import Content
 
 _CONFIG = ("engine=jax", "mesh=batch8", "layout=fsdp", "optimizer=adamw", "model=gpt", "task=language_model")
 _DATA = ("dataset=pydoc", "dataset.batch_size=8", "dataset.sequence_length=64", "tracking=none")

@@ -1,100 +1,308 @@
-"""The few functions of tensors that the optimizers' formulas need, under one set of names for every array module."""
+"""The array namespace of update rules, schedules, losses and metrics: one set of functions for every library.
+
+A formula is written once and computed by NumPy, TensorFlow or JAX. Names are NumPy's where NumPy has the function.
+Each function has the form that its engine computes well, from operations that DTensor can place on a mesh: no gather
+along a dim that may be sharded, no index or new axis in brackets (`x[:, 0]`, `x[:, None]`). Imports none of the
+libraries: learning rates are evaluated in Python numbers while a config is checked, before any library may be loaded.
+"""
 
 from __future__ import annotations
 
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from types import ModuleType
 from typing import Any
 
-Tensor = Any  # a number, or an array of TensorFlow or JAX, whose types no checker knows
+# A number, or an array of NumPy, TensorFlow or JAX. No type spans the three.
+Tensor = Any
 Function = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class Arrays:
-    """Functions of one array module; all take and give its tensors, elementwise unless said otherwise.
+class Elementary:
+    """Functions of numbers and of arrays, elementwise: what a schedule needs.
 
     Attributes:
       square: x * x.
       sqrt: square root.
       rsqrt: 1 / sqrt(x).
       power: (base, exponent).
-      total: sum of all elements.
       minimum: of two.
       maximum: of two.
-      floor: downwards.
+      floor: largest integer that is not larger, as a float.
       cos: of radians.
-      number: a truth value or a Python number as a float, a float32 tensor where the module has tensors.
+      to_float: a bool or a Python number as a float; a float32 array if the library has arrays.
     """
 
     square: Function
     sqrt: Function
     rsqrt: Function
     power: Function
-    total: Function
     minimum: Function
     maximum: Function
     floor: Function
     cos: Function
-    number: Function
+    to_float: Function
 
 
+# Of Python numbers.
+NUMBERS = Elementary(
+    square=lambda x: x * x,
+    sqrt=math.sqrt,
+    rsqrt=lambda x: 1.0 / math.sqrt(x),
+    power=math.pow,
+    minimum=min,
+    maximum=max,
+    floor=math.floor,
+    cos=math.cos,
+    to_float=float,
+)
+
+
+@dataclass(frozen=True)
+class Arrays(Elementary):
+    """Functions of one library's arrays. `axis` may be a number or a tuple, and is None for all dims.
+
+    Attributes:
+      name: of the library, `numpy`, `tensorflow` or `jax.numpy`.
+      keras_name: of the Keras whose functions take the same arrays, see `keras`.
+      cast: (x, dtype) with the dtype's name, such as `float32`.
+      sum: (x, axis=None, keepdims=False), as are `mean`, `max` and `min`.
+      mean: average.
+      max: largest.
+      min: smallest.
+      abs: elementwise, as are the functions of one array up to `tanh`.
+      sign: -1, 0 or 1.
+      exp: e**x.
+      log: natural logarithm.
+      log1p: log(1 + x).
+      sigmoid: 1 / (1 + exp(-x)).
+      softplus: log(1 + exp(x)).
+      tanh: hyperbolic tangent.
+      isfinite: whether a number is neither infinite nor NaN.
+      zeros_like: zeros of an array's shape and dtype.
+      ones_like: ones of an array's shape and dtype.
+      stop_gradient: the same values, constant for gradients.
+      equal: (x, y), elementwise, as bool; as are the functions of two arrays up to `logical_or`.
+      not_equal: as bool.
+      greater: as bool.
+      greater_equal: as bool.
+      less: as bool.
+      less_equal: as bool.
+      logical_and: of bools.
+      logical_or: of bools.
+      logical_not: of a bool.
+      where: (condition, x, y), elementwise; all of one rank, or `x` and `y` numbers.
+      clip: (x, low, high).
+      argmax: (x, axis) -> int32, the first of equals.
+      one_hot: (x, count) -> float32 with a last dim of `count`; a row of zeros for numbers outside 0 to count - 1.
+      softmax: over the last dim, as are `log_softmax` and `logsumexp`.
+      log_softmax: its logarithm.
+      logsumexp: logarithm of the sum of exponentials.
+      matmul: (x, y).
+      transpose: (x, axes=None).
+      reshape: (x, shape).
+      expand_dims: (x, axis).
+      squeeze: (x, axis), a dim of size 1.
+      stack: (arrays, axis).
+      concatenate: (arrays, axis).
+      take: (table, indices), (V,) and int32 (...) -> the table's entries (...), of a table that is not sharded.
+    """
+
+    name: str
+    keras_name: str
+    cast: Function
+    sum: Function
+    mean: Function
+    max: Function
+    min: Function
+    abs: Function
+    sign: Function
+    exp: Function
+    log: Function
+    log1p: Function
+    sigmoid: Function
+    softplus: Function
+    tanh: Function
+    isfinite: Function
+    zeros_like: Function
+    ones_like: Function
+    stop_gradient: Function
+    equal: Function
+    not_equal: Function
+    greater: Function
+    greater_equal: Function
+    less: Function
+    less_equal: Function
+    logical_and: Function
+    logical_or: Function
+    logical_not: Function
+    where: Function
+    clip: Function
+    argmax: Function
+    one_hot: Function
+    softmax: Function
+    log_softmax: Function
+    logsumexp: Function
+    matmul: Function
+    transpose: Function
+    reshape: Function
+    expand_dims: Function
+    squeeze: Function
+    stack: Function
+    concatenate: Function
+    take: Function
+
+    @property
+    def keras(self) -> ModuleType:
+        """Returns the engine's Keras, as for `ops.keras.losses.kl_divergence(labels, outputs)`."""
+        return importlib.import_module(self.keras_name)
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        """Returns an array's shape."""
+        return tuple(int(size) for size in x.shape)
+
+
+_NAMES = tuple(field.name for field in fields(Arrays) if field.name != "name")
+
+
+@cache
 def of(module: ModuleType) -> Arrays:
-    """Returns the functions of `math`, `tensorflow` or `jax.numpy`.
+    """Returns the functions of a library's arrays.
 
     Args:
-      module: the imported module.
+      module: `numpy`, `tensorflow` or `jax.numpy`, imported.
 
     Raises:
       ValueError: another module.
     """
-    makers = {"math": _python, "tensorflow": _tensorflow, "jax.numpy": _jax}
+    makers = {"numpy": _of_numpy, "tensorflow": _of_tensorflow, "jax.numpy": _of_jax}
     name = module.__name__
     for known, make in makers.items():
+        # By its `__name__` the module that is imported as tensorflow may be an inner one, as `tensorflow._api.v2.v2`.
         if name == known or name.startswith(f"{known}."):
             return make(module)
-    raise ValueError(f"array module {name} is unknown, known are {', '.join(makers)}")
+    raise ValueError(f"unknown array module {name}; known modules: {', '.join(makers)}")
 
 
-def _python(module: ModuleType) -> Arrays:
-    del module
-    return Arrays(
-        square=lambda x: x * x,
-        sqrt=math.sqrt,
-        rsqrt=lambda x: 1.0 / math.sqrt(x),
-        power=math.pow,
-        total=float,
-        minimum=min,
-        maximum=max,
-        floor=math.floor,
-        cos=math.cos,
-        number=float,
-    )
+def elementary(module: ModuleType) -> Elementary:
+    """Returns the elementary functions of a library.
+
+    Args:
+      module: `math` for Python numbers, or a module that `of` takes.
+    """
+    return NUMBERS if module is math else of(module)
 
 
-def _tensorflow(tf: ModuleType) -> Arrays:
-    return Arrays(
-        **_shared(tf),
-        rsqrt=tf.math.rsqrt,
-        power=tf.pow,
-        total=tf.reduce_sum,
-        number=lambda x: tf.cast(x, tf.float32),
-    )
+def _under_same_names(module: ModuleType) -> dict[str, Function]:
+    """Returns those of the functions that a module has under the same name."""
+    return {name: getattr(module, name) for name in _NAMES if hasattr(module, name)}
 
 
-def _jax(jnp: ModuleType) -> Arrays:
-    return Arrays(
-        **_shared(jnp),
-        rsqrt=importlib.import_module("jax.lax").rsqrt,
-        power=jnp.power,
-        total=jnp.sum,
-        number=lambda x: jnp.asarray(x, jnp.float32),
-    )
+def _of_tensorflow(tf: Any) -> Arrays:
+    def reduced(function: Function) -> Function:
+        return lambda x, axis=None, keepdims=False: function(x, axis=axis, keepdims=keepdims)
+
+    def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        # DTensor does not broadcast a choice: numbers are filled up to the shape of the others.
+        like = tf.cast(condition, tf.float32)
+        if tf.is_tensor(y):
+            like = y
+        if tf.is_tensor(x):
+            like = x
+        x, y = (value if tf.is_tensor(value) else tf.ones_like(like) * value for value in (x, y))
+        return tf.where(condition, x, y)
+
+    own: dict[str, Function] = {
+        "rsqrt": tf.math.rsqrt,
+        "power": tf.pow,
+        "to_float": lambda x: tf.cast(x, tf.float32),
+        "sum": reduced(tf.reduce_sum),
+        "mean": reduced(tf.reduce_mean),
+        "max": reduced(tf.reduce_max),
+        "min": reduced(tf.reduce_min),
+        "log": tf.math.log,
+        "log1p": tf.math.log1p,
+        "sigmoid": tf.math.sigmoid,
+        "softplus": tf.math.softplus,
+        "isfinite": tf.math.is_finite,
+        "logical_and": tf.logical_and,
+        "logical_or": tf.logical_or,
+        "logical_not": tf.logical_not,
+        "where": where,
+        "clip": lambda x, low, high: tf.minimum(tf.maximum(x, low), high),
+        "argmax": lambda x, axis=-1: tf.argmax(x, axis, output_type=tf.int32),
+        "one_hot": lambda x, count: tf.one_hot(x, count),
+        "softmax": lambda x: tf.nn.softmax(x),
+        "log_softmax": lambda x: tf.nn.log_softmax(x),
+        "logsumexp": lambda x: tf.reduce_logsumexp(x, -1),
+        "matmul": lambda x, y: tf.matmul(x, y),
+        "transpose": lambda x, axes=None: tf.transpose(x, axes),
+        "stack": lambda arrays, axis=0: tf.stack(list(arrays), axis),
+        "concatenate": lambda arrays, axis=0: tf.concat(list(arrays), axis),
+        "take": lambda table, indices: tf.gather(table, indices),
+    }
+    functions = _under_same_names(tf) | own
+    return Arrays(name="tensorflow", keras_name="tf_keras", **functions)
 
 
-def _shared(module: ModuleType) -> dict[str, Function]:
-    """Returns what both call by our names."""
-    return {name: getattr(module, name) for name in ("square", "sqrt", "minimum", "maximum", "floor", "cos")}
+def _of_jax(jnp: Any) -> Arrays:
+    nn = importlib.import_module("jax.nn")
+    lax = importlib.import_module("jax.lax")
+    own: dict[str, Function] = {
+        "rsqrt": lax.rsqrt,
+        "to_float": lambda x: jnp.asarray(x, jnp.float32),
+        # JAX's own has slope 1 at 0, TensorFlow's 0, which a loss of exact hits would show.
+        "abs": lambda x: x * lax.stop_gradient(jnp.sign(x)),
+        "sigmoid": nn.sigmoid,
+        "softplus": nn.softplus,
+        "stop_gradient": lax.stop_gradient,
+        "argmax": lambda x, axis=-1: jnp.argmax(x, axis).astype("int32"),
+        "one_hot": lambda x, count: nn.one_hot(x, count),
+        "softmax": lambda x: nn.softmax(x, -1),
+        "log_softmax": lambda x: nn.log_softmax(x, -1),
+        "logsumexp": lambda x: nn.logsumexp(x, -1),
+    }
+    return _like_numpy(jnp, "jax.numpy", own)
+
+
+def _of_numpy(np: Any) -> Arrays:
+    def logsumexp(x: Tensor) -> Tensor:
+        top = np.max(x, -1, keepdims=True)
+        top = np.where(np.isfinite(top), top, 0)
+        return np.log(np.sum(np.exp(x - top), -1)) + np.squeeze(top, -1)
+
+    def log_softmax(x: Tensor) -> Tensor:
+        return x - logsumexp(x)[..., None]
+
+    def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        x, y = (np.float32(value) if isinstance(value, float) else value for value in (x, y))
+        return np.where(condition, x, y)
+
+    own: dict[str, Function] = {
+        "rsqrt": lambda x: 1.0 / np.sqrt(x),
+        "to_float": lambda x: np.asarray(x, np.float32),
+        "sigmoid": lambda x: 0.5 * (1.0 + np.tanh(0.5 * x)),
+        "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
+        "stop_gradient": lambda x: x,
+        "where": where,
+        "argmax": lambda x, axis=-1: np.argmax(x, axis).astype(np.int32),
+        "one_hot": lambda x, count: (np.asarray(x)[..., None] == np.arange(count)).astype(np.float32),
+        "softmax": lambda x: np.exp(log_softmax(x)),
+        "log_softmax": log_softmax,
+        "logsumexp": logsumexp,
+    }
+    return _like_numpy(np, "numpy", own)
+
+
+def _like_numpy(module: Any, name: str, own: dict[str, Function]) -> Arrays:
+    """Returns the functions of a library that has NumPy's under NumPy's names."""
+    shared: dict[str, Function] = {
+        "cast": lambda x, dtype: module.asarray(x).astype(dtype),
+        "take": lambda table, indices: module.take(table, indices, axis=0),
+    }
+    functions = _under_same_names(module) | shared | own
+    return Arrays(name=name, keras_name="keras", **functions)

@@ -6,7 +6,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from tests import forks, wide
+from tests import digests, forks, wide
 
 pytest_plugins = ["pytester"]
 
@@ -34,6 +34,20 @@ LONGEST = [
     "tests/engine/test_jax_equal_to_keras.py",
     "tests/verify/test_table.py",
 ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run wide tables whole, also where nothing has changed")
+    parser.addoption("--record-digests", action="store_true", help="keep the digests of the tables that pass")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-digests") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(digests.Recorder())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    digests.skip_if_unchanged(item, {} if item.config.getoption("--whole") else digests.recorded())
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is not asked for by a marker is left out

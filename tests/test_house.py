@@ -6,11 +6,12 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests import imports
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "runner"
@@ -31,49 +32,14 @@ ORDER = (
 @cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package by its dotted name."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text())
-    return found
+    return {name: imports.tree(path) for name, path in imports.modules("runner").items()}
 
 
-def is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
-def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only a type checker reads."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and is_for_types(child):
-            for one in child.orelse:
-                yield one
-                yield from at_run_time(one)
-        else:
-            yield child
-            yield from at_run_time(child)
-
-
-def module_of(name: str) -> str | None:
-    """The module that an imported name is, or is in."""
-    while name and name not in modules():
-        name = name.rpartition(".")[0]
-    return name or None
-
-
-def imported(tree: ast.AST) -> set[str]:
+def imported(module: ast.AST) -> set[str]:
     """The package's modules that a module imports, at whatever time: those in functions and the late ones too."""
-    names: list[str] = []
-    for node in at_run_time(tree):
-        if isinstance(node, ast.Import):
-            names += [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [f"{node.module}.{one.name}" for one in node.names]
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            names += [str(node.args[0].value)] if called in ("late", "import_module") else []
-    return {found for name in names if (found := module_of(name)) is not None}
+    paths = imports.modules("runner")
+    names = {imports.module_of(name, paths) for name in imports.imported_names(module)}
+    return {name for name in names if name is not None}
 
 
 @cache
@@ -171,7 +137,7 @@ def test_the_words_of_classification_are_seen(word: str) -> None:
 # Files beside task/, data/ and model/ that name them all the same.
 NAMED = {
     "config/schema_task.py": "says what the options of the tasks are",
-    "training/past.py": "reads checkpoints of a release that knew no other task",
+    "training/metric_history.py": "reads checkpoints of a release that knew no other task",
 }
 
 

@@ -42,9 +42,12 @@ def test_a_mesh_may_be_smaller_than_the_devices() -> None:
         (MeshConfig(axes={"batch": -2}), ("mesh.axes.batch=-2", "at least 1")),
         (MeshConfig(axes={"my axis": 2}), ("mesh.axes.my axis=2", "letters, digits and _")),
         (MeshConfig(axes={"2d": 2}), ("mesh.axes.2d=2", "rename it")),
-        (MeshConfig(axes={"a": -1, "b": -1}), ("mesh.axes.b=-1", "one axis may be -1, and a is")),
+        (MeshConfig(axes={"a": -1, "b": -1}), ("mesh.axes.b=-1", "only one axis may be -1, but a is too")),
         (MeshConfig(axes={"a": -1, "b": 3}), ("mesh.axes.a=-1", "(3) must divide the 8", "mesh.axes.a=2")),
-        (MeshConfig(axes={"a": 4, "b": 4}), ("{a:4,b:4}", "16 devices", "8 of kind cpu", "mesh.cpu_devices=16")),
+        (
+            MeshConfig(axes={"a": 4, "b": 4}),
+            ("{a:4,b:4}", "16 devices", "only 8 CPU devices are available", "mesh.cpu_devices=16"),
+        ),
         (MeshConfig(axes={"a": -1, "b": 9}), ("{a:-1,b:9}", "9 devices", "mesh.cpu_devices=9")),
         (MeshConfig(axes={"a": 1}, device="abacus"), ("mesh.device=abacus", "cpu, gpu, tpu, auto")),
         (MeshConfig(axes={"a": 1}, cpu_devices=0), ("mesh.cpu_devices=0", "1 to 256")),
@@ -66,7 +69,7 @@ def test_more_devices_than_the_cpu_can_be_split_into_offer_only_a_smaller_mesh()
 def test_accelerators_are_as_many_as_are_told() -> None:
     assert mesh.resolve_axes(MeshConfig(axes={"batch": -1}, device="gpu"), 2) == {"batch": 2}
     with pytest.raises(
-        ConfigError, match=r"3 devices are asked for, 2 of kind gpu .* smaller mesh, or set mesh\.device=c"
+        ConfigError, match=r"needs 3 devices, but only 2 GPU devices .* smaller mesh, or set mesh\.device=c"
     ):
         mesh.resolve_axes(MeshConfig(axes={"batch": 3}, device="gpu"), 2)
 

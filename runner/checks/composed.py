@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.checks import run
 from runner.config.convert import typed_config
 from runner.config.schema import RunConfig
-from runner.optim.defaults import adam_learning_rate
+from runner.optim.adam import adam_learning_rate
 
 # conf/optimizer/adam.yaml refers to this resolver, which OmegaConf calls when the value is first read.
 OmegaConf.register_new_resolver("adam_learning_rate", adam_learning_rate, replace=True)

@@ -12,7 +12,7 @@ from runner.config import values
 from runner.config.schema import RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
-from runner.engine import devices
+from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
@@ -48,16 +48,18 @@ def check(config: RunConfig) -> RunConfig:
     checks_engine.check(config)
     # Everything below needs the sizes of the axes and the type of the devices.
     config = replace(config, mesh=devices.settled(config))
-    checks_cluster.check(config)
+    checks_cluster.check(config, registry.port_openers())
     checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
     target.check(config.model)
-    hub.check(config)
+    hub.check(config, registry.keras_3_engines())
     checks_engine.check_builder(config)
     checks_engine.check_trainable(config)
-    gpt_options.check(config.model, config.engine.name)
-    gpt_options.check(config.model, config.against.engine or config.engine.name, "against.engine")
-    gpt_options.check_against(config.model, config.engine.name, config.against.engine)
+    on_jax = registry.has_keras_3(config.engine.name)
+    other_on_jax = registry.has_keras_3(config.against.engine or config.engine.name)
+    gpt_options.check(config.model, on_jax=on_jax)
+    gpt_options.check(config.model, "against.engine", on_jax=other_on_jax)
+    gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)
     checks_optimizer.check(config.optimizer)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)

@@ -1,4 +1,7 @@
-"""What every command shares: Hydra composes, the config is checked, and a refusal is one line and exit code 2."""
+"""The path of every command: parse the command line, compose the config, validate it, run the command.
+
+`sys.argv` and `os.environ` are read here and in `runner.cli.entry`, and nowhere below.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from runner.cli import beginning, command_line
-from runner.cli.refusals import one_line
+from runner.cli import command_line
+from runner.cli.messages import one_line
+from runner.cli.prepare import LOG, Prepared, prepare
+from runner.cli.resolvers import register_resolvers
+from runner.config.compose import hydra_main
 from runner.config.schema import RunConfig
 from runner.errors import (
     EXIT_DONE,
@@ -28,16 +33,17 @@ from runner.errors import (
     Interrupted,
     Refused,
     TrackingError,
+    in_one_line,
 )
-from runner.host import commands, paths, secrets, stages
+from runner.host import paths, secrets, session, stages
 from runner.host.late import late
 from runner.host.signals import current, interruption
 from runner.processes import begin as processes
+from runner.processes import outputs
 from runner.processes.team import ProcessError
 from runner.processes.team import current as current_team
 from runner.sweep import launch, member, resume, state
-from runner.tracking.location import sqlite_uri
-from runner.training.checkpoint import arguments
+from runner.training.checkpoint import arguments as checkpoint_arguments
 
 if TYPE_CHECKING:
     from runner.sweep import report
@@ -46,127 +52,147 @@ else:
 
 logger = logging.getLogger(__name__)
 
-_LONGEST = 600  # characters of a library's error that are shown
+_SHOWN_CHARACTERS = 600  # of an unexpected error; its traceback is in the log
+_FULL_ERROR = "HYDRA_FULL_ERROR"
 Command = Callable[[RunConfig, DictConfig], None]
 
 
 def run_module(module: str) -> int:
-    """Runs the command `run` of a module, which is imported when the config has been checked; see `run_command`."""
+    """Runs the command `run` of a module, which is imported once the config has been checked; see `run_command`."""
     return run_command(lambda config, composed: import_module(module).run(config, composed))
 
 
 def run_command(command: Command) -> int:
-    """Composes the config from the command line, checks it and runs a command on it.
+    """Composes the config from the process's command line, checks it and runs a command on it.
 
     Args:
       command: called with the checked config and the composed DictConfig.
 
     Returns:
-      The process's exit code: 0 done, 1 failed, 2 the config was refused.
+      The process's exit code: 0 done, 1 failed, 2 the config is invalid.
 
     Raises:
       Interrupted: a signal came.
     """
-    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's own printer
-    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
-        sys.path.append(os.getcwd())  # noqa: PTH109 - a user's own builders, also under the console script
-    try:
-        sys.argv[1:] = command_line.arranged(secrets.hide_arguments(sys.argv[1:]))
-        with paths.project():
-            return EXIT_DONE if _run(command) else EXIT_FAILED
-    except (Refused, Exception) as raised:  # ours or Hydra's own: what a command raises besides has been wrapped
-        error = raised.error if isinstance(raised, Refused) else raised
-        if interruption(error) is not None or isinstance(error, BrokenPipeError):
-            raise
-        if isinstance(error, ProcessError):
-            return _report(str(error), error.code, wants_traceback, error)
-        if isinstance(error, DataError | EngineError | TrackingError):
-            return _report(" ".join(str(error).split()), EXIT_FAILED, wants_traceback, error)
-        return _report(one_line(error), EXIT_REFUSED, wants_traceback, error)
+    wants_traceback = os.environ.get(_FULL_ERROR) == "1"
+    # Lets errors reach us, in place of Hydra's own printer, which ends the process with its text and exit code 1.
+    os.environ[_FULL_ERROR] = "1"
+    _find_modules_of_the_user()
+    with session.opened(sys.argv[0], sys.argv[1:]) as opened, paths.project():
+        try:
+            opened.arguments = tuple(secrets.hide_arguments(sys.argv[1:]))
+            # Checked before recorded overrides are looked for, and once more with them.
+            arguments = command_line.arranged(opened.arguments)
+            member.join(os.environ)
+            arguments = checkpoint_arguments.expand(resume.expand(arguments))
+            opened.arguments = tuple(command_line.arranged(arguments))
+            passed = _run(command, opened)
+        except (Refused, Exception) as raised:
+            error = raised.error if isinstance(raised, Refused) else raised
+            if interruption(error) is not None or isinstance(error, BrokenPipeError):
+                raise
+            line, code = _described(error, opened.arguments)
+            _report(line, code, error if wants_traceback else None)
+            return code
+    return EXIT_DONE if passed else EXIT_FAILED
 
 
-def _run(command: Command) -> bool:
+def _find_modules_of_the_user() -> None:
+    """Lets a config name modules in the current directory, also where the console script was started."""
+    folder = os.getcwd()  # noqa: PTH109 - compared with the text of sys.path's entries
+    if "" not in sys.path and folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _run(command: Command, opened: session.Session) -> bool:
     """Runs the command, or a sweep of it to its end, however that comes.
 
     Returns:
-      Whether a sweep's jobs all passed; True where there was none.
+      Whether all jobs of a sweep passed; True where there was none.
     """
-    failures: list[Exception] = []
-    ended: BaseException | None = None
+    task = _Task(command)
+    opened.prepare_run = task.prepare
+    register_resolvers()
+    sys.argv[1:] = opened.arguments  # Hydra's parser reads it
+    ended_by: BaseException | None = None
     passed = True
-    member.join()
-    sys.argv[1:] = command_line.arranged(arguments.expand(resume.expand(sys.argv[1:])))
     try:
-        _hydra_main(command, failures)()
-        for failure in failures:
-            raise failure
+        hydra_main(task.run)()
+        if task.error is not None:
+            raise task.error
     except BaseException as error:
-        ended = error
+        ended_by = error
         raise
     finally:
-        with current().deferring():  # the sweep's run gets its status
-            if (sweep := state.started()) is not None:
-                if ended is not None and not sweep.ledger.jobs:
+        with current().deferring():  # a signal now must not keep the sweep's run from getting its status
+            sweep = state.started()
+            if sweep is not None:
+                if ended_by is not None and not sweep.ledger.jobs:
                     sweep.give_up()
-                passed = report.finish(sweep, ended)
+                passed = report.finish(sweep, ended_by)
     return passed
 
 
-def register_resolvers() -> None:
-    """Lets OmegaConf resolve what conf/config.yaml asks the program for."""
-    OmegaConf.register_new_resolver("runner_outputs", lambda: str(paths.outputs_dir()), replace=True)
-    OmegaConf.register_new_resolver("runner_database", _database, replace=True)
-    # Drawn once per command: Hydra resolves a folder's name several times, and must get the same one.
-    random_part = paths.random_part()
-    OmegaConf.register_new_resolver("runner_random", lambda: random_part, replace=True)
-    OmegaConf.register_new_resolver("runner_commands", commands.listed, replace=True)
+class _Task:
+    """One command under Hydra: what its callback prepares, and what the command raises.
 
+    Hydra prints an exception of its task in its own way, so that the task stores it instead.
+    """
 
-def _database(name: str) -> str:
-    return sqlite_uri(paths.outputs_dir() / name)
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._prepared: Prepared | None = None
+        self.error: Exception | None = None
 
+    def prepare(self, composed: DictConfig) -> None:
+        """Prepares the run; Hydra's callback calls this with the composed config."""
+        self._prepared = prepare(composed)
 
-def _hydra_main(command: Command, failures: list[Exception]) -> Callable[[], None]:
-    register_resolvers()
-
-    def task(composed: DictConfig) -> None:
-        """Keeps an error for `run_command`; Hydra would print it in its own way."""
+    def run(self, composed: DictConfig) -> None:
+        """Runs the command; Hydra calls this when it has made the run's folder."""
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             launch.run_foreign_job()
             return
-        try:
-            begun = beginning.begun()
-        except ConfigError as error:
-            failures.append(error)
+        if self._prepared is None:
+            self.error = ConfigError("hydra.callbacks: a run needs the callback `run`; leave hydra.callbacks as it is")
             return
-        stages.speak(wanted=current_team().is_first and begun.config.trainer.progress != "none")
+        config = self._prepared.config
+        team = current_team()
+        outputs.share_log(team)
+        stages.speak(wanted=team.is_first and config.trainer.progress != "none")
         try:
             with processes.explained():
-                command(begun.config, composed)
+                self._command(config, composed)
         except ConfigError as error:
-            failures.append(error)
-            begun.withdraw()
+            self.error = error
+            self._prepared.withdraw()
         except (DataError, EngineError, TrackingError, BrokenPipeError) as error:
-            failures.append(error)
+            self.error = error
         except Exception as error:
-            if (signum := interruption(error)) is not None:
+            signum = interruption(error)
+            if signum is not None:
                 raise Interrupted(signum) from error
             logger.exception("the run failed")
-            text = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}"
-            wrapped = EngineError(f"{text}; the traceback is in {begun.claim.folder / beginning.LOG}")
-            wrapped.__cause__ = error
-            failures.append(wrapped)
-
-    decorated: Callable[[], None] = hydra.main(
-        version_base="1.3", config_path=str(paths.conf_dir()), config_name="config"
-    )(task)
-    return decorated
+            text = f"{type(error).__name__}: {in_one_line(str(error))[:_SHOWN_CHARACTERS]}"
+            self.error = EngineError(f"{text}; the traceback is in {self._prepared.claim.folder / LOG}")
+            self.error.__cause__ = error
 
 
-def _report(line: str, code: int, wants_traceback: bool, error: Exception) -> int:
-    if wants_traceback:
-        print(secrets.scrub("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+def _described(error: Exception, arguments: tuple[str, ...]) -> tuple[str, int]:
+    """Returns the line that describes an error, and the exit code for it."""
+    if isinstance(error, ProcessError):
+        return str(error), error.code
+    if isinstance(error, DataError | EngineError | TrackingError):
+        return in_one_line(str(error)), EXIT_FAILED
+    # Ours or Hydra's own: whatever else a command raises has become an EngineError.
+    return one_line(error, arguments), EXIT_REFUSED
+
+
+def _report(line: str, code: int, traceback_of: Exception | None) -> None:
+    """Prints an error as one line on stderr, and its traceback before it if it is given."""
+    if traceback_of is not None:
+        text = "".join(traceback.format_exception(traceback_of))
+        print(secrets.scrub(text), end="", file=sys.stderr)
+    # Of several processes with the same error only one prints it.
     if processes.failed(line, own=code == EXIT_REFUSED):
         print(f"error: {secrets.scrub(line)}", file=sys.stderr)
-    return code

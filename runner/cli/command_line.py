@@ -1,4 +1,4 @@
-"""The command line before Hydra reads it: flags and overrides in any order, and what can't be meant is refused."""
+"""The command line before Hydra reads it: flags and overrides in any order, checked by their form alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hydra.errors import HydraException
 from runner.config import hydra_keys, renamed
 from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
-from runner.training.checkpoint.arguments import KEYS
+from runner.training.checkpoint.arguments import KEYS, MULTIRUN
 
-_PLAIN = (
+_FLAGS_WITHOUT_VALUE = (
     "--help",
     "-h",
     "--hydra-help",
@@ -27,18 +27,22 @@ _PLAIN = (
     "--shell-completion",
     "-sc",
 )
-_VALUED = {
+# Flag -> what its value is. Hydra's --experimental-rerun is left out: it would unpickle a file.
+_FLAGS_WITH_VALUE = {
     **dict.fromkeys(("--cfg", "-c"), "job, hydra or all"),
-    **dict.fromkeys(("--package", "-p"), "a part of the config, as trainer"),
-    **dict.fromkeys(("--config-path", "-cp"), "a folder of configs in place of the program's"),
-    **dict.fromkeys(("--config-name", "-cn"), "a config's name"),
-    **dict.fromkeys(("--config-dir", "-cd"), "a folder of more configs"),
+    **dict.fromkeys(("--package", "-p"), "part of the config, as trainer"),
+    **dict.fromkeys(("--config-path", "-cp"), "folder of configs in place of the program's"),
+    **dict.fromkeys(("--config-name", "-cn"), "name of a config"),
+    **dict.fromkeys(("--config-dir", "-cd"), "folder of more configs"),
     **dict.fromkeys(("--info", "-i"), "all, config, defaults, defaults-tree, plugins or searchpath"),
 }
-_FOLDERS = (FLAG, "-cd")
-_LONG = {"-cd": FLAG, "-cn": NAME_FLAG}  # by these a recorded command line is read
-_FREE = ("mesh.axes", "layout.inputs", "tracking.tags")
-_LONGEST = 200  # characters of an argument that are shown
+_FLAGS_OF_A_CHOICE = ("--cfg", "-c", "--info", "-i")
+_FLAGS_OF_A_FOLDER = (FLAG, "-cd")
+# Recorded command lines are searched for the long form only.
+_LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
+# Mappings whose keys the user chooses. In Hydra's config a key that is not there yet would be a mistake.
+_FREE_MAPPINGS = ("mesh.axes", "layout.inputs", "tracking.tags")
+_SHOWN_CHARACTERS = 200  # of an argument: longer ones would fill the terminal, and their end says nothing new
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
@@ -48,17 +52,23 @@ def arranged(arguments: Sequence[str]) -> list[str]:
       arguments: as typed, without the program.
 
     Raises:
-      ConfigError: an unknown flag, one without its value, or an override that can't work whatever the config holds.
+      ConfigError: an unknown flag, a flag without its value, or an override that is invalid in every config.
     """
-    flags, overrides = _split(arguments)
+    flags, overrides = split(arguments)
     overrides = [renamed.argument(text) for text in overrides]
     parser = OverridesParser.create()
+    is_multirun = any(flag in MULTIRUN for flag in flags)
     for text in overrides:
-        _check(text, parser, flags)
-    return [*flags, *_free_names(overrides)]
+        _check(text, parser, is_multirun=is_multirun)
+    return [*flags, *_with_free_keys(overrides)]
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the flags with their values, each an argument of its own, and the overrides.
+
+    Raises:
+      ConfigError: an unknown flag, or one without its value.
+    """
     flags: list[str] = []
     overrides: list[str] = []
     rest = iter(arguments)
@@ -68,112 +78,128 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides += rest
         elif not argument.startswith("-"):
             overrides.append(argument)
-        elif argument in _PLAIN:
+        elif argument in _FLAGS_WITHOUT_VALUE:
             flags.append(argument)
-        elif name in _VALUED:
-            flags += [_LONG.get(name, name), _value(name, value if equals else next(rest, None))]
+        elif name in _FLAGS_WITH_VALUE:
+            text = value if equals else next(rest, None)
+            flags += [_LONG_FORM.get(name, name), _checked_value(name, text)]
         else:
-            known = [flag for flag in (*_PLAIN, *_VALUED) if flag.startswith("--")]
-            fix = did_you_mean(name, known, "see python -m runner --help")
-            raise ConfigError(f"{argument}: no such flag; flags are {', '.join(known)}; {fix}")
+            long_flags = [flag for flag in (*_FLAGS_WITHOUT_VALUE, *_FLAGS_WITH_VALUE) if flag.startswith("--")]
+            fix = did_you_mean(name, long_flags, "see python -m runner --help")
+            raise ConfigError(f"{argument}: unknown flag; {fix}")
     return flags, overrides
 
 
-def _value(name: str, value: str | None) -> str:
-    allowed = _VALUED[name]
+def _checked_value(flag: str, value: str | None) -> str:
+    """Returns the value of a flag.
+
+    Raises:
+      ConfigError: there is none, or the flag can't have it.
+    """
+    description = _FLAGS_WITH_VALUE[flag]
     if not value or value.startswith("-"):
-        raise ConfigError(f"{name}: it needs a value, {allowed}; write {name} <value>")
-    choices = allowed.replace(" or ", ", ").split(", ")
-    if name in ("--cfg", "-c", "--info", "-i") and value not in choices:
-        raise ConfigError(f"{name} {value}: one of {', '.join(choices)}; write {name} {choices[0]}")
-    if name in _FOLDERS and not Path(value).is_dir():
-        raise ConfigError(f"{name} {value}: no such folder; name one that holds groups, as conf does")
+        raise ConfigError(f"{flag}: needs a value; write {flag} <{description}>")
+    choices = description.replace(" or ", ", ").split(", ")
+    if flag in _FLAGS_OF_A_CHOICE and value not in choices:
+        raise ConfigError(f"{flag} {value}: must be {description}; write {flag} {choices[0]}")
+    if flag in _FLAGS_OF_A_FOLDER and not Path(value).is_dir():
+        raise ConfigError(f"{flag} {value}: must be an existing folder; name one that has groups, as conf has")
     return value
 
 
-def _free_names(overrides: Sequence[str]) -> Iterator[str]:
-    """Lets a command line name a mesh's axes and a run's tags freely; Hydra takes a new key for a mistake.
+def _with_free_keys(overrides: Sequence[str]) -> Iterator[str]:
+    """Lets a command line name the axes of a mesh and the tags of a run freely.
 
     Yields:
-      `mesh.axes={...}` as what replaces the axes, `mesh.axes.model=2` as what sets or adds one.
+      `mesh.axes={...}` as overrides that replace the axes, `mesh.axes.model=2` as one that sets or adds an axis.
     """
     for text in overrides:
-        key = next((key for key in _FREE if text.startswith((f"{key}={{", f"{key}."))), None)
-        if key is None:
+        mapping = next((key for key in _FREE_MAPPINGS if text.startswith((f"{key}={{", f"{key}."))), None)
+        if mapping is None:
             yield text
-        elif text.startswith(f"{key}."):
+        elif text.startswith(f"{mapping}."):
             yield f"++{text}"
         else:
-            yield f"~{key}"
+            yield f"~{mapping}"
             yield f"+{text}"
 
 
-def _check(text: str, parser: OverridesParser, flags: Sequence[str]) -> None:
+def _check(text: str, parser: OverridesParser, *, is_multirun: bool) -> None:
     try:
-        one = parser.parse_override(text)
+        override = parser.parse_override(text)
     except HydraException as error:
         raise unreadable(text) from error
-    key = one.key_or_group
+    key = override.key_or_group
     if not key:
-        raise ConfigError(f"'{short(text)}': it names no key; write key=value")
+        raise ConfigError(f"'{short(text)}': has no key; write key=value")
     if is_group(key):
-        _check_option(text, one)
+        _check_option(text, override)
     if key.partition(".")[0].partition("/")[0] == "hydra":
-        hydra_keys.check(text, one, multirun=any(flag in ("-m", "--multirun") for flag in flags))
+        hydra_keys.check(text, override, multirun=is_multirun)
 
 
 def is_group(key: str) -> bool:
-    """Returns whether a key names a group of configs, by what it looks like or by a folder that is there."""
-    return "/" in key or ("." not in key and key not in KEYS and any((folder / key).is_dir() for folder in folders()))
+    """Returns whether a key is that of a config group: by its form, or because there is such a folder."""
+    if "/" in key:
+        return True
+    if "." in key or key in KEYS:
+        return False
+    return any((folder / key).is_dir() for folder in folders())
 
 
-def _check_option(text: str, one: Override) -> None:
-    """Refuses an option that is no name, or whose path leaves the group's folder."""
-    group = one.key_or_group
-    leaves = _leaves(group)
-    for option in _options(one):
+def _check_option(text: str, override: Override) -> None:
+    """Rejects an option that is not a name, or whose path leaves the folder of its group."""
+    group = override.key_or_group
+    value = short(text.partition("=")[2])
+    leaves_folder = _leaves_folder(group)
+    for option in _options(override):
         if isinstance(option, list | dict):
-            raise invalid(group, short(_value_of(text)), problem="the name of one option", fix=f"write {group}=<name>")
-        leaves = leaves or (isinstance(option, str) and _leaves(option))
-    if leaves:
+            raise invalid(group, value, problem="must be the name of one option", fix=f"write {group}=<name>")
+        if isinstance(option, str) and _leaves_folder(option):
+            leaves_folder = True
+    if leaves_folder:
         raise invalid(
             group,
-            short(_value_of(text)),
-            problem=f"the name of an option of {group}, which lies in that group's folder",
-            fix="give a folder of your own with --config-dir",
+            value,
+            problem=f"must be an option in the folder of {group}, not a path that leaves it",
+            fix="put options of your own into a folder, and name it with --config-dir",
         )
 
 
-def _options(one: Override) -> list[object]:
-    value = one.value()
-    if isinstance(value, Glob):  # chooses of what is there
+def _options(override: Override) -> list[object]:
+    """Returns the options that an override names; none of a glob, which selects from the group's folder."""
+    value = override.value()
+    if isinstance(value, Glob):
         return []
-    return list(one.sweep_iterator()) if one.is_discrete_sweep() else [value]
+    if override.is_discrete_sweep():
+        return list(override.sweep_iterator())
+    return [value]
 
 
-def _leaves(path: str) -> bool:
+def _leaves_folder(path: str) -> bool:
     parts = PurePosixPath(path.replace("\\", "/")).parts
-    return ".." in parts or "~" in parts[:1] or path.startswith(("/", "\\")) or path[1:2] == ":"
+    has_drive = path[1:2] == ":"
+    return ".." in parts or "~" in parts[:1] or path.startswith(("/", "\\")) or has_drive
 
 
 def unreadable(text: str) -> ConfigError:
-    """Words what Hydra's grammar can't read; a value with brackets inside, as a split has, needs quotes of its own."""
+    """Returns the error of an override that Hydra's grammar rejects.
+
+    A value with brackets inside, as the split `train[:5000]`, needs quotes of its own.
+    """
     key, equals, value = text.partition("=")
     name = key.lstrip("+~")
-    if equals and hydra_keys.NAME.fullmatch(name) and hydra_keys.SLICED.fullmatch(value):
+    has_name = bool(equals) and hydra_keys.NAME.fullmatch(name) is not None
+    if has_name and hydra_keys.SLICED.fullmatch(value):
         fix = f"quote the value for Hydra and the shell: \"{key}='{value}'\""
-    elif equals and hydra_keys.NAME.fullmatch(name) and value:
+    elif has_name and value:
         fix = f"write {name}=value, lists as [a,b], and a value with other signs in quotes, as \"{key}='...'\""
     else:
         fix = "write key=value, lists as [a,b]"
-    return ConfigError(f"'{short(text)}': not an override that can be read; {fix}")
+    return ConfigError(f"'{short(text)}': can't be parsed as an override; {fix}")
 
 
 def short(text: str) -> str:
     """Returns a text as a line can show it."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
-
-
-def _value_of(text: str) -> str:
-    return text.partition("=")[2]
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from runner.engine import registry
+
 # Group -> another tool's name of one of its options -> ours.
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "layout": {
@@ -19,11 +21,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("ep", "expert", "expert_parallel", "moe"), "experts"),
     },
     "optimizer": {"momentum": "sgd", "adam_w": "adamw", "rms_prop": "rmsprop", "rms": "rmsprop"},
-    "engine": {
-        **dict.fromkeys(("keras", "tf", "tensorflow", "dtensor", "tf_keras"), "keras_dtensor"),
-        **dict.fromkeys(("core", "tf_core"), "core_dtensor"),
-        **dict.fromkeys(("keras_jax", "jax_keras", "xla"), "jax"),
-    },
+    "engine": registry.aliases(),
     "cluster": {"slurm": "auto", "mpi": "auto", "torchrun": "auto", "kubernetes": "auto", "k8s": "auto"},
     "mesh": {"cpu": "single", "gpu": "data", "all": "data", "auto": "data", "one": "single"},
 }
@@ -121,7 +119,5 @@ def key(path: str) -> str | None:
       ('did you mean optimizer.learning_rate?', 'did you mean trainer.seed?')
     """
     name = path.rpartition(".")[2]
-    if path == "model.remat":
-        return "activation checkpointing is an option of model=gpt: model.remat=full"
     ours = _KEYS.get(name.lower().replace("-", "_"))
     return None if ours is None or ours == path or ours.startswith(f"{path}.") else f"did you mean {ours}?"

@@ -1,1 +1,1 @@
-"""Recorded runs side by side: what they differ in, how they did, and pictures of both."""
+"""Recorded runs side by side: the keys in which they differ, their results, and plots of both."""

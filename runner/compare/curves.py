@@ -1,4 +1,4 @@
-"""The curves of several runs, on an axis that they share."""
+"""Curves of several runs on a common axis."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Curves:
 
     Attributes:
       metric: its name.
-      along: what the points are counted in, in words.
-      rises: more of it is better.
-      points: label of a run to its (how far, value); only of runs with two points or more.
+      along: label of the x axis.
+      rises: higher values are better.
+      points: label of a run to its points (x, value); only runs with two points or more.
     """
 
     metric: str
@@ -33,20 +33,23 @@ class Curves:
 
 
 def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Curves:
-    """Returns a metric's curves, by step, and where batch sizes differ by examples: a step is not the same then.
+    """Returns a metric's curves by step, or by examples if batch sizes differ, because steps don't compare then.
 
     Args:
-      client: of the store.
+      client: client of the store.
       runs: label to record.
       metric: its name.
     """
-    found = {label: history(client, record.run_id, metric) for label, record in runs.items()}
-    sizes = {label: record.params.get(_BATCH_SIZE, "") for label, record in runs.items()}
-    by_examples = len(set(sizes.values())) > 1 and all(size.isdecimal() for size in sizes.values())
-    points = {
-        label: [(step * int(sizes[label]) if by_examples else step, value) for step, value in one]
-        for label, one in found.items()
-        if len(one) > 1
-    }
+    batch_sizes = {label: record.params.get(_BATCH_SIZE, "") for label, record in runs.items()}
+    are_different = len(set(batch_sizes.values())) > 1
+    by_examples = are_different and all(size.isdecimal() for size in batch_sizes.values())
+    points: dict[str, Sequence[tuple[float, float]]] = {}
+    for label, record in runs.items():
+        curve = history(client, record.run_id, metric)
+        if len(curve) < 2:
+            continue
+        examples_per_step = int(batch_sizes[label]) if by_examples else 1
+        points[label] = [(step * examples_per_step, value) for step, value in curve]
+    along = "training examples" if by_examples else "training steps"
     rises = not lower_is_better(metric, list(runs.values()))
-    return Curves(metric, "training examples" if by_examples else "training steps", rises, points)
+    return Curves(metric, along, rises, points)

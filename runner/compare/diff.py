@@ -16,13 +16,14 @@ from runner.config.convert import flatten
 from runner.errors import ConfigError
 from runner.tracking.records import as_text
 
-_NONE = "-"
-# of so many one is no sweep's
+_MISSING = "-"
 _LATEST = "latest"
-_NEWEST = 1000
+# Runs among which the latest is searched. A sweep's parent run is skipped, so the newest run alone is not enough.
+_RUNS_SEARCHED = 1000
 _PLAN = "plan.json"
-# Where a plan was made and how it is laid out as a file, rather than what it says.
+# The parts of a plan that say something about the run, and not where and how the plan was made.
 _PLAN_PARTS = ("axes", "batch_size", "totals", "flops_per_device", "compute_seconds")
+_VARIABLE_PARTS = ("spec", "bytes_per_device", "moved_bytes")
 
 
 def config_diff(first: RunRecord, second: RunRecord) -> Sheet:
@@ -31,74 +32,88 @@ def config_diff(first: RunRecord, second: RunRecord) -> Sheet:
 
 
 def metric_diff(first: RunRecord, second: RunRecord) -> Sheet:
-    """Returns the last values of the metrics that either run has."""
-    left, right = ({key: f"{value:.6g}" for key, value in one.metrics.items()} for one in (first, second))
-    return _sheet(first, second, "metric", left, right)
+    """Returns the last values of the metrics in which two runs differ."""
+    return _sheet(first, second, "metric", _metrics_as_text(first), _metrics_as_text(second))
+
+
+def _metrics_as_text(record: RunRecord) -> dict[str, str]:
+    return {name: f"{value:.6g}" for name, value in record.metrics.items()}
 
 
 def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Sheet | None:
-    """Returns in what two runs' plans differ; None where either has no plan.
+    """Returns the values in which two runs' plans differ; None if either has no plan.
 
     Args:
-      client: an `mlflow.MlflowClient`.
+      client: MLflow's client.
       first: a run.
       second: another.
     """
-    plans = [_plan(client, one.run_id) for one in (first, second)]
-    if plans[0] is None or plans[1] is None:
+    first_plan = _plan(client, first.run_id)
+    second_plan = _plan(client, second.run_id)
+    if first_plan is None or second_plan is None:
         return None
-    return _sheet(first, second, "plan", plans[0], plans[1])
+    return _sheet(first, second, "plan", first_plan, second_plan)
 
 
 def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
-    """Returns the run that an id, the start of one, a name or `latest` means; of runs of one name the latest.
+    """Finds a run by its id, the start of its id, its name or `latest`; the newest of the runs of one name.
 
     Args:
-      client: an `mlflow.MlflowClient`.
+      client: MLflow's client.
       which: as typed.
-      key: what stands before it, for the refusal.
+      key: text before it in an error, such as the option's name.
 
     Raises:
-      ConfigError: there is none, or an id's start fits several.
+      ConfigError: no run matches, or an id's start matches several.
     """
-    experiments = [one.experiment_id for one in client.search_experiments()]
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     order = ["attributes.start_time DESC"]
     if which == _LATEST:
-        newest = client.search_runs(experiments, order_by=order, max_results=_NEWEST)
-        if runs := [run for run in newest if run.data.tags.get("runner.kind") != "sweep"]:
-            return runs[0]
-    quoted = which.replace("'", "")
-    for field in ("run_id", "run_name"):
-        pattern = f"{quoted}%" if field == "run_id" else quoted
-        found = client.search_runs(experiments, f"attributes.{field} LIKE '{pattern}'", order_by=order, max_results=2)
-        if len(found) > 1 and field == "run_id":
-            raise ConfigError(f"{key}{which}: several runs' ids start so; type more of it")
-        if found:
-            return found[0]
-    raise ConfigError(f"{key}{which}: no run has this id or name; see python -m runner.compare")
+        for run in client.search_runs(experiments, order_by=order, max_results=_RUNS_SEARCHED):
+            if run.data.tags.get("runner.kind") != "sweep":
+                return run
+    # A quote would end the text in MLflow's filter; neither ids nor the names that we give have one.
+    text = which.replace("'", "")
+    # Two results show that a start is ambiguous.
+    by_id = client.search_runs(experiments, f"attributes.run_id LIKE '{text}%'", order_by=order, max_results=2)
+    if len(by_id) > 1:
+        raise ConfigError(f"{key}{which}: several run ids start with this; type more characters")
+    if by_id:
+        return by_id[0]
+    by_name = client.search_runs(experiments, f"attributes.run_name LIKE '{text}'", order_by=order, max_results=1)
+    if by_name:
+        return by_name[0]
+    raise ConfigError(f"{key}{which}: no run has this id or name; list the runs with python -m runner.compare")
 
 
 def _sheet(
-    first: RunRecord, second: RunRecord, title: str, left: Mapping[str, str], right: Mapping[str, str]
+    first: RunRecord, second: RunRecord, title: str, first_values: Mapping[str, str], second_values: Mapping[str, str]
 ) -> Sheet:
-    keys = sorted(key for key in {*left, *right} if left.get(key) != right.get(key))
-    rows = tuple((key, left.get(key, _NONE), right.get(key, _NONE)) for key in keys)
-    names = [one.name if first.name != second.name else f"{one.name} {one.run_id[:8]}" for one in (first, second)]
-    return Sheet((title, *names), rows)
+    rows = []
+    for key in sorted({*first_values, *second_values}):
+        if first_values.get(key) != second_values.get(key):
+            rows.append((key, first_values.get(key, _MISSING), second_values.get(key, _MISSING)))
+    names = [first.name, second.name]
+    if first.name == second.name:
+        names = [f"{record.name} {record.run_id[:8]}" for record in (first, second)]
+    return Sheet((title, *names), tuple(rows))
 
 
 def _plan(client: MlflowClient, run_id: str) -> dict[str, str] | None:
-    names = {item.path for item in client.list_artifacts(run_id)}
-    if _PLAN not in names:
+    """Returns a run's plan, flat; None if it has none."""
+    artifacts = {artifact.path for artifact in client.list_artifacts(run_id)}
+    if _PLAN not in artifacts:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        content = json.loads(Path(client.download_artifacts(run_id, _PLAN, folder)).read_text())
-    leaves: dict[str, object] = {}
+        path = Path(client.download_artifacts(run_id, _PLAN, folder))
+        content = json.loads(path.read_text())
+    values: dict[str, object] = {}
     for part in _PLAN_PARTS:
-        leaves |= flatten(content.get(part), part)
-    for one in content.get("variables", []):
-        for key in ("spec", "bytes_per_device", "moved_bytes"):
-            leaves[f"{one.get('path')} {key}"] = one.get(key)
-    for one in content.get("traffic", []):
-        leaves[f"{one.get('phase')} {one.get('kind')} {one.get('axis')} bytes"] = one.get("bytes")
-    return {key: as_text(value) for key, value in leaves.items()}
+        values |= flatten(content.get(part), part)
+    for variable in content.get("variables", []):
+        for part in _VARIABLE_PARTS:
+            values[f"{variable.get('path')} {part}"] = variable.get(part)
+    for transfer in content.get("traffic", []):
+        name = f"{transfer.get('phase')} {transfer.get('kind')} {transfer.get('axis')} bytes"
+        values[name] = transfer.get("bytes")
+    return {key: as_text(value) for key, value in values.items()}

@@ -1,9 +1,10 @@
-"""From runs to the lines of a comparison: what differs, and runs that differ only in their seed as one line."""
+"""Lines of a comparison: the keys that differ, with runs that differ only in their seed in one line."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from runner.compare.records import RunRecord
 
 SEED = "trainer.seed"
 GROUPS = ("engine", "mesh", "layout", "model", "optimizer", "dataset", "task")
-# Params that differ from run to run without making another experiment of it.
+# Params that differ between runs of the same experiment.
 _NOT_COMPARED = ("run.command", "tracking.", "sweep.", "trainer.progress")
 
 
@@ -35,9 +36,9 @@ class Line:
     """One config with its results.
 
     Attributes:
-      values: what tells it from the other lines, key to value.
+      values: the keys in which the lines differ, with the values of this line.
       metrics: results.
-      records: its runs, one a seed.
+      records: its runs, one per seed.
     """
 
     values: Mapping[str, str]
@@ -46,34 +47,39 @@ class Line:
 
     @property
     def status(self) -> str:
-        """The status of its runs, as `FINISHED` or `FINISHED 2, FAILED 1`."""
-        counts: dict[str, int] = {}
-        for record in self.records:
-            counts[record.status] = counts.get(record.status, 0) + 1
-        return ", ".join(name if len(counts) == 1 else f"{name} {count}" for name, count in counts.items())
+        """The status of its runs, such as `FINISHED` or `FINISHED 2, FAILED 1`."""
+        counts = Counter(record.status for record in self.records)
+        if len(counts) == 1:
+            return next(iter(counts))
+        return ", ".join(f"{status} {count}" for status, count in counts.items())
 
 
 def make_lines(records: Sequence[RunRecord], keys: Sequence[str] | None = None, *, fold: bool = True) -> list[Line]:
-    """Returns a line a config.
+    """Returns one line per config.
 
     Args:
       records: runs.
-      keys: what the lines are told apart by; null: whatever the runs differ in.
+      keys: keys that distinguish the lines; null: every key in which the runs differ.
       fold: runs that differ only in `trainer.seed` share a line.
 
     Returns:
-      Lines in the order of their first runs. The seed is no key of a line that is folded.
+      Lines in the order of their first runs. If lines are folded, the seed is none of their keys.
     """
-    told = list(keys) if keys is not None else varying(records)
-    told = [key for key in told if not fold or key != SEED]
+    keys = varying(records) if keys is None else list(keys)
+    if fold:
+        keys = [key for key in keys if key != SEED]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for record in records:
-        identity = () if fold else (record.run_id or record.name,)
-        groups.setdefault((*(value(record, key) for key in told), *identity), []).append(record)
-    return [
-        Line(dict(zip(told, values, strict=False)), _stats(members), tuple(members))
-        for values, members in groups.items()
-    ]
+        identity = [value(record, key) for key in keys]
+        if not fold:
+            # Runs of one config stay apart.
+            identity.append(record.run_id or record.name)
+        groups.setdefault(tuple(identity), []).append(record)
+    lines = []
+    for members in groups.values():
+        values = {key: value(members[0], key) for key in keys}
+        lines.append(Line(values, _stats(members), tuple(members)))
+    return lines
 
 
 def value(record: RunRecord, key: str) -> str:
@@ -87,60 +93,71 @@ def value(record: RunRecord, key: str) -> str:
 
 
 def varying(records: Sequence[RunRecord]) -> list[str]:
-    """Returns the keys that the runs differ in.
+    """Returns the keys in which the runs differ.
 
-    Where the runs' options of a group differ (mesh=single, mesh=batch8), the group stands for those of its keys that
-    go with the option.
+    If the runs use different options of a group (mesh=single, mesh=batch8), the group is listed in place of those of
+    its keys whose values follow from the option.
     """
     groups = [group for group in GROUPS if _differs(value(record, group) for record in records)]
     params = sorted({key for record in records for key in record.params})
-    keys = [key for key in params if not key.startswith(_NOT_COMPARED)]
-    keys = [key for key in keys if _differs(record.params.get(key, "") for record in records)]
-    return groups + [key for key in keys if not _goes_with(records, key, groups)]
+    keys = list(groups)
+    for key in params:
+        if key.startswith(_NOT_COMPARED):
+            continue
+        if _differs(record.params.get(key, "") for record in records) and not _follows_group(records, key, groups):
+            keys.append(key)
+    return keys
 
 
 def _differs(values: Iterable[str]) -> bool:
     return len(set(values)) > 1
 
 
-def _goes_with(records: Sequence[RunRecord], key: str, groups: Sequence[str]) -> bool:
+def _follows_group(records: Sequence[RunRecord], key: str, groups: Sequence[str]) -> bool:
+    """Returns whether a key has one value per option of its group."""
     group = key.split(".")[0]
     if group not in groups:
         return False
-    by_option: dict[str, set[str]] = {}
+    values_by_option: dict[str, set[str]] = {}
     for record in records:
-        by_option.setdefault(value(record, group), set()).add(record.params.get(key, ""))
-    return all(len(values) == 1 for values in by_option.values())
+        values_by_option.setdefault(value(record, group), set()).add(record.params.get(key, ""))
+    return all(len(values) == 1 for values in values_by_option.values())
 
 
 def _stats(records: Sequence[RunRecord]) -> dict[str, Stat]:
-    names = dict.fromkeys(name for record in records for name in record.metrics)
-    return {name: stat([record.metrics[name] for record in records if name in record.metrics]) for name in names}
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for name, number in record.metrics.items():
+            values.setdefault(name, []).append(number)
+    return {name: stat(numbers) for name, numbers in values.items()}
 
 
 def stat(values: Sequence[float]) -> Stat:
-    """Returns mean and sample standard deviation; of values that are not all finite, their sum's mean and NaN.
+    """Returns mean and sample standard deviation; if a value is not finite, the deviation is NaN.
 
     >>> stat([1.0, 3.0])
     Stat(mean=2.0, deviation=1.4142135623730951, count=2)
     """
+    count = len(values)
     if not all(map(math.isfinite, values)):
-        return Stat(sum(values) / len(values), math.nan, len(values))
-    return Stat(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
+        return Stat(sum(values) / count, math.nan, count)
+    deviation = statistics.stdev(values) if count > 1 else 0.0
+    return Stat(statistics.fmean(values), deviation, count)
 
 
 def sort_lines(lines: Iterable[Line], by: str, *, descending: bool) -> list[Line]:
-    """Returns the lines sorted by a metric or by a key; those without it, and NaN, come last."""
+    """Returns the lines sorted by a metric or by a key: numbers first, then text, then those without it and NaN."""
+    sign = -1.0 if descending else 1.0
 
     def rank(line: Line) -> tuple[int, float, str]:
         text = line.values.get(by)
         if text is not None:
             number = as_number(text)
-            return (0, -number if descending else number, "") if number is not None else (1, 0.0, text)
-        found = line.metrics.get(by)
-        if found is None or math.isnan(found.mean):
+            return (1, 0.0, text) if number is None else (0, sign * number, "")
+        metric = line.metrics.get(by)
+        if metric is None or math.isnan(metric.mean):
             return (2, 0.0, "")
-        return (0, -found.mean if descending else found.mean, "")
+        return (0, sign * metric.mean, "")
 
     return sorted(lines, key=rank)
 

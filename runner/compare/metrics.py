@@ -1,4 +1,4 @@
-"""Which metrics of recorded runs are shown, by which one they are judged, and which way each is better."""
+"""Metrics of recorded runs: which ones are shown, which one judges a run, and whether lower or higher is better."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from runner.task import metrics
 
 _TRAIN_LOSS = f"{metrics.TRAIN}loss"
 _SPEED = ("throughput/examples_per_second", "throughput/step_ms")
-_LESS_IS_BETTER = ("loss", "ms", "seconds", "bytes", "error", "mae", "mse", "rmse")  # in names that no task tells of
-
-_SHORT = {
+# Parts of the names of metrics that no task declares.
+_LOWER_IS_BETTER = ("loss", "ms", "seconds", "bytes", "error", "mae", "mse", "rmse")
+_SHORT_TITLES = {
     "throughput/step_ms": "step ms",
     "throughput/examples_per_second": "examples/s",
     "plan/bytes_per_device": "bytes/device",
@@ -23,42 +23,47 @@ _SHORT = {
 
 
 def directions(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Returns the metrics of evaluations that the runs' tasks have, with their better directions, the loss first.
+    """Returns the evaluation metrics of the runs' tasks, each with `minimize` or `maximize`, the loss first.
 
     Args:
-      records: of runs; one that a release without tasks recorded tells by the names of its metrics alone.
+      records: runs. Those of a release without tasks declare no metrics, so the names decide.
     """
-    found: dict[str, str] = {}
+    declared: dict[str, str] = {}
     for record in records:
-        found |= metrics.evaluated(_recorded(record.tags.get(metrics.TAG, "")))
-    names = dict.fromkeys(name for record in records for name in record.metrics if name.startswith(metrics.EVAL))
-    return {metrics.LOSS: metrics.MINIMIZE, **found, **{name: _by_name(name) for name in names if name not in found}}
+        declared |= metrics.evaluated(_declared_by(record))
+    result = {metrics.LOSS: metrics.MINIMIZE, **declared}
+    for record in records:
+        for name in record.metrics:
+            if name.startswith(metrics.EVAL) and name not in declared:
+                result[name] = _direction_by_name(name)
+    return result
 
 
-def _recorded(text: str) -> Mapping[str, str]:
+def _declared_by(record: RunRecord) -> Mapping[str, str]:
     try:
-        content = json.loads(text)
+        content = json.loads(record.tags.get(metrics.TAG, ""))
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def judged_by(records: Sequence[RunRecord]) -> str:
-    """Returns the metric that runs are compared by where none is named."""
-    names = {name.removeprefix(metrics.EVAL): better for name, better in directions(records).items()}
+    """Returns the metric that runs are compared by unless another one is named."""
+    names = {name.removeprefix(metrics.EVAL): direction for name, direction in directions(records).items()}
     return metrics.default(names)
 
 
 def columns(records: Sequence[RunRecord], first: str) -> list[str]:
-    """Returns the metrics that a table shows, where any run has them.
+    """Returns the metrics that a table shows if any run has them.
 
     Args:
-      records: of runs.
+      records: runs.
       first: the metric of the first column.
     """
-    own = [name for name in directions(records) if name != metrics.LOSS]
-    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in (*own, metrics.LOSS)]
-    return list(dict.fromkeys((first, *own, metrics.LOSS, *tested, _TRAIN_LOSS, *_SPEED)))
+    evaluated = [name for name in directions(records) if name != metrics.LOSS]
+    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in (*evaluated, metrics.LOSS)]
+    names = (first, *evaluated, metrics.LOSS, *tested, _TRAIN_LOSS, *_SPEED)
+    return list(dict.fromkeys(names))
 
 
 def title(metric: str, shown: Sequence[str]) -> str:
@@ -66,32 +71,34 @@ def title(metric: str, shown: Sequence[str]) -> str:
 
     Args:
       metric: its name.
-      shown: the names of all columns; evaluations are of a validation split where there are some of the test split
-        besides, and of the test split else.
+      shown: the names of all columns. Runs without metrics of the test split evaluate on the test split; runs with
+        them evaluate on a validation split.
 
     >>> title("eval/loss", ["eval/loss"]), title("eval/loss", ["eval/loss", "test/loss"])
     ('test loss', 'validation loss')
     """
     split, _, name = metric.partition("/")
     if f"{split}/" == metrics.EVAL:
-        return f"{'validation' if any(one.startswith(metrics.TEST) for one in shown) else 'test'} {name}"
+        has_test = any(other.startswith(metrics.TEST) for other in shown)
+        return f"validation {name}" if has_test else f"test {name}"
     if f"{split}/" == metrics.TEST:
         return f"test {name}"
-    return _SHORT.get(metric, metric)
+    return _SHORT_TITLES.get(metric, metric)
 
 
 def lower_is_better(metric: str, records: Sequence[RunRecord] = ()) -> bool:
-    """Returns whether less of a metric is better.
+    """Returns whether lower values of a metric are better.
 
     Args:
       metric: its name.
-      records: of runs, whose tasks may tell; where they don't, its name does: losses, times, bytes.
+      records: runs, whose tasks may declare it. Otherwise its name decides: losses, times, bytes.
     """
     split, _, name = metric.partition("/")
-    known = directions(records).get(metrics.EVAL + name) if split else None
-    return (known or _by_name(metric)) == metrics.MINIMIZE
+    declared = directions(records).get(metrics.EVAL + name) if split else None
+    return (declared or _direction_by_name(metric)) == metrics.MINIMIZE
 
 
-def _by_name(metric: str) -> str:
-    word = metric.rpartition("/")[2]
-    return metrics.MINIMIZE if any(part in word for part in _LESS_IS_BETTER) else metrics.MAXIMIZE
+def _direction_by_name(metric: str) -> str:
+    name = metric.rpartition("/")[2]
+    is_lower_better = any(part in name for part in _LOWER_IS_BETTER)
+    return metrics.MINIMIZE if is_lower_better else metrics.MAXIMIZE

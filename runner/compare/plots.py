@@ -1,9 +1,10 @@
-"""Pictures of a comparison: curves overlaid, a metric against a key, a heat map of two keys."""
+"""Plots of a comparison: overlaid curves, a metric against a key, a heat map of two keys."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +19,53 @@ from runner.config.names import short_keys, varied_name
 from runner.report import palette
 from runner.report.figures import ink, log_axis, name_places, save, show_last_tenth, subplots
 
-_MOST_SERIES = len(palette.SERIES)  # that are told apart by color
-_MOST_TICKS = 8
-_FEW_POINTS = 12  # of a curve, from which on they need no marker
-_LOG_RATIO = 8.0  # keys whose values span more than this are drawn on a log axis
-_DASHES = ("solid", (0, (4, 3)))  # in turn, so that of two curves on each other both are seen
-_DODGE = 0.07  # between the points of two series at one word of the x axis
+# Series that can be told apart by color.
+_MAX_SERIES = len(palette.SERIES)
+# Numbers on an axis that are labeled one by one; of more, Matplotlib chooses some.
+_MAX_TICKS = 8
+# Curves with fewer points have markers: their lines alone would hide how few points there are.
+_MANY_POINTS = 12
+# Keys whose largest value is so many times the smallest are drawn on a log axis. Sweeps usually double or go by tens.
+_LOG_RATIO = 8.0
+# Alternating line styles, so that both of two coinciding curves are visible.
+_DASHES = ("solid", (0, (4, 3)))
+# Horizontal distance between the points of two series at one category, of which each has a width of 1.
+_DODGE = 0.07
+# Labels of a heat map that are longer would touch each other.
+_MAX_HEAT_LABEL = 6
 
 
 def looks(labels: Sequence[str]) -> dict[str, str]:
-    """Returns a color for each of some runs, which it has in every picture of them.
+    """Returns a color for each of some runs, for every plot of them.
 
     Args:
-      labels: of the runs, best first; those behind the seventh are gray, since no more colors are told apart.
+      labels: of the runs, best first; those after the seventh are gray, because no more colors can be told apart.
     """
-    colors = [*palette.SERIES, *(palette.OTHER for _ in labels[_MOST_SERIES:])]
-    return dict(zip(labels, colors, strict=False))
+    grays = [palette.OTHER] * len(labels[_MAX_SERIES:])
+    return dict(zip(labels, [*palette.SERIES, *grays], strict=False))
 
 
 def curves(path: Path, drawn: Curves, colors: Mapping[str, str]) -> None:
-    """Draws a metric by steps or examples, one curve a run.
+    """Draws a metric by steps or examples, one curve per run.
 
     Args:
       path: PNG file to write.
       drawn: at least one curve.
-      colors: label of a run to its color, best first; the gray ones are not named.
+      colors: label of a run to its color, best first; the gray ones share one name in the legend.
     """
     figure, axes = subplots(1, 1, figsize=(8.5, 4.6))
-    gray = [label for label in colors if label in drawn.points and colors[label] == palette.OTHER]
-    named = [label for label in colors if label in drawn.points and label not in gray]
+    labels = [label for label in colors if label in drawn.points]
+    gray = [label for label in labels if colors[label] == palette.OTHER]
+    named = [label for label in labels if colors[label] != palette.OTHER]
     for index, label in enumerate(gray):
-        others = f"{len(gray)} others" if index == 0 else None
-        axes.plot(*zip(*drawn.points[label], strict=True), color=palette.OTHER, lw=0.8, label=others, zorder=1)
+        x, y = zip(*drawn.points[label], strict=True)
+        legend = f"{len(gray)} others" if index == 0 else None
+        axes.plot(x, y, color=palette.OTHER, lw=0.8, label=legend, zorder=1)
     for index, label in enumerate(named):
-        points = drawn.points[label]
-        marker = "o" if len(points) < _FEW_POINTS else None
+        x, y = zip(*drawn.points[label], strict=True)
+        marker = "o" if len(x) < _MANY_POINTS else None
         dashes: Any = _DASHES[index % len(_DASHES)]
-        axes.plot(
-            *zip(*points, strict=True), color=colors[label], lw=1.8, linestyle=dashes, marker=marker, ms=4,
-            label=label, zorder=2,
-        )  # fmt: skip
+        axes.plot(x, y, color=colors[label], lw=1.8, linestyle=dashes, marker=marker, ms=4, label=label, zorder=2)
     axes.set_xlabel(drawn.along)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=8)
@@ -67,59 +75,85 @@ def curves(path: Path, drawn: Curves, colors: Mapping[str, str]) -> None:
         log_axis(axes)
     show_last_tenth(axes, values, rises=drawn.rises)
     axes.grid(alpha=0.25)
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda at: at < min(len(gray), 1))  # the others last
-    _legend(axes, [handles[at] for at in order], [labels[at] for at in order])
+    handles, texts = axes.get_legend_handles_labels()
+    if gray:
+        # The gray curves were drawn first, to be below the others; in the legend they are last.
+        handles = [*handles[1:], handles[0]]
+        texts = [*texts[1:], texts[0]]
+    _legend(axes, handles, texts)
     save(figure, path)
 
 
+@dataclass(frozen=True)
+class _Ticks:
+    """Values of a key on the x axis.
+
+    Attributes:
+      positions: text of a value to its position.
+      is_numeric: all values are numbers, which are their own positions.
+    """
+
+    positions: Mapping[str, float]
+    is_numeric: bool
+
+
+def _ticks(values: Sequence[str]) -> _Ticks:
+    ordered = _ordered(values)
+    numbers: list[float] = []
+    for text in ordered:
+        number = as_number(text)
+        if number is None:
+            return _Ticks({text: float(index) for index, text in enumerate(ordered)}, is_numeric=False)
+        numbers.append(number)
+    return _Ticks(dict(zip(ordered, numbers, strict=True)), is_numeric=True)
+
+
 def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related: bool = True) -> None:
-    """Draws a metric against one key; lines that share the other keys are joined where the key is a number.
+    """Draws a metric against one key; numeric values of lines that share the other keys are connected.
 
     Args:
       path: PNG file to write.
       metric: its name.
       key: one of the lines' keys.
       lines: those without the metric are left out.
-      related: false of a search's trials: they are points, whatever keys they happen to share.
+      related: false for the trials of a search, which are points whatever keys they happen to share.
     """
+    others = {_other_keys(line, key) for line in lines}
+    is_crowded = not related or len(others) > _MAX_SERIES
     series: dict[str, list[tuple[str, Stat]]] = {}
-    crowded = not related or len({_rest(line, key) for line in lines}) > _MOST_SERIES
     for line in lines:
-        found = line.metrics.get(metric)
-        if found is not None and math.isfinite(found.mean) and key in line.values:
-            rest = "" if crowded else _rest(line, key)
-            series.setdefault(rest, []).append((line.values[key], found))
-    ticks = _ordered([text for points in series.values() for text, _ in points])
-    numbers = [as_number(text) for text in ticks]
-    numeric = all(number is not None for number in numbers)
-    place: dict[str, float] = {
-        t: float(n) if numeric and n is not None else i for i, (t, n) in enumerate(zip(ticks, numbers, strict=True))
-    }
+        stat = line.metrics.get(metric)
+        if stat is not None and math.isfinite(stat.mean) and key in line.values:
+            label = "" if is_crowded else _other_keys(line, key)
+            series.setdefault(label, []).append((line.values[key], stat))
+    ticks = _ticks([text for points in series.values() for text, _ in points])
     figure, axes = subplots(1, 1, figsize=(7.5, 4.4))
+    means = []
     for index, (label, points) in enumerate(series.items()):
-        points.sort(key=lambda point: place[point[0]])
-        errors = [found.deviation for _, found in points]
-        aside = 0.0 if numeric else _DODGE * (index - (len(series) - 1) / 2)
+        points.sort(key=lambda point: ticks.positions[point[0]])
+        # Categories of several series are drawn side by side.
+        offset = 0.0 if ticks.is_numeric else _DODGE * (index - (len(series) - 1) / 2)
+        errors = [stat.deviation for _, stat in points]
+        means += [stat.mean for _, stat in points]
         axes.errorbar(
-            [place[text] + aside for text, _ in points],
-            [found.mean for _, found in points],
+            [ticks.positions[text] + offset for text, _ in points],
+            [stat.mean for _, stat in points],
             yerr=errors if any(errors) else None,
             color=palette.SERIES[index],
             marker="o",
-            lw=1.6 if numeric and not crowded else 0,
+            lw=1.6 if ticks.is_numeric and not is_crowded else 0,
             elinewidth=1.2,
             linestyle=_DASHES[index % len(_DASHES)],
-            alpha=0.7 if crowded else 1.0,
+            alpha=0.7 if is_crowded else 1.0,
             ms=6,
             capsize=3,
             label=label or None,
         )
-    _name_ticks(axes, ticks, place, numeric=numeric)
+    _label_ticks(axes, ticks)
     axes.set_xlabel(key)
     axes.set_title(f"{metric} by {short_keys([key])[key]}")
     rises = not lower_is_better(metric, [record for line in lines for record in line.records])
-    show_last_tenth(axes, [found.mean for points in series.values() for _, found in points], rises=rises)
+    show_last_tenth(axes, means, rises=rises)
     axes.grid(alpha=0.25)
     if len(series) > 1:
         _legend(axes, *axes.get_legend_handles_labels())
@@ -127,62 +161,74 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
 
 
 def _legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Draws the legend to the right of the axes, where it hides no point."""
     axes.legend(handles, labels, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
-def _rest(line: Line, key: str) -> str:
-    """Names a line by its other keys."""
+def _other_keys(line: Line, key: str) -> str:
+    """Returns a name for a line made of its other keys."""
     return varied_name({other: text for other, text in line.values.items() if other != key})
 
 
 def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) -> None:
-    """Draws a metric over two keys; a cell of several lines holds their mean.
+    """Draws a metric over two keys; a cell with several lines shows their mean.
 
     Args:
       path: PNG file to write.
       metric: its name.
-      keys: down, across.
+      keys: the keys of the rows and of the columns.
       lines: those without the metric leave their cells empty.
     """
-    down, across = (_ordered([line.values.get(key, "") for line in lines]) for key in keys)
-    cells: list[list[list[float]]] = [[[] for _ in across] for _ in down]
+    row_key, column_key = keys
+    rows = _ordered([line.values.get(row_key, "") for line in lines])
+    columns = _ordered([line.values.get(column_key, "") for line in lines])
+    cells: dict[tuple[int, int], list[float]] = {}
     for line in lines:
         if metric in line.metrics:
-            row = down.index(line.values.get(keys[0], ""))
-            column = across.index(line.values.get(keys[1], ""))
-            cells[row][column].append(line.metrics[metric].mean)
-    grid = np.array([[np.mean(cell) if cell else np.nan for cell in row] for row in cells])
-    figure, axes = subplots(1, 1, figsize=(2.6 + 1.1 * len(across), 1.8 + 0.7 * len(down)))
+            row = rows.index(line.values.get(row_key, ""))
+            column = columns.index(line.values.get(column_key, ""))
+            cells.setdefault((row, column), []).append(line.metrics[metric].mean)
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for place, means in cells.items():
+        grid[place] = np.mean(means)
+    figure, axes = subplots(1, 1, figsize=(2.6 + 1.1 * len(columns), 1.8 + 0.7 * len(rows)))
     image = axes.imshow(grid, cmap="viridis", aspect="auto")
     figure.colorbar(image, ax=axes, fraction=0.046, label=metric)
-    axes.set_xticks(range(len(across)), across, rotation=30 if max(map(len, across)) > 6 else 0)
-    axes.set_yticks(range(len(down)), down)
-    axes.set_xlabel(keys[1])
-    axes.set_ylabel(keys[0])
-    for row in range(len(down)):
-        for column in range(len(across)):
-            number = grid[row, column]
-            text = "-" if math.isnan(number) else f"{number:.4g}"
-            color = "black" if math.isnan(number) else ink(image.cmap(image.norm(number)))
-            axes.text(column, row, text, ha="center", va="center", fontsize=9, color=color)
+    has_long_labels = max(map(len, columns)) > _MAX_HEAT_LABEL
+    axes.set_xticks(range(len(columns)), columns, rotation=30 if has_long_labels else 0)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_xlabel(column_key)
+    axes.set_ylabel(row_key)
+    for (row, column), number in np.ndenumerate(grid):
+        text = "-"
+        color = "black"
+        if not math.isnan(number):
+            text = f"{number:.4g}"
+            color = ink(image.cmap(image.norm(number)))
+        axes.text(column, row, text, ha="center", va="center", fontsize=9, color=color)
     save(figure, path)
 
 
-def _name_ticks(axes: Axes, ticks: Sequence[str], place: Mapping[str, float], *, numeric: bool) -> None:
-    positions = [place[text] for text in ticks]
-    if numeric and positions and min(positions) > 0 and max(positions) / min(positions) >= _LOG_RATIO:
+def _label_ticks(axes: Axes, ticks: _Ticks) -> None:
+    texts = list(ticks.positions)
+    positions = list(ticks.positions.values())
+    if ticks.is_numeric and positions and min(positions) > 0 and max(positions) / min(positions) >= _LOG_RATIO:
         axes.set_xscale("log")
         axes.minorticks_off()
-    if not numeric or len(ticks) <= _MOST_TICKS:
-        name_places(axes, positions, ticks)
-    if not numeric:
-        axes.set_xlim(-0.5, len(ticks) - 0.5)
+    if not ticks.is_numeric or len(texts) <= _MAX_TICKS:
+        name_places(axes, positions, texts)
+    if not ticks.is_numeric:
+        axes.set_xlim(-0.5, len(texts) - 0.5)
 
 
 def _ordered(values: Sequence[str]) -> list[str]:
-    """Returns each value once: numbers by size, words as they come first, as `single, batch2, batch8` were typed."""
-    once = list(dict.fromkeys(values))
-    numbers = [as_number(text) for text in once]
-    if any(number is None for number in numbers):
-        return once
-    return [text for _, text in sorted(zip(numbers, once, strict=True))]
+    """Returns each value once: numbers by size, text in its order, as `single, batch2, batch8` were typed."""
+    distinct = list(dict.fromkeys(values))
+    numbers: dict[str, float] = {}
+    for text in distinct:
+        number = as_number(text)
+        if number is None:
+            return distinct
+        numbers[text] = number
+    # By the text too, for numbers that are written in two ways.
+    return sorted(distinct, key=lambda text: (numbers[text], text))

@@ -1,4 +1,4 @@
-"""Every point of some runs as CSV, one a line, for a notebook, a spreadsheet or another tracker."""
+"""Every point of some runs as CSV, one per line, for a notebook, a spreadsheet or another tracker."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ COLUMNS = ("run_id", "run", "metric", "step", "time", "value")
 
 
 def write(client: MlflowClient, records: Sequence[RunRecord], path: Path) -> int:
-    """Writes the points of runs, by run, metric and step; times are ISO 8601, of UTC.
+    """Writes the points of runs, sorted by run, metric and step. Times are ISO 8601 in UTC.
 
     Args:
-      client: of their store.
+      client: client of the store.
       records: the runs.
-      path: of the CSV file, which is written over.
+      path: the CSV file, which is overwritten.
 
     Returns:
-      How many points there are.
+      The number of points.
     """
     count = 0
     with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
         for record in records:
             for metric in sorted(record.metrics):
                 points = client.get_metric_history(record.run_id, metric)
-                for point in sorted(points, key=lambda one: (one.step, one.timestamp)):
+                points.sort(key=lambda point: (point.step, point.timestamp))
+                for point in points:
                     time = datetime.fromtimestamp(point.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
-                    rows.writerow((record.run_id, record.name, metric, point.step, time, repr(recorded(point.value))))
+                    value = repr(recorded(point.value))
+                    writer.writerow((record.run_id, record.name, metric, point.step, time, value))
                 count += len(points)
     return count

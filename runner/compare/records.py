@@ -1,4 +1,4 @@
-"""Runs as they are recorded, whether in MLflow or in a run's folder."""
+"""Runs as they are recorded, in MLflow or in a run's folder."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 _SPLITS = ("train", "eval", "test")
 _STEP_MS = "step_ms"
-_LONGEST = 200  # characters of a library's error that are shown
-_BESIDE = "examples"  # how many an evaluation was over
+# Characters of a library's error that are shown.
+_MAX_REASON = 200
+# In a summary, `eval_examples` is the size of an evaluation and not one of its metrics.
+_EXAMPLES = "examples"
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -43,12 +45,12 @@ class RunRecord:
     """A run.
 
     Attributes:
-      run_id: its id; empty where nothing was recorded.
+      run_id: its id; empty if it was not tracked.
       name: its name.
       status: FINISHED, FAILED, KILLED or RUNNING.
       params: the resolved config, flat.
-      metrics: the last value of each.
-      tags: of the run.
+      metrics: the last value of each metric.
+      tags: its tags.
       started: milliseconds since 1970.
       seconds: wall time; NaN while it runs.
     """
@@ -65,33 +67,37 @@ class RunRecord:
 
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
-    ended = run.info.end_time
     tags = tags_of(run.data.tags)
     params = params_of(run.data.params, tags)
+    seconds = math.nan
+    if run.info.end_time:
+        seconds = (run.info.end_time - run.info.start_time) / 1000
     return RunRecord(
-        run.info.run_id,
-        run.info.run_name or run.info.run_id[:8],
-        run.info.status,
-        {renamed.KEYS.get(key, key): value for key, value in params.items()},
-        {name: recorded(value) for name, value in run.data.metrics.items()},
-        tags,
-        run.info.start_time or 0,
-        (ended - run.info.start_time) / 1000 if ended else math.nan,
+        run_id=run.info.run_id,
+        name=run.info.run_name or run.info.run_id[:8],
+        status=run.info.status,
+        params={renamed.KEYS.get(key, key): value for key, value in params.items()},
+        metrics={name: recorded(value) for name, value in run.data.metrics.items()},
+        tags=tags,
+        started=run.info.start_time or 0,
+        seconds=seconds,
     )
 
 
 def recorded(value: float) -> float:
-    """Returns a metric as it was logged: MLflow's databases keep an infinity as the largest float."""
-    return math.copysign(math.inf, value) if abs(value) == sys.float_info.max else value
+    """Returns a metric as it was logged: MLflow's databases store an infinity as the largest float."""
+    if abs(value) == sys.float_info.max:
+        return math.copysign(math.inf, value)
+    return value
 
 
 def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
-    """Returns the record of a run that only its folder tells of; None where it did not begin.
+    """Returns the record of a run that only its folder describes; None if the run did not start.
 
     Args:
-      folder: holds `config.yaml`, and `summary.json` where the run finished.
+      folder: has `config.yaml`, and `summary.json` if the run finished.
       name: the run's name.
-      status: as MLflow words it.
+      status: one of MLflow's statuses.
 
     Raises:
       DataError: `config.yaml` can't be read, or is not the config of a run.
@@ -102,53 +108,55 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
         params = clean_params(dict(flatten(content))) if isinstance(content, dict) else None
     except (FileNotFoundError, NotADirectoryError):
         return None
-    # A disk that was full, another program or a person may have left anything: YAML, OmegaConf and what reads the
-    # keys share no error.
+    # A full disk, another program or a person may have left anything there. YAML, OmegaConf and the code that reads
+    # the keys share no error.
     except Exception as error:
-        reason = " ".join(str(error).split())[:_LONGEST]
-        raise DataError(f"{path} is damaged ({type(error).__name__}: {reason}); remove its folder") from error
+        reason = " ".join(str(error).split())[:_MAX_REASON]
+        raise DataError(f"{path} is corrupted ({type(error).__name__}: {reason}); remove its folder") from error
     if params is None:
-        raise DataError(f"{path} is damaged (it has no keys); remove its folder")
+        raise DataError(f"{path} is corrupted (it has no keys); remove its folder")
     return RunRecord("", name, status, params, results_of(folder))
 
 
 def results_of(folder: Path) -> dict[str, float]:
     """Returns the metrics of a folder's `summary.json`, `eval_loss` as `eval/loss`.
 
-    There are none if there is no such file, or it is damaged.
+    There are none if there is no such file, or if it is corrupted.
 
     Args:
-      folder: that a run wrote into.
+      folder: a run's output folder.
     """
     try:
         summary = json.loads((folder / "summary.json").read_text())
-        return _of_summary(summary) if isinstance(summary, dict) else {}
+        return _metrics_of(summary) if isinstance(summary, dict) else {}
     except (OSError, ValueError, OverflowError, RecursionError):
         return {}
 
 
-def _of_summary(summary: Mapping[str, object]) -> dict[str, float]:
-    """Returns the metrics of a `summary.json`, `eval_loss` as `eval/loss`."""
-    found = {}
+def _metrics_of(summary: Mapping[str, object]) -> dict[str, float]:
+    """Returns the metrics of a summary."""
+    metrics = {}
     for key, value in summary.items():
+        if not isinstance(value, int | float):
+            continue
         split, _, name = key.partition("_")
-        if isinstance(value, int | float) and name != _BESIDE and split in _SPLITS:
-            found[f"{split}/{name}"] = float(value)
-        elif isinstance(value, int | float) and key == _STEP_MS:
-            found[f"throughput/{key}"] = float(value)
-    return found
+        if split in _SPLITS and name != _EXAMPLES:
+            metrics[f"{split}/{name}"] = float(value)
+        elif key == _STEP_MS:
+            metrics[f"throughput/{key}"] = float(value)
+    return metrics
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which runs to compare; each given part must hold.
+    """Selects the runs to compare; a run must match every part that is set.
 
     Attributes:
       experiments: names; none: every one.
       parent_run_id: the sweep whose jobs they are.
       tags: `key=value`, or `key` alone for any value.
       metrics: `name>0.9`, `name<=0.1`, or `name` alone for any value.
-      statuses: as FINISHED; none: every one.
+      statuses: such as FINISHED; none: every one.
     """
 
     experiments: Sequence[str] = ()
@@ -159,38 +167,45 @@ class Filter:
 
 
 def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
-    """Returns the runs that pass a filter, oldest first; the parents of sweeps are left out.
+    """Returns the runs that match a filter, oldest first, without the parents of sweeps.
+
+    Tags and metrics are compared here and not by MLflow, because the config that they may name is in one packed tag.
 
     Args:
-      client: an `mlflow.MlflowClient`.
+      client: MLflow's client.
       wanted: the filter.
 
     Raises:
-      ConfigError: an experiment that is not there, or a filter that can't be read.
+      ConfigError: an experiment does not exist, or a filter can't be parsed.
     """
-    tests = [_tag_test(one) for one in wanted.tags] + [_metric_test(one) for one in wanted.metrics]
-    text = f"tags.mlflow.parentRunId = '{wanted.parent_run_id}'" if wanted.parent_run_id else ""
-    where = _experiment_ids(client, wanted.experiments)
-    runs = pages(client, where, text, ["attributes.start_time ASC"])
-    found = [from_run(run) for run in runs if run.data.tags.get("runner.kind") != "sweep"]
-    return [
-        record
-        for record in found
-        if (not wanted.statuses or record.status in wanted.statuses) and all(test(record) for test in tests)
-    ]
+    tests = [_tag_test(text) for text in wanted.tags]
+    tests += [_metric_test(text) for text in wanted.metrics]
+    experiments = _experiment_ids(client, wanted.experiments)
+    query = f"tags.mlflow.parentRunId = '{wanted.parent_run_id}'" if wanted.parent_run_id else ""
+    records = []
+    for run in pages(client, experiments, query, ["attributes.start_time ASC"]):
+        if run.data.tags.get("runner.kind") == "sweep":
+            continue
+        record = from_run(run)
+        if wanted.statuses and record.status not in wanted.statuses:
+            continue
+        if all(test(record) for test in tests):
+            records.append(record)
+    return records
 
 
 def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, float]]:
     """Returns a metric's points as (step, value), by step."""
-    return sorted((point.step, recorded(point.value)) for point in client.get_metric_history(run_id, metric))
+    points = client.get_metric_history(run_id, metric)
+    return sorted((point.step, recorded(point.value)) for point in points)
 
 
 def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:
-    there = {one.name: one.experiment_id for one in client.search_experiments()}
+    ids = {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
     for name in names:
-        if name not in there:
-            raise ConfigError(f"--experiment {name}: experiments are {', '.join(sorted(there))}")
-    return [there[name] for name in names] if names else list(there.values())
+        if name not in ids:
+            raise ConfigError(f"--experiment {name}: unknown experiment; the store has {', '.join(sorted(ids))}")
+    return [ids[name] for name in names] if names else list(ids.values())
 
 
 def _tag_test(text: str) -> Callable[[RunRecord], bool]:
@@ -203,13 +218,13 @@ def _tag_test(text: str) -> Callable[[RunRecord], bool]:
 def _metric_test(text: str) -> Callable[[RunRecord], bool]:
     match = re.fullmatch(r"([^<>=]+?)\s*(?:(>=|<=|>|<|=)\s*(\S+))?", text.strip())
     if match is None:
-        raise ConfigError(f"--metric {text!r}: write a name, or as 'eval/loss<0.3'")
+        raise ConfigError(f"--metric {text!r}: must be a name or a comparison; write it as 'eval/loss<0.3'")
     name, sign, bound = match.groups()
     if sign is None:
         return lambda record: name in record.metrics
     try:
         limit = float(bound)
     except ValueError as error:
-        raise ConfigError(f"--metric {text!r}: {bound} is not a number") from error
+        raise ConfigError(f"--metric {text!r}: {bound} is not a number; write it as 'eval/loss<0.3'") from error
     compare = _COMPARISONS[sign]
     return lambda record: name in record.metrics and compare(record.metrics[name], limit)

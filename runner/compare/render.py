@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from rich.console import Group
 from rich.text import Text
 
-from runner.compare import metrics as named
+from runner.compare import metrics as metric_names
 from runner.compare.lines import Line, Stat
 from runner.config.names import short_keys, short_value
 from runner.host.console import Console
 from runner.report.tables import Column, fitted
 
 _STYLES = {"passed": "green", "FINISHED": "green", "failed": "red", "FAILED": "red"}
-_ALWAYS = ("status", "verified")  # columns
-_WIDTH = 160  # of a pipe or a file
+# Columns that are shown however narrow the terminal is.
+_ALWAYS_SHOWN = ("status", "verified")
+# Width of a pipe or a file, which have none of their own: a wide terminal's.
+_DEFAULT_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,10 @@ class Sheet:
     """A table of text.
 
     Attributes:
-      titles: of the columns.
-      rows: a cell a column.
-      numeric: columns that are set to the right.
-      best: the row that is marked; null: none.
+      titles: titles of the columns.
+      rows: rows of one cell per column.
+      numeric: indices of right-aligned columns.
+      best: index of the highlighted row; null: none.
     """
 
     titles: tuple[str, ...]
@@ -50,70 +52,86 @@ def sheet_of(
     """Returns the table of a comparison.
 
     Args:
-      lines: in order.
-      metrics: columns, where any line has them.
-      lead: columns before the keys, title to a cell a line.
-      extra: columns after the keys, likewise.
+      lines: the rows, in order.
+      metrics: metrics that are columns if any line has them.
+      lead: columns before the keys, title to one cell per line.
+      extra: columns after the keys, in the same form.
     """
     lead = lead or {}
     extra = extra or {}
     keys = list(dict.fromkeys(key for line in lines for key in line.values))
     shown = [metric for metric in metrics if any(metric in line.metrics for line in lines)]
-    folded = any(len(line.records) > 1 for line in lines)
-    names = [named.title(metric, shown) for metric in shown]
-    titles = [*lead, *short_keys(keys).values(), *extra, *(["runs"] if folded else []), *names]
+    is_folded = any(len(line.records) > 1 for line in lines)
+    titles = [*lead, *short_keys(keys).values(), *extra]
+    first_number = len(lead) + len(keys) + len(extra)
+    if is_folded:
+        titles.append("runs")
+    titles += [metric_names.title(metric, shown) for metric in shown]
     rows = []
     for index, line in enumerate(lines):
         cells = [column[index] for column in lead.values()]
         cells += [short_value(line.values.get(key, "")) for key in keys]
         cells += [column[index] for column in extra.values()]
-        cells += [str(len(line.records))] if folded else []
-        rows.append((*cells, *(show(line.metrics.get(metric)) for metric in shown)))
-    first = len(lead) + len(keys) + len(extra)
-    return Sheet(tuple(titles), tuple(rows), frozenset(range(first, len(titles))))
+        if is_folded:
+            cells.append(str(len(line.records)))
+        cells += [show(line.metrics.get(metric)) for metric in shown]
+        rows.append(tuple(cells))
+    return Sheet(tuple(titles), tuple(rows), frozenset(range(first_number, len(titles))))
 
 
-def show(found: Stat | None) -> str:
-    """Returns a metric in a cell, with its deviation where several runs have it.
+def show(stat: Stat | None) -> str:
+    """Returns a metric as a cell shows it, with its deviation if several runs have it.
 
     >>> show(Stat(0.91234)), show(Stat(0.5, 0.01, 3)), show(None)
     ('0.9123', '0.5000 ± 0.0100', '')
     """
-    if found is None:
+    if stat is None:
         return ""
-    return _number(found.mean) + (f" ± {_number(found.deviation)}" if found.count > 1 else "")
+    mean = _number(stat.mean)
+    return mean if stat.count == 1 else f"{mean} ± {_number(stat.deviation)}"
 
 
 def _number(number: float) -> str:
-    if not math.isfinite(number):
-        return "NaN" if math.isnan(number) else str(number)
-    if number == int(number) and (abs(number) >= 1000 or not number):
+    """Returns a number as a cell shows it: with four decimals or digits, thousands with separators."""
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return str(number)
+    is_large = abs(number) >= 1000
+    if number == int(number) and (is_large or number == 0):
         return f"{int(number):,}"
-    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}" if abs(number) >= 10 else f"{number:.4f}"
+    if is_large:
+        return f"{number:,.0f}"
+    return f"{number:.4g}" if abs(number) >= 10 else f"{number:.4f}"
 
 
 def console() -> Console:
-    """Returns a console that a table fits on where neither a terminal nor COLUMNS says how wide it is."""
-    made = Console()
-    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=_WIDTH)
+    """Returns a console that is wide enough for a table if neither a terminal nor COLUMNS determines its width."""
+    default = Console()
+    if default.is_terminal or "COLUMNS" in os.environ:
+        return default
+    return Console(width=_DEFAULT_WIDTH)
 
 
 def rich_table(sheet: Sheet, title: str, width: int) -> Group:
-    """Returns the table for a terminal of that many columns; where they are too few, the last metrics go first."""
-    columns = [
-        Column(name, index in sheet.numeric, _drop(sheet, index, name)) for index, name in enumerate(sheet.titles)
-    ]
-    rows = [[Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row] for row in sheet.rows]
+    """Returns the table for a terminal of that width; if it is too narrow, the last metrics are dropped first."""
+    columns = []
+    for index, name in enumerate(sheet.titles):
+        columns.append(Column(name, index in sheet.numeric, _drop_order(sheet, index, name)))
+    rows = []
+    for row in sheet.rows:
+        # The status of a folded line is followed by a count, as in `FINISHED 2`.
+        rows.append([Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row])
     styles = ["bold" if index == sheet.best else "" for index in range(len(rows))]
     return fitted(columns, rows, width, title=title, styles=styles)
 
 
-def _drop(sheet: Sheet, index: int, name: str) -> int:
-    """Returns how soon a column goes: metrics from the right, all but the first; then keys, all but the first."""
+def _drop_order(sheet: Sheet, index: int, name: str) -> int:
+    """Returns how soon a column is dropped (0: never): metrics from the right, then keys, never the first of each."""
     if index in sheet.numeric:
-        after = index - min(sheet.numeric)
-        return len(sheet.titles) + after if after else 0
-    return index if index > 1 and name not in _ALWAYS else 0
+        position = index - min(sheet.numeric)
+        return len(sheet.titles) + position if position else 0
+    return index if index > 1 and name not in _ALWAYS_SHOWN else 0
 
 
 def to_csv(sheet: Sheet) -> str:
@@ -125,12 +143,16 @@ def to_csv(sheet: Sheet) -> str:
 
 def to_markdown(sheet: Sheet) -> str:
     """Returns the table as Markdown; the best row is bold."""
-
-    def row(cells: Sequence[str], *, bold: bool = False) -> str:
-        safe = [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
-        return "| " + " | ".join(f"**{cell}**" if bold and cell else cell for cell in safe) + " |"
-
     rule = ["---:" if index in sheet.numeric else "---" for index in range(len(sheet.titles))]
-    lines = [row(sheet.titles), row(rule)]
-    lines += [row(cells, bold=index == sheet.best) for index, cells in enumerate(sheet.rows)]
+    lines = [_markdown_row(sheet.titles), _markdown_row(rule)]
+    for index, cells in enumerate(sheet.rows):
+        lines.append(_markdown_row(cells, is_bold=index == sheet.best))
     return "\n".join(lines) + "\n"
+
+
+def _markdown_row(cells: Sequence[str], *, is_bold: bool = False) -> str:
+    texts = []
+    for cell in cells:
+        text = cell.replace("|", "\\|").replace("\n", " ")
+        texts.append(f"**{text}**" if is_bold and text else text)
+    return f"| {' | '.join(texts)} |"

@@ -1,4 +1,4 @@
-"""What `runner.compare` prints and writes: the table of runs with its plots, or the differences of two."""
+"""Output of `runner.compare`: the table of runs with its plots, or the differences of two runs."""
 
 from __future__ import annotations
 
@@ -22,41 +22,33 @@ from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking
 
 
-def _open(options: argparse.Namespace) -> Store:
-    return open_tracking(TrackingConfig(uri=options.uri))
-
-
 def compare(options: argparse.Namespace) -> int:
-    """Prints the table of the runs that pass the filter; see `runner.compare.command`.
+    """Prints the table of the runs that match the filters; see `runner.compare.command`.
 
     Returns:
       The process's exit code.
 
     Raises:
-      ConfigError: a filter names what is not there.
+      ConfigError: a filter names something that does not exist.
       TrackingError: the store can't be used.
     """
-    store = _open(options)
-    wanted = Filter(options.experiment, None, options.tag, options.metric, options.status)
-    if options.sweep:
-        names = {one.name: one.experiment_id for one in store.client.search_experiments()}
-        parent = find(store, options.sweep, [names[name] for name in options.experiment if name in names])
-        wanted = replace(wanted, parent_run_id=parent.info.run_id)
-    records = load(store.client, wanted)
-    if options.run:
-        named = {differences.find_run(store.client, one, "--run ").info.run_id for one in options.run}
-        records = [record for record in records if record.run_id in named]
+    store = open_tracking(TrackingConfig(uri=options.uri))
+    records = _selected(store, options)
     if not records:
-        print("no run passes the filter", file=sys.stderr)
+        print("no runs match the filters", file=sys.stderr)
         return EXIT_FAILED
     lines = make_lines(records, fold=not options.no_fold)
-    usual = metrics.judged_by(records)
-    by = options.sort or usual
-    metric = by if any(by in line.metrics for line in lines) else usual
-    lines = sort_lines(lines, by, descending=_descending(by, lines, records) != options.reverse)
-    extra = {"status": [line.status for line in lines]} if len({line.status for line in lines}) > 1 else {}
-    newest = {"run": [line.records[-1].run_id[:8] for line in lines]}
-    sheet = render.sheet_of(lines, options.show or metrics.columns(records, metric), lead=newest, extra=extra)
+    judged_by = metrics.judged_by(records)
+    sorted_by = options.sort or judged_by
+    is_metric = any(sorted_by in line.metrics for line in lines)
+    metric = sorted_by if is_metric else judged_by
+    lines = sort_lines(lines, sorted_by, descending=_descending(sorted_by, lines, records) != options.reverse)
+    sheet = render.sheet_of(
+        lines,
+        options.show or metrics.columns(records, metric),
+        lead={"run": [line.records[-1].run_id[:8] for line in lines]},
+        extra=_status_column(lines),
+    )
     console = render.console()
     console.print(render.rich_table(sheet, _title(records, lines), console.width))
     if options.points:
@@ -70,34 +62,62 @@ def compare(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _selected(store: Store, options: argparse.Namespace) -> list[RunRecord]:
+    """Returns the runs that the options select."""
+    wanted = Filter(options.experiment, None, options.tag, options.metric, options.status)
+    if options.sweep:
+        ids = {experiment.name: experiment.experiment_id for experiment in store.client.search_experiments()}
+        # `load` reports an experiment that does not exist.
+        experiments = [ids[name] for name in options.experiment if name in ids]
+        parent = find(store, options.sweep, experiments)
+        wanted = replace(wanted, parent_run_id=parent.info.run_id)
+    records = load(store.client, wanted)
+    if not options.run:
+        return records
+    run_ids = {differences.find_run(store.client, which, "--run ").info.run_id for which in options.run}
+    return [record for record in records if record.run_id in run_ids]
+
+
+def _status_column(lines: Sequence[Line]) -> dict[str, list[str]]:
+    """Returns the column of statuses; none if all are equal."""
+    statuses = [line.status for line in lines]
+    return {"status": statuses} if len(set(statuses)) > 1 else {}
+
+
 def _descending(by: str, lines: Sequence[Line], records: Sequence[RunRecord]) -> bool:
-    """Best first: the largest of a metric unless less of it is better; keys rise."""
-    return not any(by in line.values for line in lines) and not metrics.lower_is_better(by, records)
+    """Returns whether the largest value is first: that of a metric, unless lower is better. Keys are ascending."""
+    is_key = any(by in line.values for line in lines)
+    return not is_key and not metrics.lower_is_better(by, records)
 
 
 def _title(records: Sequence[RunRecord], lines: Sequence[Line]) -> str:
-    same = "" if varying(records) else ", all of one config"
-    return f"{len(records)} runs, {len(lines)} lines{same}"
+    title = f"{len(records)} runs, {len(lines)} lines"
+    return title if varying(records) else f"{title}, all with the same config"
 
 
 def _plots(client: MlflowClient, folder: Path, metric: str, lines: Sequence[Line]) -> list[str]:
+    """Draws the plots of a comparison; returns the names of the files."""
     keys = list(dict.fromkeys(key for line in lines for key in line.values))
-    word = metric.replace("/", "_")
-    written = []
+    prefix = _file_name(metric)
+    files = []
     runs = {_label(line): line.records[-1] for line in lines}
     colors = plots.looks(list(runs))
     for name in dict.fromkeys((metric, "train/loss")):
-        found = curves.read(client, runs, name)
-        if found.points:
-            written.append(f"{name.replace('/', '_')}_curves.png")
-            plots.curves(folder / written[-1], found, colors)
-    for key, short in short_keys(keys).items():
-        written.append(f"{word}_by_{short}.png")
-        plots.against(folder / written[-1], metric, key, lines)
+        drawn = curves.read(client, runs, name)
+        if drawn.points:
+            files.append(f"{_file_name(name)}_curves.png")
+            plots.curves(folder / files[-1], drawn, colors)
+    for key, short_key in short_keys(keys).items():
+        files.append(f"{prefix}_by_{short_key}.png")
+        plots.against(folder / files[-1], metric, key, lines)
     if len(keys) == 2:
-        written.append(f"{word}_heat.png")
-        plots.heat(folder / written[-1], metric, (keys[0], keys[1]), lines)
-    return written
+        files.append(f"{prefix}_heat.png")
+        plots.heat(folder / files[-1], metric, (keys[0], keys[1]), lines)
+    return files
+
+
+def _file_name(metric: str) -> str:
+    return metric.replace("/", "_")
 
 
 def _label(line: Line) -> str:
@@ -105,7 +125,7 @@ def _label(line: Line) -> str:
 
 
 def diff(options: argparse.Namespace) -> int:
-    """Prints in what two runs differ; see `runner.compare.command`.
+    """Prints how two runs differ; see `runner.compare.command`.
 
     Returns:
       The process's exit code.
@@ -114,8 +134,8 @@ def diff(options: argparse.Namespace) -> int:
       ConfigError: there is no such run.
       TrackingError: the store can't be used.
     """
-    store = _open(options)
-    first, second = (from_run(differences.find_run(store.client, one)) for one in options.diff)
+    store = open_tracking(TrackingConfig(uri=options.uri))
+    first, second = [from_run(differences.find_run(store.client, which)) for which in options.diff]
     sheets = {
         "config": differences.config_diff(first, second),
         "results": differences.metric_diff(first, second),
@@ -124,7 +144,7 @@ def diff(options: argparse.Namespace) -> int:
     console = render.console()
     for name, sheet in sheets.items():
         if sheet is None:
-            print("plan: not both runs have one")
+            print(f"{name}: not recorded for both runs")
         elif not sheet.rows:
             print(f"{name}: equal")
         else:

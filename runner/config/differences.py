@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hydra import compose
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.convert import as_typed, choices, flatten
+from runner.config.compose import compose_again, default_choices
+from runner.config.convert import choices, flatten
 
 _PRESET = "experiment"  # what it sets is shown as if it were typed
-_SEARCHED = "hydra.searchpath="
 
 
 def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
@@ -28,35 +24,17 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
       The preset, groups whose option is not the default one, and keys whose value is not their option's.
     """
     chosen = choices()
-    default = _default_choices()
+    default = default_choices()
     options = {group: option for group, option in chosen.items() if str(default.get(group)) != option}
     preset = [f"{_PRESET}={options.pop(_PRESET)}"] if _PRESET in options else []
     typed = [f"{group}={option}" for group, option in options.items()]
     # Raw values are compared, as an interpolation may give another value each time; what is shown is resolved.
-    before = dict(flatten(_raw(_defaults(typed))))
+    before = dict(flatten(_raw(compose_again(typed))))
     now = dict(flatten(_raw(composed)))
     values = dict(flatten(content))
     other = [key for key in values if key in now and (key not in before or before[key] != now[key])]
     gone = [f"~{key}" for key in before if key not in now and key.partition(".")[0] in content]
     return [*preset, *typed, *(f"{key}={_typed(values[key])}" for key in other), *gone]
-
-
-def _default_choices() -> Mapping[str, str | None]:
-    """Returns group -> option of the defaults. Only the defaults lists are read; composing takes twice as long."""
-    loader = GlobalHydra.instance().config_loader()
-    defaults = loader.compute_defaults_list(HydraConfig.get().job.config_name, _searched(), RunMode.RUN)
-    chosen: Mapping[str, str | None] = defaults.overrides.known_choices
-    return chosen
-
-
-def _defaults(options: list[str]) -> DictConfig:
-    """Returns the config of the defaults and these options, without Hydra's own part."""
-    return compose(HydraConfig.get().job.config_name, [*_searched(), *options])
-
-
-def _searched() -> list[str]:
-    """Returns the overrides that say where options are searched."""
-    return [override for override in as_typed(HydraConfig.get().overrides.hydra) if override.startswith(_SEARCHED)]
 
 
 def _raw(config: DictConfig) -> dict[str, Any]:

@@ -10,7 +10,6 @@ with `defaults: [_base, _self_]`.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
-from runner.host import paths
+from runner.host import paths, session
 
 FLAG = "--config-dir"
 NAME_FLAG = "--config-name"
@@ -102,14 +101,16 @@ def extend(search_path: ConfigSearchPath) -> None:
 
 def own() -> list[Path]:
     """Returns the user's folders for this command line and current directory, absolute; the first wins."""
-    named = [Path(value).absolute() for value in _values(sys.argv[1:], (FLAG, "-cd"))[-1:]]
+    named = [Path(value).absolute() for value in _values(session.current().arguments, (FLAG, "-cd"))[-1:]]
     in_project = paths.project_root() / "conf"
     return [*named, *([in_project] if in_project not in named and _has_options(in_project) else [])]
 
 
 def folders() -> list[Path]:
     """Returns every folder of options on this machine; the first wins."""
-    typed = " ".join(argument for argument in sys.argv[1:] if argument.lstrip("+").startswith(f"{KEY}="))
+    typed = " ".join(
+        argument for argument in session.current().arguments if argument.lstrip("+").startswith(f"{KEY}=")
+    )
     return [*own(), paths.conf_dir(), *map(Path, _FILE.findall(typed))]
 
 

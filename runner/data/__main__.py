@@ -1,7 +1,7 @@
-"""The data command: `python -m runner.data dataset=cifar10`; it lies in runner/look."""
+"""The data command, implemented in runner/look: `python -m runner.data dataset=cifar10`."""
 
 from importlib import import_module
 
 if __name__ == "__main__":
-    # By name: the folder of a library does not depend on the command line.
+    # By name, because `runner.data` is below the command line in the order of imports.
     import_module("runner.cli.entry").main("runner.look.command")

@@ -1,7 +1,7 @@
-"""Augmentation: a source whose examples are changed by chance, as a function of (seed, epoch, row) alone.
+"""Augmentation: random changes of examples, a function of (seed, epoch, row) only.
 
-So a resumed run, another mesh and another number of workers see the same bits. Evaluations see what has the same
-specs and draws nothing.
+So a resumed run, another mesh and another number of workers get identical bits. Evaluations get the same specs
+without randomness.
 """
 
 from __future__ import annotations
@@ -17,63 +17,75 @@ from runner.config.schema_augment import ON, STEPS, StepOptions
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data.augment_steps import STEPS as STEP_CLASSES
 from runner.data.augment_steps import Arrays, Partner, Specs, Step
-from runner.data.base import RESERVED, Array, ArraySource, ArraySpec, DataSource, ExampleSource, Rows, column, stacked
+from runner.data.base import (
+    RESERVED,
+    Array,
+    ArraySource,
+    ArraySpec,
+    DataSource,
+    ExampleSource,
+    Rows,
+    column,
+    stack_examples,
+)
 from runner.data.checks_augment import options
-from runner.data.cut import Selection
+from runner.data.selection import Selection
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
 
-OwnStep = Callable[..., Mapping[str, Array]]  # (arrays, rng, **options)
-_WORD = (1 << 64) - 1  # Philox takes keys of 64 bits
+# Called with (arrays, rng, **options).
+CustomFunction = Callable[..., Mapping[str, Array]]
+# Philox keys have two words of 64 bits.
+_UINT64_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
-class Own(Step[StepOptions]):
-    """A step of a user's own: `(arrays, rng, **options) -> arrays` of one example.
+class CustomStep(Step[StepOptions]):
+    """A user's own step: `(arrays, rng, **options) -> arrays` of one example.
 
     Attributes:
-      call: the callable.
-      given: its options.
-      everywhere: evaluations take it too.
-      result: specs of what it gives.
+      function: the user's.
+      keywords: its options.
+      in_evaluations: whether evaluations use it too.
+      result: specs of its result.
     """
 
-    call: OwnStep = dict
-    given: Mapping[str, object] = field(default_factory=dict)
-    everywhere: bool = False
+    function: CustomFunction = dict
+    keywords: Mapping[str, object] = field(default_factory=dict)
+    in_evaluations: bool = False
     result: Specs = field(default_factory=dict)
 
     def check(self) -> None:
-        """It may be for any arrays."""
+        """Does nothing: a custom step may take any arrays."""
 
     def after(self) -> dict[str, ArraySpec]:
-        """Returns the specs of what it gave for one example."""
+        """Returns the specs of its result for the first example."""
         return dict(self.result)
 
     def keeps(self, name: str) -> bool:
-        """It may change any array."""
+        """Returns False: a custom step may change any array."""
         del name
         return False
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        """Calls it."""
+        """Calls the user's function."""
         del partner
-        made = self.call(dict(arrays), rng, **self.given)
-        if not isinstance(made, Mapping):
-            raise TypeError(f"it returned {type(made).__name__}, and must return arrays by name")
-        return {name: np.asarray(array) for name, array in made.items()}
+        result = self.function(dict(arrays), rng, **self.keywords)
+        if not isinstance(result, Mapping):
+            raise TypeError(f"it returned {type(result).__name__}, but must return a dict of arrays")
+        return {name: np.asarray(array) for name, array in result.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Augmented:
-    """A source whose examples go through steps.
+    """A source whose examples pass through augmentation steps.
 
     Attributes:
-      source: what is changed.
+      source: the source.
       steps: in order.
       seed: the run's.
-      training: whether they draw; False for what is evaluated.
-      specs: of what the last step gives.
+      training: whether the steps are random; False for evaluations.
+      specs: of the last step's result.
     """
 
     source: DataSource
@@ -89,60 +101,73 @@ class Augmented:
 
     @cached_property
     def holds_gil(self) -> bool:
-        """Whether a step, or what makes the examples, is Python code of a user's."""
-        return any(isinstance(step, Own) for step in self.steps) or any(
-            isinstance(part, ExampleSource) and part.holds_gil for part in sources(self.source)
-        )
+        """Whether a step or the source runs a user's Python code."""
+        if any(isinstance(step, CustomStep) for step in self.steps):
+            return True
+        return any(isinstance(part, ExampleSource) and part.holds_gil for part in sources(self.source))
 
     @cached_property
-    def _originals(self) -> bool:
-        """Whether the steps give images one size themselves, so that they take them as they are in their files."""
+    def _uses_original_images(self) -> bool:
+        """Whether a step resizes the images, so that the source need not resize them first."""
         return any(step.options.sizes for step in self.steps)
 
     def read(self, rows: Rows, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of some examples, each (len(rows), *shape), as an epoch draws them."""
-        return stacked(self.specs, rows, lambda row: self.example(row, epoch))
+        """Returns the arrays of some examples, each (len(rows), *shape), augmented for an epoch."""
+        return stack_examples(self.specs, rows, lambda row: self.example(row, epoch))
 
     def column(self, name: str) -> Array | None:
-        """Returns one array whole, where no step changes it and the source has it so."""
-        return column(self.source, name) if all(step.keeps(name) for step in self.steps) else None
+        """Returns one complete array if no step changes it and the source has it, else None."""
+        if all(step.keeps(name) for step in self.steps):
+            return column(self.source, name)
+        return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of one example, as an epoch draws them."""
-        arrays = self._made(row, epoch, len(self.steps))
+        """Returns the arrays of one example, augmented for an epoch."""
+        arrays = self._after_steps(row, epoch, len(self.steps))
         for name, spec in self.specs.items():
             array = arrays.get(name)
             if array is None or array.shape != spec.shape or array.dtype != spec.dtype:
-                found = "missing" if array is None else f"{array.dtype} {array.shape}"
+                actual = "missing" if array is None else f"{array.dtype} {array.shape}"
                 raise DataError(
-                    f"{self.example_name(row)}: array {name} is {found} behind dataset.augment, and was {spec.dtype} "
-                    f"{spec.shape} for the first example; give every example the same shape and dtype"
+                    f"{self.example_name(row)}: after dataset.augment, array {name} is {actual}, but {spec.dtype} "
+                    f"{spec.shape} in the first example; return the same shape and dtype for every example"
                 )
         return {name: arrays[name] for name in self.specs}
 
     def example_name(self, row: int) -> str:
-        """Returns what a message calls an example."""
+        """Returns the example's name for messages."""
         return name_of(self.source, row)
 
-    def _made(self, row: int, epoch: int, steps: int) -> Arrays:
-        """Returns an example behind the first steps."""
-        arrays = _example(self.source, row, original=self._originals)
-        rng = generator(self.seed, epoch if self.training else 0, row)
-        for place, step in enumerate(self.steps[:steps]):
+    def _after_steps(self, row: int, epoch: int, steps: int) -> Arrays:
+        """Returns an example after the first `steps` steps."""
+        arrays = _source_example(self.source, row, original=self._uses_original_images)
+        # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
+        rng = example_rng(self.seed, epoch if self.training else 0, row)
+        for index, step in enumerate(self.steps[:steps]):
+            is_random = self.training or (isinstance(step, CustomStep) and step.in_evaluations)
             try:
-                if self.training or (isinstance(step, Own) and step.everywhere):
-                    arrays = step.train(arrays, rng, lambda other, to=place: self._made(other, epoch, to))  # type: ignore[misc]
+                if is_random:
+                    partner = self._partner(epoch, index)
+                    arrays = step.train(arrays, rng, partner)
                 else:
                     arrays = step.evaluate(arrays)
             except DataError:
                 raise
-            except Exception as error:  # whatever a user's code raises
+            except Exception as error:  # a user's code raises anything
                 raise DataError(f"{self.example_name(row)}: {step.key} failed ({describe(error)})") from error
         return arrays
 
+    def _partner(self, epoch: int, steps: int) -> Partner:
+        """Returns the function that gives another example to a step, after the steps before it."""
+        return lambda row: self._after_steps(row, epoch, steps)
 
-class _Key(ISeedSequence):
-    """A Philox key as it is: `Philox(key=...)` asks the system for entropy first, and then makes no use of it."""
+
+class _PhiloxKey(ISeedSequence):
+    """A Philox key without further hashing.
+
+    `Philox(key=...)` would give the same numbers, but first reads entropy from the system and then ignores it, which
+    costs time for every example.
+    """
 
     def __init__(self, *words: int) -> None:
         self._words = words
@@ -153,42 +178,45 @@ class _Key(ISeedSequence):
         return np.array(self._words, dtype)
 
 
-def generator(seed: int, epoch: int, row: int) -> np.random.Generator:
-    """Returns the random numbers of one example in one epoch, which are no other one's."""
-    return np.random.Generator(np.random.Philox(_Key(seed & _WORD, (epoch << 32 | row) & _WORD)))  # type: ignore[arg-type]
+def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
+    """Returns the random number generator of one example in one epoch, independent of all others."""
+    key = _PhiloxKey(seed & _UINT64_MASK, (epoch << 32 | row) & _UINT64_MASK)
+    return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
 
 def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bool) -> DataSource:
-    """Returns a source as the config's steps change it; the source itself where there are none.
+    """Returns a source with the config's augmentation; the source itself if the config has none.
 
     Args:
       source: a split.
-      config: of which `augment` is the steps.
+      config: its `augment` lists the steps.
       seed: the run's.
-      train: whether the steps draw; else it is what evaluations see.
+      train: whether the steps are random; False for evaluations.
 
     Raises:
       ConfigError: a step does not fit the arrays.
-      DataError: a step of a user's own fails for the first example.
+      DataError: a custom step fails for the first example.
     """
     if not config.augment:
         return source
     steps: list[Step[StepOptions]] = []
     specs: Specs = source.specs
-    for place, step in enumerate(config.augment):
-        key = f"dataset.augment[{place}]"
-        if step.target:
-            made: Step[StepOptions] = _own(key, step, Augmented(source, tuple(steps), seed, train, specs))
+    for index, step_config in enumerate(config.augment):
+        key = f"dataset.augment[{index}]"
+        step: Step[StepOptions]
+        if step_config.target:
+            step = _custom_step(key, step_config, Augmented(source, tuple(steps), seed, train, specs))
         else:
-            made = STEP_CLASSES[step.name](options(step), key, specs, source.size)
-        made.check()
-        steps.append(made)
-        specs = made.after()
+            step_class = STEP_CLASSES[step_config.name]
+            step = step_class(options(step_config), key, specs, source.size)
+        step.check()
+        steps.append(step)
+        specs = step.after()
     return Augmented(source, tuple(steps), seed, train, specs)
 
 
 def sizing(config: DatasetConfig) -> list[int] | None:
-    """Returns the size that the first step gives which takes images of any size; None where there is none."""
+    """Returns the size from the first step that resizes images of any size, or None if there is no such step."""
     for step in config.augment:
         if step.name and STEPS[step.name].sizes:
             height, width = step.options["size"]
@@ -196,76 +224,87 @@ def sizing(config: DatasetConfig) -> list[int] | None:
     return None
 
 
-def _own(key: str, step: AugmentConfig, before: Augmented) -> Own:
-    """Returns a user's step; what it gives is found by calling it for the first example."""
-    everywhere = step.options.get(ON) == "all"
-    given = {name: value for name, value in step.options.items() if name != ON}
-    call: OwnStep = import_path.load(step.target, f"{key}._target_")
-    own = Own(StepOptions(), key, before.specs, before.size, call, given, everywhere)
-    probe = Augmented(before.source, (*before.steps, own), before.seed, True, before.specs)
-    arrays = probe._made(0, 0, len(probe.steps))
+def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomStep:
+    """Returns a user's step; calls it for the first example to learn the specs of its result."""
+    in_evaluations = config.options.get(ON) == "all"
+    keywords = {name: value for name, value in config.options.items() if name != ON}
+    function: CustomFunction = import_path.load(config.target, f"{key}._target_")
+    step = CustomStep(StepOptions(), key, before.specs, before.size, function, keywords, in_evaluations)
+    trial = Augmented(before.source, (*before.steps, step), before.seed, True, before.specs)
+    arrays = trial._after_steps(0, 0, len(trial.steps))
     result = {}
     for name, array in arrays.items():
         if name in RESERVED or array.dtype.kind not in "biuf":
             raise invalid(
                 f"{key}._target_",
-                step.target,
-                problem=f"numbers, not called {' or '.join(RESERVED)}; it gives {name!r} of {array.dtype}",
+                config.target,
+                problem=f"must return numeric arrays, not named {' or '.join(RESERVED)}, but returns {name!r} of "
+                f"{array.dtype}",
                 fix="leave that array out",
             )
-        spec = before.specs.get(name)
-        same = spec is not None and (spec.shape, spec.dtype) == (array.shape, str(array.dtype))
-        if spec is not None and same:
-            result[name] = spec
-        else:
-            dims = spec.dims if spec is not None and len(spec.dims) == array.ndim else ()
-            result[name] = ArraySpec(tuple(array.shape), str(array.dtype), dims)
-    if result != before.specs and not everywhere:
+        result[name] = _result_spec(array, before.specs.get(name))
+    if result != before.specs and not in_evaluations:
         raise invalid(
             f"{key}._target_",
-            step.target,
-            problem="what changes shapes, dtypes or names is for evaluations too, and this one is for training alone",
+            config.target,
+            problem="changes shapes, dtypes or names, so evaluations need it too, but it is for training only",
             fix=f"add {ON}: all to the step",
         )
-    return replace(own, result=result)
+    return replace(step, result=result)
 
 
-def make(source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:
-    """Writes examples into arrays (len(rows), *shape) by name, in whichever thread or process this runs.
+def _result_spec(array: Array, spec: ArraySpec | None) -> ArraySpec:
+    """Returns the spec of a custom step's array; dims keep their names if their number is unchanged."""
+    if spec is None:
+        return ArraySpec(tuple(array.shape), str(array.dtype))
+    if (spec.shape, spec.dtype) == (array.shape, str(array.dtype)):
+        return spec
+    dims = spec.dims if len(spec.dims) == array.ndim else ()
+    return ArraySpec(tuple(array.shape), str(array.dtype), dims)
+
+
+def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array]) -> None:
+    """Writes examples into arrays (len(rows), *shape) by name, in the calling thread or process.
 
     Raises:
-      DataError: one can't be made; names it.
+      DataError: an example can't be made; the message names it.
     """
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         try:
-            arrays = source.example(int(row), epoch)
+            example = source.example(int(row), epoch)
         except (ConfigError, DataError):
             raise
-        except Exception as error:  # whatever a user's code raises
+        except Exception as error:  # a user's code raises anything
             raise DataError(f"{name_of(source, int(row))} can't be made ({describe(error)})") from error
-        for name, array in arrays.items():
-            made[name][place] = array
+        for name, values in example.items():
+            arrays[name][index] = values
 
 
 def sources(source: DataSource) -> list[DataSource]:
-    """Returns the sources that a selection is of, or the source alone."""
-    return [piece for piece, _ in source.pieces] if isinstance(source, Selection) else [source]
+    """Returns the sources of a selection, or the source itself."""
+    if isinstance(source, Selection):
+        return [piece for piece, _ in source.pieces]
+    return [source]
 
 
 def name_of(source: DataSource, row: int) -> str:
-    """Returns what a message calls an example, as its file's name."""
+    """Returns an example's name for messages, such as its file name."""
     if isinstance(source, Selection):
         return name_of(*source.locate(row))
     return source.example_name(row) if isinstance(source, ExampleSource) else f"example {row:,}"
 
 
-def _example(source: DataSource, row: int, *, original: bool) -> Arrays:
+def _source_example(source: DataSource, row: int, *, original: bool) -> Arrays:
+    """Returns one example before augmentation; with `original`, images in the size of their files."""
     if isinstance(source, Selection):
-        return _example(*source.locate(row), original=original)
+        return _source_example(*source.locate(row), original=original)
     if isinstance(source, ArraySource):
         return {name: array[row] for name, array in source.arrays.items()}
-    made = getattr(source, "example", None)  # isinstance with ExampleSource takes 40 us, a tenth of an image's time
-    if made is not None:
-        arrays: Arrays = (getattr(source, "original", made) if original else made)(row)
-        return arrays
-    return {name: array[0] for name, array in source.read(np.array([row])).items()}
+    # Not isinstance(source, ExampleSource): that takes 40 us for a protocol, a tenth of the time of an image.
+    read_example = getattr(source, "example", None)
+    if read_example is None:
+        return {name: array[0] for name, array in source.read(np.array([row])).items()}
+    if original:
+        read_example = getattr(source, "original", read_example)
+    example: Arrays = read_example(row)
+    return example

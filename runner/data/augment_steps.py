@@ -1,5 +1,8 @@
 # ruff: noqa: D102 - a step overrides what Step documents
-"""The built-in steps of augmentation, an example at a time: what each draws, and what evaluations do in its place."""
+"""The built-in augmentation steps, one example at a time: the random change, and its counterpart in evaluations.
+
+The order in which a step draws from `rng` is part of its result: recorded runs resume with the same draws.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,31 @@ import numpy as np
 
 from runner.config import schema_augment as schema
 from runner.data import images
-from runner.data.base import Array, ArraySpec
+from runner.data.base import IMAGE_DIMS, Array, ArraySpec
 from runner.errors import invalid
 
 Arrays = dict[str, Array]
 Specs = Mapping[str, ArraySpec]
-Partner = Callable[[int], Arrays]  # row -> that example as it comes to this step
+# row -> that example, as it arrives at this step
+Partner = Callable[[int], Arrays]
 Options = TypeVar("Options", bound=schema.StepOptions, covariant=True)
 
-_ATTEMPTS = 10  # windows that a random resized crop tries to fit, as in the paper's reference code
-_ONE = 1 << 16  # shares of a mix count in 65,536ths: whole numbers give the same bits everywhere
+# Attempts of a random resized crop to draw a window that fits, as in the reference code of its paper.
+_ATTEMPTS = 10
+# Mixing weights are counted in 65,536ths, because integer arithmetic gives the same bits on every machine.
+_WEIGHT_BITS = 16
+_UNIT_WEIGHT = 1 << _WEIGHT_BITS
 
 
 @dataclass(frozen=True)
 class Step(Generic[Options]):
-    """One step. It changes no array that it is given.
+    """One step. It never modifies the arrays it receives.
 
     Attributes:
       options: from the config.
       key: of the step, for messages.
-      specs: of the arrays that come to it.
-      size: number of the split's examples.
+      specs: of the arrays it receives.
+      size: number of examples in the split.
     """
 
     options: Options
@@ -42,72 +49,76 @@ class Step(Generic[Options]):
     size: int
 
     def check(self) -> None:
-        """Checks that it can work on these arrays.
+        """Checks that the step supports these arrays.
 
         Raises:
-          ConfigError: it can't.
+          ConfigError: it does not.
         """
-        self._need(bool(self._images), "arrays with the dims height and width, and the dataset has none")
+        self._require(bool(self._images), "arrays with the dims height and width, and the dataset has none")
 
-    def _need(self, holds: bool, allowed: str) -> None:
-        if not holds:
-            named = self.options.name or "a step"
-            raise invalid(f"{self.key}.name", named, problem=f"it takes {allowed}", fix="leave the step out")
+    def _require(self, is_met: bool, requirement: str) -> None:
+        if not is_met:
+            name = self.options.name or "a step"
+            raise invalid(f"{self.key}.name", name, problem=f"needs {requirement}", fix="remove the step")
 
     @cached_property
     def _images(self) -> list[str]:
         return [name for name, spec in self.specs.items() if spec.is_image]
 
     def after(self) -> dict[str, ArraySpec]:
-        """Returns the specs of what it gives."""
+        """Returns the specs of the result."""
         return dict(self.specs)
 
     def keeps(self, name: str) -> bool:
-        """Tells whether an array is behind it as before it, in every example."""
+        """Returns whether the step leaves an array unchanged in every example."""
         return name not in self._images
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
-        """Returns an example changed by chance; whatever it draws comes from `rng`."""
+        """Returns a randomly changed example; every draw comes from `rng`."""
         del rng, partner
         return self.evaluate(arrays)
 
     def evaluate(self, arrays: Arrays) -> Arrays:
-        """Returns an example of the same specs, changed by nothing but its content."""
+        """Returns an example with the same specs as `train`, without randomness."""
         return arrays
 
     def _on_images(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
         return {name: change(array) if name in self._images else array for name, array in arrays.items()}
 
-    def _sized(self, size: list[int]) -> dict[str, ArraySpec]:
-        return {
-            name: replace(spec, shape=(*size, spec.shape[2])) if spec.is_image else spec
-            for name, spec in self.specs.items()
-        }
+    def _with_image_size(self, size: list[int]) -> dict[str, ArraySpec]:
+        """Returns the specs with images of another height and width."""
+        specs = dict(self.specs)
+        for name in self._images:
+            spec = self.specs[name]
+            specs[name] = replace(spec, shape=(*size, spec.shape[2]))
+        return specs
+
+    def _check_image_dims(self) -> None:
+        Step.check(self)
+        dims = {self.specs[name].dims for name in self._images}
+        self._require(dims <= {IMAGE_DIMS}, "images with the dims height, width and channel")
+
+    def _check_common_size(self) -> None:
+        self._check_image_dims()
+        sizes = {self.specs[name].shape[:2] for name in self._images}
+        self._require(len(sizes) == 1, "images of one size, because it draws one window for all of them")
 
     def _check_resizable(self) -> None:
-        self._check_layout()
-        kinds = {self.specs[name].dtype for name in self._images}
-        self._need(kinds <= {"uint8", "float32"}, f"images of uint8 or float32, not of {', '.join(sorted(kinds))}")
-
-    def _check_dims(self) -> None:
-        Step.check(self)
-        shapes = {self.specs[name].dims for name in self._images}
-        self._need(shapes <= {("height", "width", "channel")}, "images of the dims height, width and channel")
-
-    def _check_layout(self) -> None:
-        self._check_dims()
-        sizes = {self.specs[name].shape[:2] for name in self._images}
-        self._need(len(sizes) == 1, "images of one size: their windows are drawn together")
+        self._check_common_size()
+        dtypes = {self.specs[name].dtype for name in self._images}
+        self._require(
+            dtypes <= {"uint8", "float32"}, f"images of uint8 or float32, not of {', '.join(sorted(dtypes))}"
+        )
 
 
 class Resize(Step[schema.Resize]):
-    """Resizes the whole image."""
+    """Resizes the image."""
 
     def check(self) -> None:
         self._check_resizable()
 
     def after(self) -> dict[str, ArraySpec]:
-        return self._sized(self.options.size)
+        return self._with_image_size(self.options.size)
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         height, width = self.options.size
@@ -115,122 +126,128 @@ class Resize(Step[schema.Resize]):
 
 
 class CenterCrop(Step[schema.CenterCrop]):
-    """Takes the middle."""
+    """Crops the center."""
 
     def check(self) -> None:
-        self._check_layout()
+        self._check_common_size()
 
     def after(self) -> dict[str, ArraySpec]:
-        return self._sized(self.options.size)
+        return self._with_image_size(self.options.size)
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         height, width = self.options.size
-        return self._on_images(arrays, lambda image: _middle(image, (height, width)))
+        return self._on_images(arrays, lambda image: _center(image, (height, width)))
 
 
 class RandomCrop(Step[schema.RandomCrop]):
-    """Takes a window anywhere."""
+    """Crops a random window."""
 
     def check(self) -> None:
-        self._check_layout()
-        (height, width), border = self.specs[self._images[0]].shape[:2], 2 * self.options.padding
-        size = self._window()
-        if size[0] > height + border or size[1] > width + border:
+        self._check_common_size()
+        height, width = self.specs[self._images[0]].shape[:2]
+        largest = [height + 2 * self.options.padding, width + 2 * self.options.padding]
+        size = list(self._crop_size())
+        if size[0] > largest[0] or size[1] > largest[1]:
             raise invalid(
                 f"{self.key}.size",
-                list(size),
-                problem=f"at most {[height + border, width + border]}, the image with its border",
-                fix="make it smaller, or padding larger",
+                size,
+                problem=f"must be at most {largest} (the image with its padding)",
+                fix="lower size, or increase padding",
             )
 
-    def _window(self) -> tuple[int, int]:
+    def _crop_size(self) -> tuple[int, int]:
         height, width = self.options.size or self.specs[self._images[0]].shape[:2]
         return height, width
 
     def after(self) -> dict[str, ArraySpec]:
-        return self._sized(list(self._window()))
+        return self._with_image_size(list(self._crop_size()))
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         del partner
-        padding, (tall, wide) = self.options.padding, self._window()
+        padding = self.options.padding
+        crop_height, crop_width = self._crop_size()
         height, width = arrays[self._images[0]].shape[:2]
-        top = int(rng.integers(height + 2 * padding - tall + 1)) - padding
-        left = int(rng.integers(width + 2 * padding - wide + 1)) - padding
-        return self._on_images(arrays, lambda image: images.crop(image, top, left, (tall, wide)))
+        top = int(rng.integers(height + 2 * padding - crop_height + 1)) - padding
+        left = int(rng.integers(width + 2 * padding - crop_width + 1)) - padding
+        return self._on_images(arrays, lambda image: images.crop(image, top, left, (crop_height, crop_width)))
 
     def evaluate(self, arrays: Arrays) -> Arrays:
-        return self._on_images(arrays, lambda image: _middle(image, self._window()))
+        return self._on_images(arrays, lambda image: _center(image, self._crop_size()))
 
 
 class RandomResizedCrop(Step[schema.RandomResizedCrop]):
-    """Resizes a window of any place, area and shape."""
+    """Crops a window of random position, area and aspect ratio, and resizes it."""
 
     def check(self) -> None:
         self._check_resizable()
 
     def after(self) -> dict[str, ArraySpec]:
-        return self._sized(self.options.size)
+        return self._with_image_size(self.options.size)
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         del partner
         height, width = arrays[self._images[0]].shape[:2]
-        box = self._window(height, width, rng)
+        box = self._random_box(height, width, rng)
         size = (self.options.size[0], self.options.size[1])
         return self._on_images(arrays, lambda image: images.resize(image, size, box))
 
-    def _window(self, height: int, width: int, rng: np.random.Generator) -> images.Box:
-        low, high = (math.log(bound) for bound in self.options.ratio)
+    def _random_box(self, height: int, width: int, rng: np.random.Generator) -> images.Box:
+        smallest_ratio, largest_ratio = self.options.ratio
+        low = math.log(smallest_ratio)
+        high = math.log(largest_ratio)
         least, largest = self.options.scale
         for _ in range(_ATTEMPTS):
             area = height * width * (least + (largest - least) * rng.random())
             ratio = math.exp(low + (high - low) * rng.random())
-            wide = round(math.sqrt(area * ratio))
-            tall = round(math.sqrt(area / ratio))
-            if 0 < wide <= width and 0 < tall <= height:
-                left = int(rng.random() * (width - wide + 1))
-                top = int(rng.random() * (height - tall + 1))
-                return left, top, left + wide, top + tall
-        shape = min(max(width / height, self.options.ratio[0]), self.options.ratio[1])  # the largest that fits
-        wide = max(1, min(width, round(height * shape)))
-        tall = max(1, min(height, round(width / shape)))
-        left = (width - wide) // 2
-        top = (height - tall) // 2
-        return left, top, left + wide, top + tall
+            box_width = round(math.sqrt(area * ratio))
+            box_height = round(math.sqrt(area / ratio))
+            if 0 < box_width <= width and 0 < box_height <= height:
+                left = int(rng.random() * (width - box_width + 1))
+                top = int(rng.random() * (height - box_height + 1))
+                return left, top, left + box_width, top + box_height
+        # No window fits, as in a long and narrow image: the largest centered one with an allowed aspect ratio.
+        ratio = min(max(width / height, smallest_ratio), largest_ratio)
+        box_width = max(1, min(width, round(height * ratio)))
+        box_height = max(1, min(height, round(width / ratio)))
+        left = (width - box_width) // 2
+        top = (height - box_height) // 2
+        return left, top, left + box_width, top + box_height
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         size = (self.options.size[0], self.options.size[1])
 
-        def middle(image: Array) -> Array:
+        def resize_center(image: Array) -> Array:
             height, width = image.shape[:2]
             return images.resize(image, size, images.center_box(height, width, size, self.options.center))
 
-        return self._on_images(arrays, middle)
+        return self._on_images(arrays, resize_center)
 
 
 class Flip(Step[schema.Flip]):
-    """Mirrors."""
+    """Flips horizontally, vertically, or each with its own draw."""
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         del partner
-        for vertical in (False, True):
-            wanted = self.options.direction in ("both", "vertical" if vertical else "horizontal")
-            if wanted and rng.random() < self.options.probability:
-                arrays = self._on_images(arrays, lambda image, up=vertical: images.flip(image, vertical=up))  # type: ignore[misc]
+        direction = self.options.direction
+        if direction in ("horizontal", "both") and rng.random() < self.options.probability:
+            arrays = self._on_images(arrays, lambda image: images.flip(image, vertical=False))
+        if direction in ("vertical", "both") and rng.random() < self.options.probability:
+            arrays = self._on_images(arrays, lambda image: images.flip(image, vertical=True))
         return arrays
 
     def check(self) -> None:
-        self._check_dims()
+        self._check_image_dims()
 
 
 class Rotate(Step[schema.Rotate]):
-    """Turns around the middle."""
+    """Rotates around the center."""
 
     def check(self) -> None:
         self._check_resizable()
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         del partner
-        degrees = self.options.degrees * (2 * rng.random() - 1)
+        degrees = self.options.degrees * _symmetric(rng)
         return self._on_images(arrays, lambda image: images.rotate(image, degrees))
 
 
@@ -238,67 +255,79 @@ class Color(Step[schema.Color]):
     """Changes brightness, contrast, saturation and hue."""
 
     def check(self) -> None:
-        self._check_layout()
-        kinds = {(self.specs[name].dtype, self.specs[name].shape[2]) for name in self._images}
-        self._need(kinds <= {("uint8", 1), ("uint8", 3)}, "images of uint8 with one or three channels")
+        self._check_common_size()
+        formats = {(self.specs[name].dtype, self.specs[name].shape[2]) for name in self._images}
+        self._require(formats <= {("uint8", 1), ("uint8", 3)}, "images of uint8 with one or three channels")
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         del partner
         options = self.options
-        brightness, contrast, saturation = (
-            max(0.0, 1 + spread * (2 * rng.random() - 1))
-            for spread in (options.brightness, options.contrast, options.saturation)
-        )
-        hue = options.hue * (2 * rng.random() - 1)
+        brightness = max(0.0, 1 + options.brightness * _symmetric(rng))
+        contrast = max(0.0, 1 + options.contrast * _symmetric(rng))
+        saturation = max(0.0, 1 + options.saturation * _symmetric(rng))
+        hue = options.hue * _symmetric(rng)
         return self._on_images(arrays, lambda image: images.color(image, brightness, contrast, saturation, hue))
 
 
 class _Mix(Step[Options]):
-    """Mixes an example with another one, which is as its own draws of the same epoch make it."""
+    """Mixes an example with another one, which is augmented by its own draws of the same epoch."""
 
     def check(self) -> None:
         super().check()
         for name, spec in self.specs.items():
-            fits = spec.is_image or np.issubdtype(np.dtype(spec.dtype), np.floating) or (spec.names and not spec.shape)
-            self._need(bool(fits), f"images, floats and labels that count categories, and {name} is {spec.dtype}")
+            is_float = np.issubdtype(np.dtype(spec.dtype), np.floating)
+            is_label = bool(spec.names) and not spec.shape
+            self._require(
+                spec.is_image or is_float or is_label,
+                f"images, floats and labels that count categories, and {name} is {spec.dtype}",
+            )
 
     def _categories(self, name: str) -> int:
+        """Returns the number of categories of a label; 0 for any other array."""
         spec = self.specs[name]
-        counts = spec.names and not spec.shape and not np.issubdtype(np.dtype(spec.dtype), np.floating)
-        return len(spec.names) if counts else 0
+        is_float = np.issubdtype(np.dtype(spec.dtype), np.floating)
+        if spec.shape or is_float:
+            return 0
+        return len(spec.names)
 
     def after(self) -> dict[str, ArraySpec]:
-        return {
-            name: ArraySpec((len(spec.names),), "float32", names=spec.names) if self._categories(name) else spec
-            for name, spec in self.specs.items()
-        }
+        specs = dict(self.specs)
+        for name, spec in self.specs.items():
+            if self._categories(name):
+                specs[name] = ArraySpec((len(spec.names),), "float32", names=spec.names)
+        return specs
 
     def keeps(self, name: str) -> bool:
         del name
         return False
 
     def evaluate(self, arrays: Arrays) -> Arrays:
-        return {
-            name: _one_hot(array, self._categories(name)) if self._categories(name) else array
-            for name, array in arrays.items()
-        }
+        result = dict(arrays)
+        for name, array in arrays.items():
+            categories = self._categories(name)
+            if categories:
+                result[name] = _one_hot(array, categories)
+        return result
 
-    def _mixed(self, share: int, arrays: Arrays, other: Arrays, *, images_too: bool) -> Arrays:
-        """Returns `share` / 65,536 of an example and the rest of another; images where asked for."""
-        taken = {name: array for name, array in arrays.items() if images_too or name not in self._images}
-        return arrays | {name: _blend(array, other[name], share) for name, array in taken.items()}
+    def _mixed(self, weight: int, arrays: Arrays, other: Arrays, *, mix_images: bool) -> Arrays:
+        """Returns `weight` / 65,536 of an example plus the rest of another, with or without mixing the images."""
+        mixed = dict(arrays)
+        for name, array in arrays.items():
+            if mix_images or name not in self._images:
+                mixed[name] = _blend(array, other[name], weight)
+        return mixed
 
 
 class Mixup(_Mix[schema.Mixup]):
-    """Mixes two examples and what they are labeled."""
+    """Mixes two examples and their labels."""
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         arrays = self.evaluate(arrays)
         if rng.random() >= self.options.probability:
             return arrays
-        share = round(_ONE * rng.beta(self.options.alpha, self.options.alpha))
+        weight = round(_UNIT_WEIGHT * rng.beta(self.options.alpha, self.options.alpha))
         other = self.evaluate(partner(int(rng.integers(self.size))))
-        return self._mixed(share, arrays, other, images_too=True)
+        return self._mixed(weight, arrays, other, mix_images=True)
 
 
 class Cutmix(_Mix[schema.Cutmix]):
@@ -306,30 +335,38 @@ class Cutmix(_Mix[schema.Cutmix]):
 
     def check(self) -> None:
         super().check()
-        self._check_layout()
+        self._check_common_size()
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         arrays = self.evaluate(arrays)
         if rng.random() >= self.options.probability:
             return arrays
         height, width = arrays[self._images[0]].shape[:2]
+        # The window has a random center and may extend past the image, as in the paper.
         side = math.sqrt(1 - rng.beta(self.options.alpha, self.options.alpha))
-        tall = round(height * side)
-        wide = round(width * side)
-        middle = int(rng.integers(height))
-        across = int(rng.integers(width))
-        top = max(0, middle - tall // 2)
-        bottom = min(height, middle - tall // 2 + tall)
-        left = max(0, across - wide // 2)
-        right = min(width, across - wide // 2 + wide)
+        window_height = round(height * side)
+        window_width = round(width * side)
+        center_row = int(rng.integers(height))
+        center_column = int(rng.integers(width))
+        top = max(0, center_row - window_height // 2)
+        bottom = min(height, center_row - window_height // 2 + window_height)
+        left = max(0, center_column - window_width // 2)
+        right = min(width, center_column - window_width // 2 + window_width)
         other = self.evaluate(partner(int(rng.integers(self.size))))
-        kept = height * width - max(0, bottom - top) * max(0, right - left)
-        mixed = self._mixed(round(_ONE * kept / (height * width)), arrays, other, images_too=False)
+        # Labels are weighted by the area inside the image.
+        unchanged = height * width - max(0, bottom - top) * max(0, right - left)
+        weight = round(_UNIT_WEIGHT * unchanged / (height * width))
+        mixed = self._mixed(weight, arrays, other, mix_images=False)
         for name in self._images:
             pasted = mixed[name].copy()
             pasted[top:bottom, left:right] = other[name][top:bottom, left:right]
             mixed[name] = pasted
         return mixed
+
+
+def _symmetric(rng: np.random.Generator) -> float:
+    """Returns a uniform draw from [-1, 1)."""
+    return 2 * rng.random() - 1
 
 
 def _one_hot(label: Array, count: int) -> Array:
@@ -338,15 +375,17 @@ def _one_hot(label: Array, count: int) -> Array:
     return vector
 
 
-def _blend(one: Array, other: Array, share: int) -> Array:
-    if np.issubdtype(one.dtype, np.integer):  # rounded to the nearest
-        mixed = one.astype(np.int64) * share + other.astype(np.int64) * (_ONE - share) + _ONE // 2
-        return (mixed >> 16).astype(one.dtype)
-    part = share / _ONE
-    return (one * part + other * (1 - part)).astype(one.dtype)
+def _blend(array: Array, other: Array, weight: int) -> Array:
+    """Returns `weight` / 65,536 of an array plus the rest of another."""
+    if np.issubdtype(array.dtype, np.integer):
+        total = array.astype(np.int64) * weight + other.astype(np.int64) * (_UNIT_WEIGHT - weight)
+        # Half a unit makes the shift round to the nearest.
+        return ((total + _UNIT_WEIGHT // 2) >> _WEIGHT_BITS).astype(array.dtype)
+    share = weight / _UNIT_WEIGHT
+    return (array * share + other * (1 - share)).astype(array.dtype)
 
 
-def _middle(image: Array, size: tuple[int, int]) -> Array:
+def _center(image: Array, size: tuple[int, int]) -> Array:
     top = (image.shape[0] - size[0]) // 2
     left = (image.shape[1] - size[1]) // 2
     return images.crop(image, top, left, size)

@@ -1,4 +1,4 @@
-"""What the rest of the runner knows of data: named arrays, whose first dim is the examples. Imports NumPy alone."""
+"""The data interface of the runner: named arrays, specs, sources and datasets. Imports NumPy only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 Batch = Mapping[str, Array]
 
-WEIGHT = "weight"  # float32 (B,): 1 an example, 0 padding; the only way in which padding is told
-ROW = "row"  # int32 (B,): where the example is in a split whose arrays an engine keeps on its devices
-RESERVED = (WEIGHT, ROW)  # names that no array of a dataset may have
-TARGETS = ("label", "labels", "target", "y")  # the first there is predicted where no config names a target
+# float32 (B,): 1 for an example, 0 for padding. Nothing else marks padding.
+WEIGHT = "weight"
+# int32 (B,): the example's row in a split whose arrays an engine keeps on its devices.
+ROW = "row"
+# Names that no array of a dataset may have.
+RESERVED = (WEIGHT, ROW)
+# Without `task.target`, the first of these names that the dataset has is the target.
+TARGETS = ("label", "labels", "target", "y")
 SPLITS = ("train", "validation", "test")
+# Dims of an image.
+IMAGE_DIMS = ("height", "width", "channel")
 
 
 @dataclass(frozen=True)
@@ -27,10 +33,10 @@ class ArraySpec:
     """One named array of a dataset.
 
     Attributes:
-      shape: of one example, without the examples' dim.
-      dtype: as `uint8`.
-      dims: a name a dim of `shape`, as `height`, `width`, `channel`, `sequence`; empty where a dim has none.
-      names: of the categories that an integer array counts, or of the columns of its last dim; empty: they have none.
+      shape: of one example, without the batch dim.
+      dtype: such as `uint8`.
+      dims: one name per dim of `shape`, such as `height`, `width`, `channel` or `sequence`; empty if unnamed.
+      names: of the categories that an integer array counts, or of the columns of its last dim; empty if it has none.
     """
 
     shape: tuple[int, ...]
@@ -40,21 +46,21 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Tells whether it has the dims height and width."""
+        """Returns whether the array has the dims height and width."""
         return "height" in self.dims and "width" in self.dims
 
     @property
     def bytes(self) -> int:
-        """Bytes of one example."""
+        """Bytes per example."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 class DataSource(Protocol):
-    """Examples that can be read in any order; a source has no order of its own."""
+    """Random access to examples; the order is the sampler's."""
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
-        """Specs of its arrays by name."""
+        """Specs of the arrays by name."""
         ...
 
     @property
@@ -66,21 +72,21 @@ class DataSource(Protocol):
         """Returns the arrays of some examples, each (len(rows), *shape).
 
         Args:
-          rows: int64 (n,), each from 0 to `size` - 1, in any order and as often as wanted.
+          rows: int64 (n,), each from 0 to `size` - 1, in any order, repeats allowed.
 
         Raises:
-          DataError: an example can't be read; names the file.
+          DataError: an example can't be read; the message names the file.
         """
         ...
 
 
 @runtime_checkable
 class ExampleSource(DataSource, Protocol):
-    """A source whose examples are made one at a time, by decoding or by a user's code, so that workers share them."""
+    """A source that makes one example at a time, by decoding or by user code, so that workers can share the work."""
 
     @property
     def holds_gil(self) -> bool:
-        """Whether making one is Python code; False where the libraries that do it let go of the interpreter's lock."""
+        """Whether making an example runs Python code; False if its libraries release the GIL."""
         ...
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
@@ -88,21 +94,21 @@ class ExampleSource(DataSource, Protocol):
 
         Args:
           row: from 0 to `size` - 1.
-          epoch: which draws of an augmentation are taken; without effect on what draws nothing.
+          epoch: selects the random augmentation; ignored by sources without randomness.
 
         Raises:
-          DataError: it can't be made; names the file.
+          DataError: the example can't be made; the message names the file.
         """
         ...
 
     def example_name(self, row: int) -> str:
-        """Returns what a message calls an example, as its file's name."""
+        """Returns the example's name for messages, such as its file name."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Examples that lie in RAM, or mapped from disk, as whole arrays.
+    """Examples as complete arrays, in RAM or memory-mapped.
 
     Attributes:
       arrays: by name, each (N, ...), read-only.
@@ -118,57 +124,67 @@ class ArraySource:
         return len(next(iter(self.arrays.values())))
 
     def column(self, name: str) -> Array:
-        """Returns one array whole."""
+        """Returns one complete array."""
         return self.arrays[name]
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples; what is on disk is read in the order in which it lies there."""
-        if not any(isinstance(array, np.memmap) for array in self.arrays.values()):
+        """Returns the arrays of some examples."""
+        has_mapped = any(isinstance(array, np.memmap) for array in self.arrays.values())
+        if not has_mapped:
             return {name: array[rows] for name, array in self.arrays.items()}
-        there, back = np.unique(rows, return_inverse=True)
-        return {
-            name: array[there][back] if isinstance(array, np.memmap) else array[rows]
-            for name, array in self.arrays.items()
-        }
+        # Memory-mapped rows are read in the order of the file, each once, because shuffled reads make the disk seek.
+        sorted_rows, positions = np.unique(rows, return_inverse=True)
+        examples = {}
+        for name, array in self.arrays.items():
+            if isinstance(array, np.memmap):
+                examples[name] = array[sorted_rows][positions]
+            else:
+                examples[name] = array[rows]
+        return examples
 
 
 def column(source: DataSource, name: str) -> Array | None:
-    """Returns one array of a source whole, (size, ...); None where every example would have to be made for it."""
-    whole: Callable[[str], Array | None] | None = getattr(source, "column", None)
-    return None if whole is None else whole(name)
+    """Returns one complete array of a source, (size, ...), or None if every example would have to be made for it."""
+    read_column: Callable[[str], Array | None] | None = getattr(source, "column", None)
+    if read_column is None:
+        return None
+    return read_column(name)
 
 
-def empty(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]:
-    """Returns arrays (count, *shape) by name, to be filled."""
+def empty_arrays(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]:
+    """Returns uninitialized arrays (count, *shape) by name."""
     return {name: np.empty((count, *spec.shape), spec.dtype) for name, spec in specs.items()}
 
 
-def stacked(
+def stack_examples(
     specs: Mapping[str, ArraySpec], rows: Rows, example: Callable[[int], Mapping[str, Array]]
 ) -> dict[str, Array]:
     """Returns the arrays (len(rows), *shape) of examples that are made one at a time."""
-    made = empty(specs, len(rows))
-    for place, row in enumerate(rows):
+    stacked = empty_arrays(specs, len(rows))
+    for index, row in enumerate(rows):
         for name, array in example(int(row)).items():
-            made[name][place] = array
-    return made
+            stacked[name][index] = array
+    return stacked
 
 
-def in_order(splits: Iterable[str]) -> list[str]:
-    """Returns names of splits, train, validation and test before all others."""
-    names = list(splits)
-    return sorted(names, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))
+def ordered_splits(splits: Iterable[str]) -> list[str]:
+    """Returns the names of splits with train, validation and test first."""
+
+    def position(name: str) -> int:
+        return SPLITS.index(name) if name in SPLITS else len(SPLITS)
+
+    return sorted(splits, key=position)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How values of a user's data became numbers: a run's, which every later look at other data must use.
+    """The mapping from values of the data to numbers; recorded with a run, so that later data is read the same way.
 
     Attributes:
-      categories: array of whole numbers -> names of what they count, where words were read.
-      mean: float array -> what was subtracted, one number a column (one where the array has no dims).
-      deviation: likewise, what it was then divided by.
-      vocabulary: by which text became tokens; null where it did not.
+      categories: integer array -> names of its categories, if it was read from strings.
+      mean: float array -> the mean that was subtracted, one number per column (one if the array has no dims).
+      deviation: float array -> the standard deviation that it was then divided by, in the same form.
+      vocabulary: of text; None for other data.
     """
 
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -177,35 +193,36 @@ class Encoding:
     vocabulary: Vocabulary | None = None
 
     def to_json(self) -> dict[str, Mapping[str, object]]:
-        """Returns it as plain values, to be recorded."""
-        vocabulary = {} if self.vocabulary is None else {"vocabulary": self.vocabulary.to_json()}
-        return {
+        """Returns plain values for the record of a run."""
+        content: dict[str, Mapping[str, object]] = {
             "categories": {name: list(names) for name, names in self.categories.items()},
             "mean": {name: list(numbers) for name, numbers in self.mean.items()},
             "deviation": {name: list(numbers) for name, numbers in self.deviation.items()},
-            **vocabulary,
         }
+        if self.vocabulary is not None:
+            content["vocabulary"] = self.vocabulary.to_json()
+        return content
 
     @classmethod
     def from_json(cls, content: Mapping[str, Mapping[str, Sequence[Any]]]) -> Encoding:
-        """Reads what `to_json` gave."""
-        recorded = content.get("vocabulary")
+        """Reads the result of `to_json`."""
+        vocabulary = content.get("vocabulary")
         return cls(
             categories={name: tuple(map(str, names)) for name, names in content.get("categories", {}).items()},
             mean={name: tuple(map(float, numbers)) for name, numbers in content.get("mean", {}).items()},
             deviation={name: tuple(map(float, numbers)) for name, numbers in content.get("deviation", {}).items()},
-            vocabulary=None if recorded is None else Vocabulary.from_json(recorded),
+            vocabulary=None if vocabulary is None else Vocabulary.from_json(vocabulary),
         )
 
 
 @dataclass(frozen=True)
 class TextSize:
-    """How much text there is.
+    """Size of a text.
 
     Attributes:
-      documents: that are not empty.
-      tokens: of them, ends of documents among them.
-      bytes: of them, as UTF-8.
+      documents: number of non-empty documents.
+      tokens: number of their tokens, end tokens included.
+      bytes: their size as UTF-8.
     """
 
     documents: int
@@ -214,20 +231,45 @@ class TextSize:
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
-    """A dataset, cut as the config says.
+class FullDataset:
+    """All splits of a source, before the config's split expressions are applied.
 
     Attributes:
-      name: as `mnist` or `emnist/letters`, or the name of a file or folder.
-      version: the builder's; empty where there is none.
-      train: what is trained on.
-      validation: what evaluations during training are on; None: they are on `test`.
-      test: what is evaluated at the end, and by runner.evaluate.
-      digest: sha256 (hex) of all the dataset's content, whatever the splits select.
-      source: where the data came from, in words.
-      selection: `train`, `validation` and `test` -> what each one is, in words, as `train without the 144 held out`.
-      encoding: how its values became numbers; a run records it.
-      texts: of text, the source's own splits -> how much each is.
+      name: such as `mnist` or `emnist/letters`, or the name of a file or folder.
+      version: the builder's; empty if there is none.
+      splits: by name, in the data's order; all have the same specs.
+      digest: sha256 (hex) of all splits.
+      source: where the data came from, for the record.
+      encoding: the mapping from strings to numbers.
+      about: split -> description, if its name does not say enough.
+      texts: of text: split -> its size.
+    """
+
+    name: str
+    version: str
+    splits: Mapping[str, DataSource]
+    digest: str
+    source: str
+    encoding: Encoding = field(default_factory=Encoding)
+    about: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, TextSize] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """The train, validation and test examples that the config selects.
+
+    Attributes:
+      name: such as `mnist` or `emnist/letters`, or the name of a file or folder.
+      version: the builder's; empty if there is none.
+      train: training examples.
+      validation: examples for evaluations during training; None: those use `test`.
+      test: examples for the final evaluation and for runner.evaluate.
+      digest: sha256 (hex) of the full dataset, independent of the selection.
+      source: where the data came from, for the record.
+      selection: `train`, `validation` and `test` -> description, such as `train without the 144 of validation`.
+      encoding: the mapping from values to numbers, which a run records.
+      texts: of text: the source's own splits -> their sizes.
     """
 
     name: str
@@ -243,17 +285,17 @@ class Dataset:
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
-        """Specs of the arrays of every split."""
+        """Specs of the arrays, the same for every split."""
         return self.train.specs
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """What the tokens of a text stand for; None of other data."""
+        """Vocabulary of a text; None for other data."""
         return self.encoding.vocabulary
 
     @property
     def selecting(self) -> DataSource:
-        """What evaluations during training are on, and what selects the best checkpoint."""
+        """Examples that evaluations during training use, and that select the best checkpoint."""
         return self.test if self.validation is None else self.validation
 
     @property

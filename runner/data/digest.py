@@ -1,4 +1,4 @@
-"""What identifies data: a sha256 of its content, which depends on the order of the examples and not on the machine."""
+"""Digest of arrays: a sha256 of their content that depends on the order of the examples and not on the machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 
 from runner.data.base import Array
 
+# Bytes per update of the hash: a memory-mapped array is then never in RAM as a whole.
 _CHUNK_BYTES = 1 << 24
-_IMAGE_AND_LABEL = ["image", "label"]  # hashed without their names, as in every run recorded before others were known
+# Datasets of exactly these arrays are hashed without their names. The first releases knew no others, and their
+# recorded runs must keep their digests.
+_UNNAMED_ARRAYS = ["image", "label"]
 
 
 def digest(splits: Iterable[tuple[str, Mapping[str, Array]]]) -> str:
-    """Hashes splits: names, shapes and bytes.
+    """Hashes splits: names, dtypes, shapes and bytes.
 
     Args:
       splits: (name, its arrays), in any order; hashed in the order of the names.
@@ -24,13 +27,14 @@ def digest(splits: Iterable[tuple[str, Mapping[str, Array]]]) -> str:
     """
     total = hashlib.sha256()
     for split, arrays in sorted(splits, key=lambda entry: entry[0]):
-        plain = list(arrays) == _IMAGE_AND_LABEL
-        for place, (name, array) in enumerate(arrays.items()):
-            if not plain:
+        is_unnamed = list(arrays) == _UNNAMED_ARRAYS
+        for index, (name, array) in enumerate(arrays.items()):
+            if not is_unnamed:
                 total.update(f"{split} {name} {array.dtype.str} {array.shape}".encode())
-            elif place == 0:
+            elif index == 0:
                 total.update(f"{split} {array.shape}".encode())
-            rows = max(1, _CHUNK_BYTES // max(1, array[:1].nbytes))
+            row_bytes = max(1, array[:1].nbytes)
+            rows = max(1, _CHUNK_BYTES // row_bytes)
             for start in range(0, len(array), rows):
                 total.update(np.ascontiguousarray(array[start : start + rows]).data)
     return total.hexdigest()

@@ -1,7 +1,6 @@
-"""From a user's own values to the arrays that a model can take: float32, int32, bool, and uint8 of images.
+"""Encoding of user data as the arrays that a model takes: float32, int32, bool, and uint8 for images.
 
-Nothing is guessed that could be wrong without a word: what is missing, not finite, too large or not a number is
-refused with the place where it stands.
+Nothing is guessed: a value that is missing, not finite, too large or not a number is an error that names its place.
 """
 
 from __future__ import annotations
@@ -14,25 +13,29 @@ from typing import TypeVar
 
 import numpy as np
 
-from runner.data.base import RESERVED, WEIGHT, Array, ArraySource, ArraySpec, Encoding
+from runner.data.base import IMAGE_DIMS, RESERVED, WEIGHT, Array, ArraySource, ArraySpec, Encoding
 from runner.errors import DataError
 
-IMAGE_DIMS = ("height", "width", "channel")
-_CHANNELS = (1, 3, 4)
-_MOST_WORDS = 1000
-_FEW_ROWS = 20
-_SHOWN = 5  # names of a list that a line shows
-_CHUNK = 1 << 16  # examples that are looked at at once
+_IMAGE_CHANNELS = (1, 3, 4)
+# A column with more distinct strings is free text or an identifier. As a category it would give a useless model.
+_MAX_CATEGORIES = 1000
+# So is a column in which every second row has a string of its own. With fewer rows than this, as in a first trial,
+# that says nothing.
+_MIN_ROWS_FOR_SHARE = 20
+# Names that a message lists before it abbreviates.
+_SHOWN_NAMES = 5
+# Rows per block of the search for NaN and Inf, which bounds its temporary arrays.
+_BLOCK_ROWS = 1 << 16
 _INT32 = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """A column of words.
+class StringColumn:
+    """A dictionary-encoded column of strings.
 
     Attributes:
-      values: the different ones.
-      codes: integers (N,), which of them each row holds.
+      values: the distinct strings.
+      codes: integers (N,), the index in `values` of each row.
     """
 
     values: Sequence[str]
@@ -42,106 +45,114 @@ class Words:
         return len(self.codes)
 
 
-Column = Array | Words
+Column = Array | StringColumn
 Value = TypeVar("Value")
 
 
 def cleaned(text: str) -> str:
-    """Returns a name as the config and every library take it: signs that no name has become `_`."""
+    """Returns a name in the form that config keys and libraries accept: other characters become `_`."""
     name = re.sub(r"\W+", "_", text.strip()).strip("_")
-    return f"_{name}" if name[:1].isdigit() else name
+    if name[:1].isdigit():
+        return f"_{name}"
+    return name
 
 
-def name_of(text: str, where: str) -> str:
-    """Returns a column's or an array's name, see `cleaned`.
+def clean_name(text: str, where: str) -> str:
+    """Returns the name of a column or array; see `cleaned`.
 
     Args:
-      text: as the user wrote it.
+      text: the user's name.
       where: the file, for the error.
 
     Raises:
-      DataError: nothing is left of it, or it is one of the runner's own names.
+      DataError: the name has no usable character, or is reserved.
     """
     name = cleaned(text)
     if not name:
         raise DataError(
-            f"{where}: a column has the name {text!r}; give it one of letters and digits (an index that "
-            "pandas wrote has none: index=False leaves it out)"
+            f"{where}: a column has the name {text!r}; give it a name with letters and digits (pandas writes an "
+            "unnamed index column unless index=False)"
         )
     if name in RESERVED:
-        shown = repr(text) if name == text else f"{text!r}, which is read as {name!r},"
+        shown = repr(text)
+        if name != text:
+            shown = f"{text!r}, which is read as {name!r},"
         fix = "rename that array or column"
         if name == WEIGHT:
-            fix += ", for example to example_weight; if it weighs examples, set task.example_weight=example_weight"
-        raise DataError(f"{where}: {shown} is a name of the runner's own; {fix}")
+            fix += ", for example to example_weight; if it has sample weights, set task.example_weight=example_weight"
+        raise DataError(f"{where}: {shown} is a reserved name; {fix}")
     return name
 
 
-def by_name(columns: Iterable[tuple[object, Value]], where: str) -> dict[str, Value]:
-    """Returns columns by their names, see `name_of`.
+def by_clean_name(columns: Iterable[tuple[object, Value]], where: str) -> dict[str, Value]:
+    """Returns columns by their names; see `clean_name`.
 
     Raises:
-      DataError: two have the same one, or one can't be used.
+      DataError: two columns have the same name, or a name can't be used.
     """
-    found: dict[str, Value] = {}
+    named: dict[str, Value] = {}
     for text, column in columns:
-        name = name_of(str(text), where)
-        if name in found:
+        name = clean_name(str(text), where)
+        if name in named:
             raise DataError(f"{where}: two columns are called {name!r}; rename one of them")
-        found[name] = column
-    return found
+        named[name] = column
+    return named
 
 
 def as_column(place: str, array: Array) -> Column:
-    """Returns an array, words numbered.
+    """Returns an array; strings become a `StringColumn`.
 
     Raises:
-      DataError: it is a single value, or has words in several dims, or a word is missing.
+      DataError: it is a single value, or has strings in several dims, or a string is missing.
     """
     if array.ndim == 0:
-        raise DataError(f"{place} is a single value; an array needs one entry an example, (N, ...)")
+        raise DataError(f"{place} is a single value; an array needs one entry per example, (N, ...)")
     if array.dtype.kind not in "US":
         return array
     if array.ndim > 1:
-        raise DataError(f"{place} holds words in {array.ndim} dims; one word an example is needed")
+        raise DataError(f"{place} has strings in {array.ndim} dims; store one string per example")
     values, codes = np.unique(array.astype(np.str_), return_inverse=True)
-    return words(place, [str(value) for value in values], codes)
+    return string_column(place, [str(value) for value in values], codes)
 
 
-def words(place: str, values: Sequence[str], codes: Array) -> Words:
-    """Returns a column of words; see `Words`.
+def string_column(place: str, values: Sequence[str], codes: Array) -> StringColumn:
+    """Returns a column of strings; see `StringColumn`.
 
     Raises:
-      DataError: one is missing.
+      DataError: a string is empty, which means that it is missing.
     """
-    empty = [number for number, value in enumerate(values) if not value.strip()]
-    if empty:
-        raise missing(place, int(np.flatnonzero(np.isin(codes, empty))[0]))
-    return Words(values, codes)
+    empty_codes = [code for code, value in enumerate(values) if not value.strip()]
+    if empty_codes:
+        rows = np.flatnonzero(np.isin(codes, empty_codes))
+        raise missing_value(place, int(rows[0]))
+    return StringColumn(values, codes)
 
 
-def missing(place: str, row: int, what: str = " is missing") -> DataError:
-    """Returns the error of a value that is not there, `row` from 0."""
-    return DataError(f"{place}: row {row + 1}{what}; fill it in or leave that row out")
+def missing_value(place: str, row: int, what: str = " is missing") -> DataError:
+    """Returns the error for a value that is missing or unusable, `row` from 0."""
+    return DataError(f"{place}: row {row + 1}{what}; fill it in or remove that row")
 
 
-def shown(names: Sequence[str]) -> str:
-    """Returns the first names of a list."""
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def join_names(names: Sequence[str]) -> str:
+    """Returns the first names of a list, for a message."""
+    joined = ", ".join(names[:_SHOWN_NAMES])
+    if len(names) > _SHOWN_NAMES:
+        joined += f" and {len(names) - _SHOWN_NAMES} more"
+    return joined
 
 
 def check_lengths(columns: Mapping[str, Column], where: str) -> None:
-    """Checks that all have an entry an example.
+    """Checks that all columns have the same number of examples, at least one.
 
     Raises:
-      DataError: names two that have not, or an empty one.
+      DataError: two columns differ, or there are no examples.
     """
     first, *others = columns
     for name in others:
         if len(columns[name]) != len(columns[first]):
             raise DataError(
                 f"{where}: {first} has {len(columns[first]):,} examples and {name} has {len(columns[name]):,}; "
-                "every array needs one entry an example"
+                "every array needs one entry per example"
             )
     if not len(columns[first]):
         raise DataError(f"{where} has no examples")
@@ -150,174 +161,231 @@ def check_lengths(columns: Mapping[str, Column], where: str) -> None:
 def encode(
     splits: Mapping[str, Mapping[str, Column]], where: Mapping[str, str], encoding: Encoding | None
 ) -> tuple[dict[str, ArraySource], Encoding]:
-    """Makes arrays of every split's columns.
+    """Encodes the columns of every split as arrays.
 
     Args:
       splits: name -> its columns by name.
-      where: split -> the file or callable that it came from, for errors.
-      encoding: whose categories words are looked up in; None: they are made of all splits, sorted.
+      where: split -> its file or callable, for errors.
+      encoding: of a recorded run, whose categories are used; None: the sorted strings of all splits become categories.
 
     Returns:
-      The splits, and how words became numbers.
+      The splits, and their encoding.
 
     Raises:
-      DataError: splits have different columns, or values that no array can hold.
+      DataError: splits have different columns, or values that no array can represent.
     """
+    _check_same_names(splits, where)
+    encoding = encoding or Encoding()
+    first = next(iter(splits))
+    categories: dict[str, tuple[str, ...]] = {}
+    for name in splits[first]:
+        columns = {split: columns_of_split[name] for split, columns_of_split in splits.items()}
+        recorded = encoding.categories.get(name, ())
+        are_strings = [isinstance(column, StringColumn) for column in columns.values()]
+        if recorded and not all(are_strings):
+            raise DataError(
+                f"{where[first]}, {name} has numbers, but the run's data had strings: {join_names(recorded)}"
+            )
+        if any(are_strings):
+            categories[name] = _categories(name, columns, where, recorded)
+
+    arrays: dict[str, dict[str, Array]] = {}
+    for split, split_columns in splits.items():
+        arrays[split] = {}
+        for name, column in split_columns.items():
+            place = f"{where[split]}, {name}"
+            if isinstance(column, StringColumn):
+                arrays[split][name] = _category_numbers(place, column, categories[name])
+            else:
+                arrays[split][name] = numeric_array(place, column)
+
+    specs = _common_specs(arrays, where, categories)
+    for split_arrays in arrays.values():
+        for name, array in split_arrays.items():
+            if array.dtype != specs[name].dtype:
+                split_arrays[name] = array.astype(specs[name].dtype)
+    sources = {split: ArraySource(split_arrays, specs) for split, split_arrays in arrays.items()}
+    return sources, replace(encoding, categories=categories)
+
+
+def _check_same_names(splits: Mapping[str, Mapping[str, Column]], where: Mapping[str, str]) -> None:
     first, *others = splits
     for split in others:
         for name in [*splits[first], *splits[split]]:
-            if (name in splits[first]) != (name in splits[split]):
-                has, lacks = (first, split) if name in splits[first] else (split, first)
-                raise DataError(
-                    f"{where[lacks]} has no {name!r}, which {where[has]} has; all splits need the same, so "
-                    "leave it out of both or give it to both"
-                )
-    categories: dict[str, tuple[str, ...]] = {}
-    for name in splits[first]:
-        columns = {split: splits[split][name] for split in splits}
-        known = () if encoding is None else encoding.categories.get(name, ())
-        if known and not all(isinstance(one, Words) for one in columns.values()):
-            raise DataError(f"{where[first]}, {name} holds numbers, and the run's data words: {shown(known)}")
-        if any(isinstance(one, Words) for one in columns.values()):
-            categories[name] = _categories(name, columns, where, encoding)
-    arrays: dict[str, dict[str, Array]] = {split: {} for split in splits}
-    for split, held in splits.items():
-        for name, column in held.items():
-            place = f"{where[split]}, {name}"
-            if isinstance(column, Words):
-                arrays[split][name] = _looked_up(place, column, categories[name])
-            else:
-                arrays[split][name] = numbers(place, column)
-    specs = {name: spec(array, categories.get(name, ())) for name, array in arrays[first].items()}
+            if (name in splits[first]) == (name in splits[split]):
+                continue
+            has, lacks = (first, split) if name in splits[first] else (split, first)
+            raise DataError(
+                f"{where[lacks]} has no {name!r}, but {where[has]} has; add it to all splits, or remove it from all"
+            )
+
+
+def _common_specs(
+    arrays: Mapping[str, Mapping[str, Array]], where: Mapping[str, str], categories: Mapping[str, Sequence[str]]
+) -> dict[str, ArraySpec]:
+    """Returns the specs that fit the arrays of every split."""
+    first, *others = arrays
+    specs = {name: infer_spec(array, categories.get(name, ())) for name, array in arrays[first].items()}
     for split in others:
         for name, array in arrays[split].items():
-            if array.shape[1:] != specs[name].shape:
+            spec = specs[name]
+            if array.shape[1:] != spec.shape:
                 raise DataError(
-                    f"{where[split]}, {name}: {list(array.shape[1:])} an example, and {list(specs[name].shape)} in "
+                    f"{where[split]}, {name}: shape {list(array.shape[1:])} per example, but {list(spec.shape)} in "
                     f"{where[first]}; all splits need one shape"
                 )
-            if array.dtype != specs[name].dtype:  # whole numbers in one file and broken ones in the other
-                common = np.result_type(array.dtype, specs[name].dtype)
-                specs[name] = replace(specs[name], dtype="float32" if common.kind == "f" else str(common))
-    for columns_of in arrays.values():
-        for name, array in columns_of.items():
-            columns_of[name] = array if array.dtype == specs[name].dtype else array.astype(specs[name].dtype)
-    used = Encoding(categories) if encoding is None else replace(encoding, categories=categories)
-    return {split: ArraySource(found, specs) for split, found in arrays.items()}, used
+            if array.dtype != spec.dtype:
+                # One file has integers and another one has floats; together they are floats.
+                common = np.result_type(array.dtype, spec.dtype)
+                dtype = "float32" if common.kind == "f" else str(common)
+                specs[name] = replace(spec, dtype=dtype)
+    return specs
 
 
-def spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
-    """Returns the spec of an array (N, ...); what has the shape of images has their dims."""
+def infer_spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
+    """Returns the spec of an array (N, ...); arrays with the shape of images get their dims."""
     shape = array.shape[1:]
-    image = len(shape) == 3 and shape[-1] in _CHANNELS and array.dtype in (np.uint8, np.float32)
-    return ArraySpec(tuple(shape), str(array.dtype), IMAGE_DIMS if image else (), tuple(names))
+    has_image_shape = len(shape) == 3 and shape[-1] in _IMAGE_CHANNELS
+    is_image = has_image_shape and array.dtype in (np.uint8, np.float32)
+    return ArraySpec(tuple(shape), str(array.dtype), IMAGE_DIMS if is_image else (), tuple(names))
 
 
-def numbers(place: str, values: Array) -> Array:
-    """Returns numbers as float32, int32, bool, or uint8 of images.
+def numeric_array(place: str, values: Array) -> Array:
+    """Returns numbers as float32, int32 or bool, or images as uint8.
 
     Args:
-      place: where they stand, for errors.
-      values: (N, ...); bytes of three dims (N, H, W) are gray images and get a channel.
+      place: file and column, for errors.
+      values: (N, ...); uint8 of three dims (N, H, W) are gray images and get a channel dim.
 
     Raises:
-      DataError: it holds something else, or what the type does not.
+      DataError: the values are not numbers, or are outside the range of the dtype.
     """
     kind = values.dtype.kind
     if kind not in "biuf":
-        what = {"O": "Python objects, which are never unpickled", "c": "complex numbers", "M": "dates", "m": "times"}
         raise DataError(
-            f"{place} holds {what.get(kind, f'values of type {values.dtype}')}; numbers are needed: write it as such, "
-            "or leave it out (of a file by naming the others in dataset.features)"
+            f"{place} has {_describe_dtype(values.dtype)}; store numbers, or leave it out (in a file, by naming the "
+            "other columns in dataset.features)"
         )
     if values.dtype == np.uint8 and values.ndim in (3, 4):
         image = values[..., None] if values.ndim == 3 else values
-        if image.shape[-1] in _CHANNELS:
+        if image.shape[-1] in _IMAGE_CHANNELS:
             return image
     if kind == "b":
         return values
     if kind == "f":
-        _check_finite(place, values)
-        with np.errstate(over="ignore"):
-            found = values if values.dtype == np.float32 else values.astype(np.float32)
-        if found is not values:
-            _check_finite(place, found)
-        return found
-    if len(values) and values.size and not _INT32.min <= int(values.min()) <= int(values.max()) <= _INT32.max:
-        raise DataError(f"{place} holds whole numbers beyond int32, in which devices count; write it as float")
-    return values if values.dtype == np.int32 else values.astype(np.int32)
+        return _float32(place, values)
+    if len(values) and values.size:
+        least = int(values.min())
+        largest = int(values.max())
+        if least < _INT32.min or largest > _INT32.max:
+            raise DataError(f"{place} has integers outside the int32 range used on devices; store it as float")
+    return values.astype(np.int32, copy=False)
+
+
+def _describe_dtype(dtype: np.dtype) -> str:
+    descriptions = {
+        "O": "Python objects, which are never unpickled",
+        "c": "complex numbers",
+        "M": "dates",
+        "m": "time differences",
+    }
+    return descriptions.get(dtype.kind, f"values of type {dtype}")
+
+
+def _float32(place: str, values: Array) -> Array:
+    _check_finite(place, values)
+    if values.dtype == np.float32:
+        return values
+    with np.errstate(over="ignore"):
+        converted = values.astype(np.float32)
+    # Numbers beyond float32 have become infinite.
+    _check_finite(place, converted)
+    return converted
 
 
 def _check_finite(place: str, values: Array) -> None:
-    for start in range(0, len(values), _CHUNK):
-        bad = ~np.isfinite(values[start : start + _CHUNK])
-        if bad.any():
-            row, *rest = np.argwhere(bad)[0]
-            value = values[(start + row, *rest)]
-            column = f", column {rest[0]}" if len(rest) == 1 else (f", entry {[int(i) for i in rest]}" if rest else "")
-            what = "is missing (NaN)" if np.isnan(value) else f"is {value}, which is beyond float32"
-            raise missing(place, start + row, f"{column} {what}")
+    for start in range(0, len(values), _BLOCK_ROWS):
+        is_bad = ~np.isfinite(values[start : start + _BLOCK_ROWS])
+        if not is_bad.any():
+            continue
+        row, *indices = np.argwhere(is_bad)[0]
+        value = values[(start + row, *indices)]
+        position = ""
+        if len(indices) == 1:
+            position = f", column {indices[0]}"
+        elif indices:
+            position = f", entry {[int(index) for index in indices]}"
+        problem = "is missing (NaN)" if np.isnan(value) else f"is {value}, which is outside the range of float32"
+        raise missing_value(place, start + row, f"{position} {problem}")
 
 
 def _categories(
-    name: str, columns: Mapping[str, Column], where: Mapping[str, str], encoding: Encoding | None
+    name: str, columns: Mapping[str, Column], where: Mapping[str, str], recorded: Sequence[str]
 ) -> tuple[str, ...]:
-    words: set[str] = set()
+    """Returns the categories of a column of strings: those of the recorded run, or all of its strings, sorted."""
+    strings: set[str] = set()
+    string_columns: dict[str, StringColumn] = {}
     rows = 0
     for split, column in columns.items():
-        if not isinstance(column, Words):
-            held = next(one for one, other in columns.items() if isinstance(other, Words))
-            raise DataError(f"{where[held]}, {name} holds words and {where[split]}, {name} holds numbers")
-        words.update(column.values)
+        if not isinstance(column, StringColumn):
+            other = next(other for other, values in columns.items() if isinstance(values, StringColumn))
+            raise DataError(
+                f"{where[other]}, {name} has strings, but {where[split]}, {name} has numbers; use one kind in both"
+            )
+        string_columns[split] = column
+        strings.update(column.values)
         rows += len(column)
-    if encoding is not None and name in encoding.categories:
-        return tuple(encoding.categories[name])
-    place = f"{next(iter(where.values()))}, {name}"
-    readable = [word for word in words if is_number(word)]
-    if readable and len(readable) < len(words):
-        split, row, word = _first_word(columns)
-        raise DataError(f"{where[split]}, {name}: row {row} holds {word!r} and others numbers; fix it or that column")
-    if len(words) > _MOST_WORDS or (rows >= _FEW_ROWS and len(words) > rows / 2):
+    if recorded:
+        return tuple(recorded)
+    numbers = [string for string in strings if is_number(string)]
+    if numbers and len(numbers) < len(strings):
+        split, row, string = _first_non_number(string_columns)
         raise DataError(
-            f"{place} holds {len(words):,} different words in {rows:,} rows, which is text and no category; leave it "
-            "out (of a file by naming the others in dataset.features)"
+            f"{where[split]}, {name}: row {row} is {string!r}, but other rows are numbers; fix that row, or leave the "
+            "column out"
         )
-    return tuple(sorted(words))
+    has_mostly_distinct = rows >= _MIN_ROWS_FOR_SHARE and len(strings) > rows / 2
+    if len(strings) > _MAX_CATEGORIES or has_mostly_distinct:
+        raise DataError(
+            f"{next(iter(where.values()))}, {name} has {len(strings):,} distinct strings in {rows:,} rows and looks "
+            "like free text, not a category; leave it out (in a file, by naming the other columns in dataset.features)"
+        )
+    return tuple(sorted(strings))
 
 
-def is_number(word: str) -> bool:
-    """Tells whether a text reads as a number."""
+def is_number(text: str) -> bool:
+    """Returns whether a string reads as a number."""
     try:
-        float(word)
+        float(text)
     except ValueError:
         return False
     return True
 
 
-def _first_word(columns: Mapping[str, Column]) -> tuple[str, int, str]:
-    """Returns split, row from 1 and the word of the first one that is no number."""
+def _first_non_number(columns: Mapping[str, StringColumn]) -> tuple[str, int, str]:
+    """Returns the split, the row from 1 and the string of the first value that is not a number."""
     for split, column in columns.items():
-        assert isinstance(column, Words)
         for row, code in enumerate(column.codes):
             if not is_number(column.values[code]):
                 return split, row + 1, column.values[code]
-    raise AssertionError("there is one")
+    raise AssertionError("the caller has seen one")
 
 
-def _looked_up(place: str, column: Words, categories: Sequence[str]) -> Array:
-    numbers_by_word = {word: number for number, word in enumerate(categories)}
-    codes = np.array([numbers_by_word.get(word, -1) for word in column.values], np.int32)
-    found: Array = codes[column.codes]
-    if len(found) and found.min() < 0:
-        row = int(found.argmin())
+def _category_numbers(place: str, column: StringColumn, categories: Sequence[str]) -> Array:
+    """Returns the category of each row, int32 (N,)."""
+    number_of = dict(zip(categories, range(len(categories)), strict=True))
+    number_of_code = np.array([number_of.get(string, -1) for string in column.values], np.int32)
+    numbers: Array = number_of_code[column.codes]
+    if len(numbers) and numbers.min() < 0:
+        row = int(numbers.argmin())
         raise DataError(
-            f"{place}: row {row + 1} holds {column.values[column.codes[row]]!r}, which the run's data did not; that "
-            f"had {shown(list(categories))}"
+            f"{place}: row {row + 1} is {column.values[column.codes[row]]!r}, which is not a category of the run "
+            f"({join_names(list(categories))}); remove that row, or train a new run"
         )
-    return found
+    return numbers
 
 
-def described(specs: Mapping[str, ArraySpec]) -> bytes:
+def specs_as_bytes(specs: Mapping[str, ArraySpec]) -> bytes:
     """Returns specs as bytes, for a digest."""
-    content = {name: [one.shape, one.dtype, one.dims, one.names] for name, one in specs.items()}
+    content = {name: [spec.shape, spec.dtype, spec.dims, spec.names] for name, spec in specs.items()}
     return json.dumps(content).encode()

@@ -1,9 +1,9 @@
-"""Image files and pixels: decoding, and what augmentation does to them. Every function gives the same bits anywhere.
+"""Image decoding and the pixel operations of augmentation. Every function gives identical bits on every machine.
 
-JPEG files are decoded by libjpeg-turbo (simplejpeg) with its accurate transform and smooth upsampling, which are
-TensorFlow's `INTEGER_ACCURATE` pixels bit for bit; all else by Pillow. Bytes are enlarged and mirrored by OpenCV, and
-made smaller by Pillow, in whole numbers both. All let go of the GIL. An image is (height, width, channels), uint8 or
-float32.
+JPEG files are decoded by libjpeg-turbo (simplejpeg) with its accurate DCT and smooth upsampling, which gives the
+pixels of TensorFlow's `INTEGER_ACCURATE` bit for bit; Pillow decodes everything else. uint8 images are enlarged and
+mirrored by OpenCV and downscaled by Pillow, both in integer arithmetic. All of them release the GIL. An image is
+(height, width, channels), uint8 or float32.
 """
 
 from __future__ import annotations
@@ -21,29 +21,38 @@ from PIL import Image
 from runner.data.base import Array
 
 Pixels = npt.NDArray[np.uint8]
-Box = tuple[int, int, int, int]  # left, top, right, bottom
+# left, top, right, bottom
+Box = tuple[int, int, int, int]
 
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of an image file, by channels
-_RAW_MODES = {1: "L", 3: "RGB"}  # that Pillow resizes as they are; RGBA it would multiply by alpha
-_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
-_ORIENTATION = 0x0112  # EXIF's tag
-_TRANSPOSED = (5, 6, 7, 8)  # orientations that swap height and width
-_OPENCV_CHANNELS = 4  # for which it has its own code
-# JPEG's markers: of the pixels, and of what may hold EXIF
-_SCAN = 0xDA
+# Pillow's mode for an image file, by channels.
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+# Pillow's mode for pixels in memory. RGBA is missing because Pillow would multiply the colors by alpha.
+_RAW_MODES = {1: "L", 3: "RGB"}
+_GRAY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
+_16_BIT_MODES = ("I", "I;16", "I;16B", "I;16L")
+# EXIF tag, and the orientations that swap height and width, flip vertically and flip horizontally.
+_ORIENTATION = 0x0112
+_TRANSPOSED = (5, 6, 7, 8)
+_FLIPPED_VERTICALLY = (3, 4, 7, 8)
+_FLIPPED_HORIZONTALLY = (2, 3, 6, 7)
+# OpenCV's fast paths exist for up to four channels.
+_OPENCV_CHANNELS = 4
+# JPEG markers: start of the pixels, and the segment that may contain EXIF.
+_START_OF_SCAN = 0xDA
 _APP1 = 0xE1
 
-cv2.setNumThreads(0)  # no threads of its own: our workers are what runs side by side
+# OpenCV must not start threads of its own, because our workers already use every core.
+cv2.setNumThreads(0)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file tells before it is decoded.
+    """The header of an image file.
 
     Attributes:
-      height: in pixels, as the image is shown.
-      width: likewise.
-      gray: whether it has no colors.
+      height: in pixels, after the EXIF orientation.
+      width: in pixels, after the EXIF orientation.
+      gray: whether the image has no colors.
     """
 
     height: int
@@ -55,37 +64,42 @@ def read_header(data: bytes) -> Header:
     """Reads an image file's header.
 
     Raises:
-      ValueError: it is no image that can be read; says why.
+      ValueError: it is not a readable image; the message says why.
     """
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
             if image.getexif().get(_ORIENTATION) in _TRANSPOSED:
                 width, height = height, width
-            return Header(height, width, image.mode in _GREY)
-    except Exception as error:  # Pillow raises what its plugins do, SyntaxError and struct.error among them
+            return Header(height, width, image.mode in _GRAY_MODES)
+    except Exception as error:  # Pillow's plugins raise anything, such as SyntaxError and struct.error
         raise ValueError(_reason(error)) from error
 
 
 def decode(data: bytes, channels: int) -> Pixels:
-    """Decodes an image file, turned as its EXIF orientation says.
+    """Decodes an image file and applies its EXIF orientation.
 
     Args:
       data: the file's bytes.
-      channels: 1 gray, 3 colors, 4 colors and alpha. Alpha is left out where it is not asked for.
+      channels: 1 gray, 3 colors, 4 colors and alpha. With 1 or 3, an alpha channel is dropped.
 
     Returns:
       uint8 (height, width, channels); of an animation the first image.
 
     Raises:
-      ValueError: it is no image that can be read; says why.
+      ValueError: it is not a readable image; the message says why.
     """
-    pixels = _decode_jpeg(data, channels) if data[:2] == b"\xff\xd8" and channels != 4 else None
-    return _decode_any(data, channels) if pixels is None else pixels
+    is_jpeg = data[:2] == b"\xff\xd8"
+    pixels = None
+    if is_jpeg and channels != 4:
+        pixels = _decode_jpeg(data, channels)
+    if pixels is None:
+        pixels = _decode_with_pillow(data, channels)
+    return pixels
 
 
 def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
-    """Decodes a JPEG file; None where Pillow must try: CMYK, or one with slips that Pillow may forgive."""
+    """Decodes a JPEG file; None if only Pillow may succeed: a CMYK file, or one with errors that Pillow tolerates."""
     try:
         if simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
             return None
@@ -93,76 +107,87 @@ def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, fastdct=False, fastupsample=False)
     except ValueError:
         return None
+    # Pillow parses EXIF slowly, so it does so only for files that have any.
     if not _has_exif(data):
         return pixels
     with Image.open(io.BytesIO(data)) as image:
-        return np.ascontiguousarray(_turned(pixels, image.getexif().get(_ORIENTATION, 1)))
+        return np.ascontiguousarray(_oriented(pixels, image.getexif().get(_ORIENTATION, 1)))
 
 
 def _has_exif(data: bytes) -> bool:
-    """Tells whether one of a JPEG file's segments before its pixels is EXIF's."""
-    at = 2
+    """Returns whether a JPEG file has an EXIF segment before its pixels."""
+    position = 2
     end = len(data) - 10
-    while at < end and data[at] == 0xFF and data[at + 1] != _SCAN:
-        if data[at + 1] == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
+    while position < end and data[position] == 0xFF and data[position + 1] != _START_OF_SCAN:
+        if data[position + 1] == _APP1 and data[position + 4 : position + 10] == b"Exif\0\0":
             return True
-        at += 1 if data[at + 1] == 0xFF else 2 + (data[at + 2] << 8 | data[at + 3])  # 0xFF fills
+        if data[position + 1] == 0xFF:
+            # A fill byte before the marker.
+            position += 1
+        else:
+            # A segment is two bytes of marker, then its length as big-endian uint16 and its content.
+            position += 2 + (data[position + 2] << 8 | data[position + 3])
     return False
 
 
-def _decode_any(data: bytes, channels: int) -> Pixels:
+def _decode_with_pillow(data: bytes, channels: int) -> Pixels:
     try:
         with Image.open(io.BytesIO(data)) as image:
             orientation = image.getexif().get(_ORIENTATION, 1)
             image.load()
-            if image.mode in ("I", "I;16", "I;16B", "I;16L"):  # 16 bits a pixel, of which the upper ones are kept
-                wide = np.asarray(image).astype(np.int64)
-                shown = Image.fromarray((np.clip(wide, 0, 65535) >> 8).astype(np.uint8))
+            if image.mode in _16_BIT_MODES:
+                # Pillow would clip 16-bit values at 255; the upper 8 bits are the picture.
+                values = np.asarray(image).astype(np.int64)
+                decoded = Image.fromarray((np.clip(values, 0, 65535) >> 8).astype(np.uint8))
             else:
-                shown = image
-            pixels = np.asarray(shown.convert(_MODES[channels]))
-    except Exception as error:  # as above
+                decoded = image
+            pixels = np.asarray(decoded.convert(_MODES[channels]))
+    except Exception as error:  # Pillow's plugins raise anything, see `read_header`
         raise ValueError(_reason(error)) from error
-    return np.ascontiguousarray(_turned(pixels.reshape(*pixels.shape[:2], channels), orientation))
+    return np.ascontiguousarray(_oriented(pixels.reshape(*pixels.shape[:2], channels), orientation))
 
 
-def _turned(pixels: Pixels, orientation: int) -> Pixels:
-    """Turns an image as EXIF's orientation, 1 to 8, says."""
+def _oriented(pixels: Pixels, orientation: int) -> Pixels:
+    """Applies an EXIF orientation, 1 to 8."""
     if orientation in _TRANSPOSED:
         pixels = pixels.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
+    if orientation in _FLIPPED_VERTICALLY:
         pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
+    if orientation in _FLIPPED_HORIZONTALLY:
         pixels = pixels[:, ::-1]
     return pixels
 
 
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return "no image format that is known" if "cannot identify" in text else text or type(error).__name__
+    if "cannot identify" in text:
+        return "unknown image format"
+    return text or type(error).__name__
 
 
 def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
-    """Resizes an image, or a window of it, bilinear and antialiased: every pixel of it under the filter counts.
+    """Resizes an image or a window of it, bilinear and antialiased: every pixel under the filter contributes.
 
-    The filter is as wide as an output pixel where the image gets smaller, and as an input pixel where it gets larger.
-    There antialiasing changes nothing, and OpenCV does it for bytes in a quarter of Pillow's time; they round each in
-    its way, and differ by at most 2 of 255. Which of them it is, dtype and sizes alone say.
+    The filter is as wide as an output pixel when downscaling and as an input pixel when enlarging. When enlarging,
+    antialiasing changes nothing, and for uint8 OpenCV needs a quarter of Pillow's time. The two round differently and
+    differ by at most 2 of 255, but which one runs depends on the dtype and the sizes only.
 
     Args:
       image: uint8 or float32 (H, W, C).
-      size: height and width to get.
-      box: the window, cut out before; null: all.
+      size: target height and width.
+      box: window to cut out first; None: the whole image.
 
     Returns:
       The same dtype, (*size, C).
     """
     if box is not None:
-        image = image[box[1] : box[3], box[0] : box[2]]
+        left, top, right, bottom = box
+        image = image[top:bottom, left:right]
     height, width, channels = image.shape
     if (height, width) == size:
         return image
-    if image.dtype == np.uint8 and height <= size[0] and width <= size[1] and channels <= _OPENCV_CHANNELS:
+    is_enlarged = height <= size[0] and width <= size[1]
+    if image.dtype == np.uint8 and is_enlarged and channels <= _OPENCV_CHANNELS:
         larger: Array = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR_EXACT)
         return larger.reshape(*size, channels)
     bands = [np.asarray(band.resize(size[::-1], Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
@@ -170,28 +195,29 @@ def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array
 
 
 def rotate(image: Array, degrees: float) -> Array:
-    """Turns an image counter-clockwise around its middle, bilinear; what comes from outside is 0."""
+    """Rotates an image counter-clockwise around its center, bilinear; pixels from outside are 0."""
     bands = [np.asarray(band.rotate(degrees, Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
     return _joined(bands, image)
 
 
 def flip(image: Array, *, vertical: bool = False) -> Array:
-    """Mirrors an image: left is right, or `vertical`, top is bottom."""
+    """Flips an image horizontally (left to right), or vertically."""
     if vertical:
         return image[::-1]
-    if image.dtype == np.uint8 and image.shape[2] <= _OPENCV_CHANNELS:  # NumPy copies steps of three bytes slowly
-        mirrored: Array = cv2.flip(image, 1)
-        return mirrored.reshape(image.shape)
+    # NumPy copies an array with a negative stride of three bytes slowly, so OpenCV flips uint8.
+    if image.dtype == np.uint8 and image.shape[2] <= _OPENCV_CHANNELS:
+        flipped: Array = cv2.flip(image, 1)
+        return flipped.reshape(image.shape)
     return image[:, ::-1]
 
 
 def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
-    """Takes a window; what lies outside of the image is 0.
+    """Cuts out a window; its pixels outside the image are 0.
 
     Args:
       image: (H, W, C).
-      top: of the window, may be negative.
-      left: likewise.
+      top: first row of the window, may be negative.
+      left: first column of the window, may be negative.
       size: height and width of the window.
     """
     height, width = image.shape[:2]
@@ -208,53 +234,60 @@ def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
 
 
 def center_box(height: int, width: int, size: tuple[int, int], share: float) -> Box:
-    """Returns the largest window of a size's shape in the middle of an image, times a share of it."""
+    """Returns the largest centered window with the aspect ratio of `size`, scaled by `share`."""
     scale = min(height / size[0], width / size[1]) * share
-    tall = max(1, round(size[0] * scale))
-    wide = max(1, round(size[1] * scale))
-    top = (height - tall) // 2
-    left = (width - wide) // 2
-    return left, top, left + wide, top + tall
+    window_height = max(1, round(size[0] * scale))
+    window_width = max(1, round(size[1] * scale))
+    top = (height - window_height) // 2
+    left = (width - window_width) // 2
+    return left, top, left + window_width, top + window_height
 
 
 def color(image: Pixels, brightness: float, contrast: float, saturation: float, hue: float) -> Pixels:
     """Changes brightness, contrast, saturation and hue, in this order.
 
     Args:
-      image: uint8 (H, W, 1 or 3); the last two have no effect on one channel.
+      image: uint8 (H, W, 1 or 3); saturation and hue have no effect on one channel.
       brightness: factor; 1 changes nothing.
-      contrast: factor around the mean gray.
-      saturation: factor around each pixel's gray.
-      hue: share of the color circle to turn by; 0 changes nothing.
+      contrast: factor around the mean gray value; 1 changes nothing.
+      saturation: factor around each pixel's gray value; 1 changes nothing.
+      hue: fraction of the color circle to rotate by; 0 changes nothing.
     """
-    (shown,) = _as_pillow(image)
+    (pillow,) = _as_pillow(image)
     if brightness != 1:
-        shown = Image.blend(Image.new(shown.mode, shown.size), shown, brightness)
+        black = Image.new(pillow.mode, pillow.size)
+        pillow = Image.blend(black, pillow, brightness)
     if contrast != 1:
-        histogram = shown.convert("L").histogram()
-        mean = math.floor(sum(value * count for value, count in enumerate(histogram)) / sum(histogram) + 0.5)
-        flat = Image.new("L", shown.size, mean).convert(shown.mode)
-        shown = Image.blend(flat, shown, contrast)
-    if shown.mode == "RGB":
+        histogram = pillow.convert("L").histogram()
+        total = sum(value * count for value, count in enumerate(histogram))
+        mean = math.floor(total / sum(histogram) + 0.5)
+        gray = Image.new("L", pillow.size, mean).convert(pillow.mode)
+        pillow = Image.blend(gray, pillow, contrast)
+    if pillow.mode == "RGB":
         if saturation != 1:
-            shown = Image.blend(shown.convert("L").convert("RGB"), shown, saturation)
-        turn = round(hue * 256) % 256
-        if turn:
-            tone, *rest = shown.convert("HSV").split()
-            shown = Image.merge("HSV", (tone.point(lambda value: (value + turn) % 256), *rest)).convert("RGB")
-    return np.asarray(shown).reshape(image.shape)
+            gray = pillow.convert("L").convert("RGB")
+            pillow = Image.blend(gray, pillow, saturation)
+        # Pillow's HSV has a hue of one byte per turn.
+        shift = round(hue * 256) % 256
+        if shift:
+            hue_band, *other_bands = pillow.convert("HSV").split()
+            shifted = hue_band.point(lambda value: (value + shift) % 256)
+            pillow = Image.merge("HSV", (shifted, *other_bands)).convert("RGB")
+    return np.asarray(pillow).reshape(image.shape)
 
 
 def _as_pillow(image: Array) -> list[Image.Image]:
-    """Returns an image as Pillow's: one for 1 or 3 channels of uint8, else one a channel."""
-    mode = _RAW_MODES.get(image.shape[2]) if image.dtype == np.uint8 else None
-    if mode is not None:
+    """Returns an image as one Pillow image for 1 or 3 channels of uint8, else as one per channel."""
+    if image.dtype == np.uint8 and image.shape[2] in _RAW_MODES:
+        mode = _RAW_MODES[image.shape[2]]
         height, width = image.shape[:2]
         return [Image.frombuffer(mode, (width, height), np.ascontiguousarray(image), "raw", mode, 0, 1)]
-    return [Image.fromarray(np.ascontiguousarray(image[:, :, channel])) for channel in range(image.shape[2])]
+    channels = range(image.shape[2])
+    return [Image.fromarray(np.ascontiguousarray(image[:, :, channel])) for channel in channels]
 
 
-def _joined(bands: list[Array], like: Array) -> Array:
+def _joined(bands: list[Array], original: Array) -> Array:
+    """Returns the bands of `_as_pillow` as an array with the original's channels."""
     if len(bands) == 1:
-        return bands[0].reshape(*bands[0].shape[:2], like.shape[2])
+        return bands[0].reshape(*bands[0].shape[:2], original.shape[2])
     return np.stack(bands, axis=2)

@@ -1,33 +1,22 @@
-"""Data: from files, builders and a user's own objects to named arrays. Importing it imports no TensorFlow."""
+"""Loads the dataset of a config: reads the source, selects its splits, standardizes and augments."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from importlib import import_module
-from typing import Protocol, cast
 
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, TEXTS, DatasetConfig
+from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import LANGUAGE_MODEL
+from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
-from runner.data.cut import Whole, make_dataset
-from runner.data.packed import LABEL_WEIGHT
-from runner.data.standardize import chosen, measured, standardized
+from runner.data.packing import LABEL_WEIGHT
+from runner.data.selection import make_dataset
+from runner.data.standardize import columns_to_standardize, measure, standardized
 from runner.host import stages
 
 __all__ = ["Dataset", "load", "load_run"]
-
-# Imported when one is asked for: what each of them imports takes longer than a refused config may.
-_SOURCES = {name: f"runner.data.sources.{name}" for name in (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, *TEXTS)}
-_TFDS = "runner.data.sources.tfds"
-
-
-class _Source(Protocol):
-    """A module of `runner.data.sources`."""
-
-    def load(self, config: DatasetConfig, encoding: Encoding | None) -> Whole: ...
 
 
 def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
@@ -35,54 +24,61 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
 
     Args:
       config: the run's.
-      encoding: of the recorded run that other data is read for; None: it is made of this data.
+      encoding: of the recorded run that other data is read for; None: the data gets an encoding of its own.
     """
     task = config.task
-    keep = [*(task.target or TARGETS), *([task.example_weight] if task.example_weight else [])]
+    # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
+    unscaled = list(task.target or TARGETS)
+    if task.example_weight:
+        unscaled.append(task.example_weight)
     if task.name == LANGUAGE_MODEL:
-        keep.append(task.options.get("label_weight") or LABEL_WEIGHT)
-    with stages.stage(f"preparing {_named(config.dataset)}"):
-        return load(config.dataset, config.trainer.seed, encoding, keep)
+        unscaled.append(task.options.get("label_weight") or LABEL_WEIGHT)
+    with stages.stage(f"preparing {_display_name(config.dataset)}"):
+        return load(config.dataset, config.trainer.seed, encoding, unscaled)
 
 
-def _named(config: DatasetConfig) -> str:
-    return config.builder or config.path or (config.name if config.name != CUSTOM else config.target)
+def _display_name(config: DatasetConfig) -> str:
+    return config.builder or config.path or config.target or config.name
 
 
 def load(
-    config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, keep: Collection[str] = TARGETS
+    config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, unscaled: Collection[str] = TARGETS
 ) -> Dataset:
-    """Loads a dataset and cuts it, fetching and decoding it first where that was not done yet.
+    """Loads a dataset and selects its splits; fetches and decodes it first if necessary.
 
     Args:
       config: the dataset's config.
-      seed: the run's, which chooses what is held out.
-      encoding: of the run that other data is to be read for; None: it is made of this data.
-      keep: arrays that `dataset.standardize=true` leaves as they are.
+      seed: the run's, which chooses the held-out examples.
+      encoding: of the run that other data is read for; None: the data gets an encoding of its own.
+      unscaled: arrays that `dataset.standardize=true` leaves unchanged.
 
     Returns:
       The dataset.
 
     Raises:
-      ConfigError: a key's value does not work with this dataset.
-      DataError: the data is not there and can't be fetched, or is broken. The message is one line.
+      ConfigError: the value of a key does not fit this dataset.
+      DataError: the data is missing and can't be fetched, or is broken. The message is one line.
 
     Example:
       >>> digits = load(DatasetConfig(name="digits"))
       >>> digits.train.specs["image"].shape
       (8, 8, 1)
     """
-    own = config.builder is None and config.name in _SOURCES
-    source = cast(_Source, import_module(_SOURCES[config.name] if own else _TFDS))
-    whole = source.load(config, encoding)
-    data = make_dataset(whole, config, seed)
-    names = chosen(config.standardize, data.specs, keep)
+    source = registry.entry(config).import_module()
+    full = source.load(config, encoding)
+    dataset = make_dataset(full, config, seed)
+    names = columns_to_standardize(config.standardize, dataset.specs, unscaled)
     if names:
-        statistics = measured(data.train, names) if encoding is None else encoding
-        data = make_dataset(standardized(whole, statistics, names), config, seed)
+        # The statistics are those of the train split, which exists only after the selection. All splits are then
+        # standardized with them and selected once more.
+        statistics = measure(dataset.train, names) if encoding is None else encoding
+        dataset = make_dataset(standardized(full, statistics, names), config, seed)
+    validation = dataset.validation
+    if validation is not None:
+        validation = augmented(validation, config, seed, train=False)
     return replace(
-        data,
-        train=augmented(data.train, config, seed, train=True),
-        validation=data.validation and augmented(data.validation, config, seed, train=False),
-        test=augmented(data.test, config, seed, train=False),
+        dataset,
+        train=augmented(dataset.train, config, seed, train=True),
+        validation=validation,
+        test=augmented(dataset.test, config, seed, train=False),
     )

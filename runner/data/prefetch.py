@@ -1,4 +1,4 @@
-"""Makes input ready ahead of its use, in a thread."""
+"""Prefetching: prepares input ahead of its use, in a background thread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Generic, Self, TypeVar
 Item = TypeVar("Item")
 Placed = TypeVar("Placed")
 
+# The thread can't be woken from a full queue, so it checks this often whether it was stopped. It is the longest that
+# `close` waits for an idle thread; ten wake-ups per second cost nothing.
 _POLL_SECONDS = 0.1
 
 
 class Prefetcher(Generic[Item, Placed]):
-    """Iterates over `place(item)` of each item, made in a background thread up to `depth` ahead.
+    """Iterates over `place(item)` of each item, computed in a background thread up to `depth` ahead.
 
-    The thread starts with the block, or before it with `start`, and ends with the items, with an exception, with the
-    block or with `close`. An exception of the items or of `place` is raised where the loop would have got the item.
+    The thread starts with the `with` block, or earlier with `start`. It ends with the items, with an exception, with
+    the block or with `close`. An exception of the items or of `place` is raised in the loop, in place of the item.
 
     Example:
       >>> with Prefetcher(range(3), place=str, depth=2) as ready:
@@ -28,31 +30,32 @@ class Prefetcher(Generic[Item, Placed]):
     """
 
     def __init__(self, items: Iterable[Item], place: Callable[[Item], Placed], depth: int = 2) -> None:
-        """Prepares; no item is drawn yet.
+        """Prepares; draws no item yet.
 
         Args:
-          items: what to draw from, in the thread.
+          items: iterated in the thread.
           place: applied in the thread, such as a copy to the devices.
-          depth: items made ahead, at least 1.
+          depth: items prepared ahead, at least 1.
 
         Raises:
           ValueError: `depth` is below 1.
         """
         if depth < 1:
-            raise ValueError(f"dataset.prefetch={depth}: at least 1 is allowed")
+            raise ValueError(f"dataset.prefetch={depth}: must be at least 1")
         self._items = items
         self._place = place
+        # An item comes wrapped in a tuple, so that it can't be mistaken for the end (None) or for an exception.
         self._ready: queue.Queue[tuple[Placed] | BaseException | None] = queue.Queue(depth)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody takes what is made any more."""
+        """Whether `close` was called."""
         return self._stopped.is_set()
 
     def start(self) -> Self:
-        """Starts the thread, once; whoever calls this closes what he got."""
+        """Starts the thread, once; the caller must call `close`."""
         if self._thread.ident is None:
             self._thread.start()
         return self
@@ -66,20 +69,22 @@ class Prefetcher(Generic[Item, Placed]):
         self.close()
 
     def close(self) -> None:
-        """Ends the thread, and throws away what it made that nobody took."""
+        """Ends the thread and drops prepared items."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._ready.get_nowait()
-        self._ready.put(None)  # a loop that goes on outside the block ends
+        # Ends a loop that is still running outside the block.
+        self._ready.put(None)
 
     def __iter__(self) -> Iterator[Placed]:
         while True:
             ready = self._ready.get()
             if ready is None:
-                self._ready.put(None)  # the end stays the end when asked again
+                # Put back, so that the next call ends too instead of waiting forever.
+                self._ready.put(None)
                 return
             if isinstance(ready, BaseException):
                 self._ready.put(None)
@@ -90,13 +95,17 @@ class Prefetcher(Generic[Item, Placed]):
         end: BaseException | None = None
         try:
             for item in self._items:
-                if self._stopped.is_set() or not self._hand((self._place(item),)):
+                if self._stopped.is_set():
                     return
-        except BaseException as error:  # carried over to the thread that consumes
+                was_queued = self._put((self._place(item),))
+                if not was_queued:
+                    return
+        except BaseException as error:  # raised again in the consuming thread
             end = error
-        self._hand(end)
+        self._put(end)
 
-    def _hand(self, ready: tuple[Placed] | BaseException | None) -> bool:
+    def _put(self, ready: tuple[Placed] | BaseException | None) -> bool:
+        """Queues an item; returns False if the prefetcher was stopped first."""
         while not self._stopped.is_set():
             try:
                 self._ready.put(ready, timeout=_POLL_SECONDS)

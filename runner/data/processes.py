@@ -1,7 +1,8 @@
-"""Grain's worker processes, each of which makes the examples that it is asked for.
+"""Grain's worker processes, which make examples on request.
 
-A Grain dataset is a stream, and ours are asked for by rows: so each worker's stream are the answers to what comes by
-a socket of its own. Grain starts the processes, brings the arrays back by shared memory and tells when one is gone.
+A Grain dataset is a stream, but our examples are requested by row. So the stream of each worker consists of answers
+to requests, which reach the worker through a socket of its own. Grain starts the processes, returns the arrays through
+shared memory and reports a process that died.
 """
 
 from __future__ import annotations
@@ -22,111 +23,132 @@ import cloudpickle
 import grain
 from absl import flags
 
-from runner.data.augment import Augmented, make, name_of
-from runner.data.base import Array, Rows, empty
+from runner.data.augment import Augmented, name_of, write_examples
+from runner.data.base import Array, Rows, empty_arrays
 from runner.errors import DataError, describe
 from runner.host import imports
 
-_MADE = "made"
-_FAILED = "failed"
-_LAST_ANSWER_S = 2.0
-_GONE_S = 30.0  # within which Grain tells of a process that was killed, or one that was starting answers
+# Keys of an answer: the arrays, or the text of an error.
+_ARRAYS = "made"
+_ERROR = "failed"
+# On close, a busy worker gets this long to finish its chunk and leave cleanly; then it is killed.
+_FINISH_S = 2.0
+# Grain notices within this time that a process was killed, or that a starting process answers. Only then is nobody
+# waiting for an answer any more, and the iterator may be closed.
+_NOTICE_S = 30.0
 
 
-# What a worker is asked for: the source's number; the source pickled, the first time that this worker is asked for it,
-# by the process that started the worker; the epoch whose draws are taken; rows of the examples.
+# A request to a worker: the source's number; the pickled source, on the first request for it; the epoch, which selects
+# the random augmentation; rows of the examples. The process that started the worker sends it.
 _Request = tuple[int, bytes | None, int, Rows]
 
 
 class _Answers(grain.DatasetIterator):  # type: ignore[misc]
-    """In the worker: takes a request, makes its examples."""
+    """In the worker: receives a request per step and makes its examples."""
 
     def __init__(self, address: str, key: bytes) -> None:
         super().__init__()
-        self._place = (address, key)
+        self._address = address
+        self._key = key
         self._connection: Connection | None = None
         self._sources: dict[int, Augmented] = {}
-        self._ended = False
+        self._has_ended = False
 
     def __next__(self) -> dict[str, object]:
         try:
             if self._connection is None:
-                self._connection = Client(self._place[0], authkey=self._place[1])
+                self._connection = Client(self._address, authkey=self._key)
                 self._connection.send(os.getpid())
-            number, pickled, epoch, rows = self._connection.recv()
+            request: _Request = self._connection.recv()
         except (EOFError, OSError) as error:
-            if self._ended:
+            if self._has_ended:
                 raise StopIteration from error
-            self._ended = True
-            return {_FAILED: ""}  # Grain's thread in the parent then lets go of the arrays that came before
+            self._has_ended = True
+            # One more answer, after which Grain's thread in the parent releases the shared memory of the previous one.
+            return {_ERROR: ""}
         try:
-            if pickled is not None:
-                self._sources[number] = cloudpickle.loads(pickled)
-            source = self._sources[number]
-            made = empty(source.specs, len(rows))
-            make(source, epoch, rows, made)
-            return {_MADE: made}
-        except Exception as error:  # told as a value: an exception would end the worker
-            return {_FAILED: " ".join(str(error).split()) if isinstance(error, DataError) else describe(error)}
+            return {_ARRAYS: self._examples(*request)}
+        except Exception as error:  # returned as a value, because an exception would end the worker
+            if isinstance(error, DataError):
+                return {_ERROR: " ".join(str(error).split())}
+            return {_ERROR: describe(error)}
+
+    def _examples(self, number: int, pickled: bytes | None, epoch: int, rows: Rows) -> dict[str, Array]:
+        if pickled is not None:
+            self._sources[number] = cloudpickle.loads(pickled)
+        source = self._sources[number]
+        arrays = empty_arrays(source.specs, len(rows))
+        write_examples(source, epoch, rows, arrays)
+        return arrays
 
     def get_state(self) -> dict[str, int]:
-        """Nothing: what is asked for is the parent's."""
+        """Returns an empty state: the parent decides what is requested."""
         return {}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Nothing to set."""
+        """Does nothing; see `get_state`."""
 
 
-class _Stream(grain.IterDataset):  # type: ignore[misc]
-    """A worker's answers, as Grain sends it to the worker."""
+class _AnswerStream(grain.IterDataset):  # type: ignore[misc]
+    """A worker's answers, in the form that Grain sends to the worker."""
 
     def __init__(self, address: str, key: bytes) -> None:
         super().__init__()
-        self._place = (address, key)
+        self._address = address
+        self._key = key
 
     def __iter__(self) -> _Answers:
-        return _Answers(*self._place)
+        return _Answers(self._address, self._key)
 
 
 class _Worker:
-    """One process; asked by one thread at a time."""
+    """One process, used by one thread at a time."""
 
     def __init__(self, seed: int) -> None:
         self._key = os.urandom(32)
         self._listener = Listener(family="AF_UNIX", authkey=self._key)
         self._connection: Connection | None = None
         self._pid = 0
-        self._closed = False
+        self._is_closed = False
+        # Guards `_connection`, `_pid` and `_is_closed` between `_accept` and `close`.
         self._lock = threading.Lock()
+        # Held while a thread waits for an answer.
         self._asking = threading.Lock()
-        self._known: set[int] = set()
+        self._sent_sources: set[int] = set()
+        # One answer at a time: before the next request there is nothing to prefetch.
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=1, per_worker_buffer_size=1)
-        stream = _Stream(str(self._listener.address), self._key)
+        stream = _AnswerStream(str(self._listener.address), self._key)
         self._answers = iter(stream.mp_prefetch(options, worker_init_fn=functools.partial(_begin, seed)))
 
     def ask(self, number: int, pickled: bytes, epoch: int, rows: Rows) -> Mapping[str, object]:
-        """Returns a worker's answer.
+        """Returns the worker's answer.
 
         Raises:
-          RuntimeError: it died.
+          RuntimeError: the worker died.
         """
-        request = (number, None if number in self._known else pickled, epoch, rows)
+        is_known = number in self._sent_sources
+        request = (number, None if is_known else pickled, epoch, rows)
         with self._asking:
             if self._connection is None:
+                # Grain starts the process only when the first answer is requested below. So another thread waits for
+                # its connection.
                 threading.Thread(target=self._accept, args=(request,), daemon=True).start()
             else:
-                with suppress(OSError):  # it died: Grain tells how
+                # If the worker died, `next` below raises with the reason.
+                with suppress(OSError):
                     self._connection.send(request)
             answer: Mapping[str, object] = next(self._answers)
-        self._known.add(number)
+        self._sent_sources.add(number)
         return answer
 
     def _accept(self, request: _Request) -> None:
-        with suppress(OSError, EOFError):  # closed, or it died: Grain tells how
+        # These errors mean that the worker was closed or died; Grain reports the latter.
+        with suppress(OSError, EOFError):
             connection = self._listener.accept()
             pid = connection.recv()
-            with self._lock:  # one that comes when the block has ended is asked for nothing, and so ends
-                if self._closed:
+            with self._lock:
+                # A worker that connects after `close` gets no request, and so ends.
+                if self._is_closed:
                     connection.close()
                     return
                 self._pid = pid
@@ -134,30 +156,38 @@ class _Worker:
             connection.send(request)
 
     def close(self, *, busy: bool) -> None:
-        """Ends the process; one that is busy at once."""
+        """Ends the process; kills it if it is busy."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
         if self._connection is not None:
             self._connection.close()
             if busy:
                 with suppress(OSError):
                     os.kill(self._pid, signal.SIGKILL)
             else:
+                # The last, empty answer; see `_Answers.__next__`.
                 with suppress(RuntimeError, StopIteration):
                     next(self._answers)
-        if self._asking.acquire(timeout=_GONE_S):  # the end of Grain's iterator wakes nobody who waits for an answer
+        # Closing Grain's iterator would not wake a thread that waits for an answer. So that thread returns first.
+        if self._asking.acquire(timeout=_NOTICE_S):
             self._asking.release()
         self._listener.close()
         self._answers.close()
 
 
 class Processes:
-    """Worker processes, started when they are first asked; each makes a few examples at a time."""
+    """A pool of worker processes, each started on first use; each makes a few examples at a time."""
 
     def __init__(self, count: int, seed: int) -> None:
-        """Takes how many there are, and the run's seed, of which the user's modules draw as they are imported."""
+        """Creates the pool.
+
+        Args:
+          count: number of processes.
+          seed: the run's, which seeds the import of user modules in the workers.
+        """
         if not flags.FLAGS.is_parsed():
-            flags.FLAGS.mark_as_parsed()  # Grain's workers read its flags, which a program without absl never parses
+            # Grain's workers read absl's flags, which a program without absl never parses.
+            flags.FLAGS.mark_as_parsed()
         self._workers = [_Worker(seed) for _ in range(count)]
         self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self._workers:
@@ -165,19 +195,19 @@ class Processes:
         self._pickled: list[tuple[Augmented, bytes]] = []
         self._lock = threading.Lock()
 
-    def can_take(self, source: Augmented) -> str:
-        """Returns why a source can't be handed to another process; empty where it can."""
+    def why_not_picklable(self, source: Augmented) -> str:
+        """Returns why a source can't be sent to another process; empty if it can."""
         try:
             self._number(source)
-        except Exception as error:  # whatever an object's own pickling raises
+        except Exception as error:  # a user object's own pickling raises anything
             return describe(error)
         return ""
 
-    def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array]) -> None:
-        """Has a free worker make examples.
+    def __call__(self, source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array]) -> None:
+        """Makes examples in a free worker and writes them into arrays.
 
         Raises:
-          DataError: one can't be made, or the worker died.
+          DataError: an example can't be made, or the worker died.
         """
         worker = self._free.get()
         number = self._number(source)
@@ -185,33 +215,37 @@ class Processes:
             answer = worker.ask(number, self._pickled[number][1], epoch, rows)
         except (RuntimeError, StopIteration, OSError, ValueError) as error:
             names = sorted({name_of(source, int(row)) for row in (rows[0], rows[-1])})
-            why = " ".join(str(error).split()).partition(". Search")[0] or "it ended"
+            # Grain appends advice to search its logs, which users of the runner do not have.
+            reason = " ".join(str(error).split()).partition(". Search")[0] or "it ended"
             raise DataError(
-                f"a worker process is gone while it made the examples from {' to '.join(names)} ({why}); if it was "
-                "killed for memory, set dataset.workers lower"
+                f"a data worker died while making {' to '.join(names)} ({reason}); if it ran out of memory, lower "
+                "dataset.workers"
             ) from error
         finally:
             self._free.put(worker)
-        if _FAILED in answer:
-            raise DataError(str(answer[_FAILED]))
-        arrays = answer[_MADE]
-        assert isinstance(arrays, Mapping)
-        for name, array in arrays.items():
-            made[name][...] = array
+        if _ERROR in answer:
+            raise DataError(str(answer[_ERROR]))
+        examples = answer[_ARRAYS]
+        assert isinstance(examples, Mapping)
+        for name, values in examples.items():
+            arrays[name][...] = values
 
     def close(self) -> None:
-        """Ends the processes: those that are asked for something after a moment, whatever they do."""
+        """Ends the processes; those that stay busy for two more seconds are killed."""
         free: list[_Worker] = []
         with suppress(queue.Empty):
             while len(free) < len(self._workers):
-                free.append(self._free.get(timeout=_LAST_ANSWER_S))
+                free.append(self._free.get(timeout=_FINISH_S))
         while self._workers:
-            self._workers[-1].close(busy=self._workers[-1] not in free)
+            worker = self._workers[-1]
+            worker.close(busy=worker not in free)
             self._workers.pop()
         free.clear()
-        gc.collect()  # Grain's iterators hold one another, and complain where the interpreter's end takes them down
+        # Grain's iterators form reference cycles, and print errors if the interpreter's exit collects them.
+        gc.collect()
 
     def _number(self, source: Augmented) -> int:
+        """Returns the number of a source, which is pickled on first use."""
         with self._lock:
             for number, (known, _) in enumerate(self._pickled):
                 if known is source:
@@ -221,30 +255,32 @@ class Processes:
 
 
 def _begin(seed: int, index: int, count: int) -> None:
-    """In a worker: leaves signals of the terminal to the parent, and ends with it however that ends.
+    """Prepares a worker: leaves terminal signals to the parent, and ends with it however that ends.
 
     Args:
       seed: of the run.
-      index: of the worker.
-      count: of workers.
+      index: of the worker, not used.
+      count: of workers, not used.
     """
     del index, count
-    _leave_accelerators()
+    _use_cpu_only()
     imports.watch(seed)
+    # Ctrl-C reaches every process of the terminal's group; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
-
-        def end_with_parent() -> None:
-            wait([parent.sentinel])
-            os._exit(1)
-
-        threading.Thread(target=end_with_parent, daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=(parent.sentinel,), daemon=True).start()
 
 
-def _leave_accelerators() -> None:
-    """Keeps libraries that the user's code imports in a worker to its CPU: the memory of the others is the run's."""
+def _end_with_parent(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
+def _use_cpu_only() -> None:
+    """Hides accelerators from the user's code in a worker: their memory belongs to the run."""
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-    jax = sys.modules.get("jax")  # Grain imports it where it is installed, and it has read its environment
+    # Grain imports JAX if it is installed, and JAX has then read the environment already.
+    jax = sys.modules.get("jax")
     if jax is not None:
         jax.config.update("jax_platforms", "cpu")

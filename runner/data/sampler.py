@@ -1,4 +1,4 @@
-"""Which examples make up which batch: a seeded order of indices, resumable at any step. Imports NumPy alone."""
+"""Batches of examples: a seeded order of rows, resumable at any step. Imports NumPy only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Weights = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which examples make up which batch.
+    """The rows of every batch.
 
     Attributes:
-      indices: int64 (steps, B), rows of the split; where an example is missing, 0.
+      indices: int64 (steps, B), rows of the split; 0 for padding.
       weights: float32 (steps, B), 1 for an example, 0 for padding.
     """
 
@@ -31,13 +31,13 @@ class Plan:
 
 
 def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
-    """Orders a split's examples for one epoch, from nothing but the arguments.
+    """Returns the order of a split's examples in one epoch, a function of the arguments only.
 
     Args:
       seed: the run's seed, at least 0.
       epoch: the epoch's number, at least 0.
       size: number of examples.
-      shuffle: false for the order as stored.
+      shuffle: False for the stored order.
 
     Returns:
       int64 (size,), a permutation.
@@ -52,18 +52,20 @@ def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:
 
     Args:
       size: number of examples.
-      batch_size: examples a batch.
-      remainder: `drop` leaves the last partial batch out, `pad` fills it with examples of weight 0.
+      batch_size: examples per batch.
+      remainder: `drop` drops the last partial batch, `pad` fills it with padding of weight 0.
 
     Returns:
-      The number; 0 where `drop` leaves nothing.
+      The number of batches; 0 if `drop` leaves none.
 
     Raises:
       ValueError: `remainder` is neither.
     """
     if remainder not in ("drop", "pad"):
-        raise ValueError(f"remainder={remainder}: drop or pad are allowed")
-    return size // batch_size if remainder == "drop" else -(-size // batch_size)
+        raise ValueError(f"dataset.remainder={remainder}: must be drop or pad")
+    if remainder == "drop":
+        return size // batch_size
+    return -(-size // batch_size)
 
 
 def train_plan(
@@ -81,16 +83,16 @@ def train_plan(
 
     Args:
       size: number of examples.
-      batch_size: examples a batch.
+      batch_size: examples per batch.
       seed: the run's seed.
       epoch: the epoch's number.
-      start_step: steps of this epoch that were done already.
-      shuffle: whether this epoch has an order of its own.
+      start_step: steps of this epoch that are already done.
+      shuffle: whether to draw a new order for this epoch.
       remainder: `drop` or `pad`, see `steps_in_epoch`.
-      steps: shortens the epoch to that many steps, counted from its beginning; null: all.
+      steps: limit on the steps of the epoch, counted from its beginning; None: no limit.
 
     Returns:
-      The batches from `start_step` on: exactly those that an epoch from its beginning has there.
+      The batches from `start_step` on, identical to those of an uninterrupted epoch.
 
     Raises:
       ValueError: `remainder` is neither.
@@ -98,34 +100,37 @@ def train_plan(
     total = steps_in_epoch(size, batch_size, remainder)
     stop = total if steps is None else min(total, steps)
     order = epoch_order(seed, epoch, size, shuffle)
-    return _cut(order, batch_size, start_step, stop)
+    return _batches(order, batch_size, start_step, stop)
 
 
 def eval_plan(size: int, batch_size: int, limit: int | None = None, rows: int | None = None) -> Plan:
-    """Plans an evaluation: each example once, in the order as stored.
+    """Plans an evaluation: each example once, in the stored order.
 
     Args:
       size: number of examples.
       batch_size: examples per batch.
-      limit: stops after that many batches; null: none is left out.
-      rows: of each batch, at least `batch_size`; null: as many. Rows past the examples are padding.
+      limit: maximum number of batches; None: no limit.
+      rows: rows per batch, at least `batch_size`; None: `batch_size`. The additional rows are padding.
 
     Returns:
-      The batches. Padding has weight 0 and is at the end of its batch, so weights sum to the examples seen.
+      The batches. Padding has weight 0 and is at the end of its batch, so the weights sum to the number of examples.
     """
     total = steps_in_epoch(size, batch_size, "pad")
-    plan = _cut(np.arange(size, dtype=np.int64), batch_size, 0, total if limit is None else min(total, limit))
-    missing = (rows or batch_size) - batch_size
-    if not missing:
+    stop = total if limit is None else min(total, limit)
+    plan = _batches(np.arange(size, dtype=np.int64), batch_size, 0, stop)
+    padding = (rows or batch_size) - batch_size
+    if not padding:
         return plan
-    widths = ((0, 0), (0, missing))
+    widths = ((0, 0), (0, padding))
     return Plan(np.pad(plan.indices, widths), np.pad(plan.weights, widths))
 
 
-def _cut(order: Indices, batch_size: int, start: int, stop: int) -> Plan:
+def _batches(order: Indices, batch_size: int, start: int, stop: int) -> Plan:
+    """Returns the batches `start` to `stop` of an order; rows past its end are padding."""
     steps = max(0, stop - start)
+    rows = order[start * batch_size : stop * batch_size]
     indices = np.zeros(steps * batch_size, np.int64)
     weights = np.zeros(steps * batch_size, np.float32)
-    chosen = order[start * batch_size : stop * batch_size]
-    indices[: len(chosen)], weights[: len(chosen)] = chosen, 1.0
+    indices[: len(rows)] = rows
+    weights[: len(rows)] = 1.0
     return Plan(indices.reshape(steps, batch_size), weights.reshape(steps, batch_size))

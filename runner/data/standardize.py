@@ -1,4 +1,4 @@
-"""Numeric inputs of a like size: (x - mean) / deviation, both of the train split, told apart by column."""
+"""Standardization of numeric inputs: (x - mean) / standard deviation, both of the train split, per column."""
 
 from __future__ import annotations
 
@@ -7,131 +7,158 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Encoding, ExampleSource, Rows
-from runner.data.cut import Whole
+from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Encoding, ExampleSource, FullDataset, Rows
 from runner.errors import invalid
 
 _KEY = "dataset.standardize"
-_BLOCK = 4096  # examples that are read at once
-Statistics = tuple[Array, Array]  # float64 mean and deviation, one number a column
+# Examples per read while the statistics are measured: it bounds the memory, and each block costs one NumPy call.
+_BLOCK = 4096
+# float64 mean and standard deviation, one number per column.
+Statistics = tuple[Array, Array]
 
 
-def chosen(wanted: object, specs: Mapping[str, ArraySpec], keep: Collection[str]) -> list[str]:
+def columns_to_standardize(setting: object, specs: Mapping[str, ArraySpec], unscaled: Collection[str]) -> list[str]:
     """Returns the names of the arrays to standardize.
 
     Args:
-      wanted: `dataset.standardize`, checked: true, false, or names.
+      setting: `dataset.standardize`, checked: true, false, or names.
       specs: of the dataset.
-      keep: names that `true` leaves as they are, as the target's.
+      unscaled: names that `true` leaves unchanged, such as the target's.
 
     Raises:
-      ConfigError: there is no such array, or it holds no numbers to be standardized.
+      ConfigError: a name is unknown, or its array is not numeric.
     """
-    if not isinstance(wanted, list):
-        return [name for name, spec in specs.items() if wanted and name not in keep and _is_plain(spec)]
-    able = [name for name, spec in specs.items() if _is_number(spec)]
-    for name in wanted:
-        if name not in able:
-            allowed = f"names of numeric arrays, which are {', '.join(able) or 'none'}"
-            raise invalid(_KEY, name, problem=allowed, fix=f"set {_KEY}=true for all of them")
-    return list(wanted)
+    if isinstance(setting, list):
+        numeric = [name for name, spec in specs.items() if _is_numeric(spec)]
+        for name in setting:
+            if name not in numeric:
+                problem = f"not a numeric array of the dataset (these are: {', '.join(numeric) or 'none'})"
+                raise invalid(_KEY, name, problem=problem, fix=f"set {_KEY}=true for all of them")
+        return list(setting)
+    if not setting:
+        return []
+    return [name for name, spec in specs.items() if name not in unscaled and _is_standardized_by_default(spec)]
 
 
-def _is_number(spec: ArraySpec) -> bool:
-    return spec.dtype in ("float32", "int32") and not spec.is_image and not (spec.dtype == "int32" and spec.names)
+def _is_numeric(spec: ArraySpec) -> bool:
+    counts_categories = spec.dtype == "int32" and bool(spec.names)
+    return spec.dtype in ("float32", "int32") and not spec.is_image and not counts_categories
 
 
-def _is_plain(spec: ArraySpec) -> bool:
-    """Tells whether nobody would want it otherwise: whole numbers in a row may be indices, as of words in a text."""
-    return _is_number(spec) and (spec.dtype == "float32" or not spec.shape)
+def _is_standardized_by_default(spec: ArraySpec) -> bool:
+    # An integer vector may hold indices, such as the tokens of a text, so only its name in the config selects it.
+    is_integer_vector = spec.dtype != "float32" and bool(spec.shape)
+    return _is_numeric(spec) and not is_integer_vector
 
 
-def measured(source: DataSource, names: Collection[str]) -> Encoding:
-    """Returns mean and deviation of a split's arrays, in float64.
+def measure(source: DataSource, names: Collection[str]) -> Encoding:
+    """Returns the mean and standard deviation of a split's arrays, computed in float64.
 
     Args:
       source: the train split.
-      names: of the arrays; a column is an entry of the last dim, or all of an array without dims.
+      names: of the arrays; a column is an entry of the last dim, or the whole array if it has no dims.
     """
-    count: dict[str, int] = dict.fromkeys(names, 0)
-    mean: dict[str, Array] = {}
-    squares: dict[
-        str, Array
-    ] = {}  # sums of squared distances to the mean, joined as by Chan, Golub and LeVeque (1979)
+    mean: dict[str, tuple[float, ...]] = {}
+    deviation: dict[str, tuple[float, ...]] = {}
+    moments = {name: _Moments() for name in names}
     for start in range(0, source.size, _BLOCK):
-        batch = source.read(np.arange(start, min(start + _BLOCK, source.size)))
+        rows = np.arange(start, min(start + _BLOCK, source.size))
+        batch = source.read(rows)
         for name in names:
-            values = batch[name].astype(np.float64).reshape(-1, (batch[name].shape[1:] or (1,))[-1])
-            own_mean = values.mean(0)
-            own_squares = ((values - own_mean) ** 2).sum(0)
-            before = count[name]
-            total = count[name] + len(values)
-            apart = own_mean - mean.get(name, 0.0)
-            squares[name] = squares.get(name, 0.0) + own_squares + apart**2 * (before * len(values) / total)
-            mean[name] = mean.get(name, 0.0) + apart * (len(values) / total)
-            count[name] = total
-    deviation = {name: np.sqrt(squares[name] / count[name]) for name in names}
-    return Encoding(
-        mean={name: tuple(map(float, mean[name])) for name in names},
-        # A column of one value stays 0 after its mean is gone.
-        deviation={name: tuple(map(float, np.where(one > 0, one, 1.0))) for name, one in deviation.items()},
-    )
+            moments[name].add(batch[name])
+    for name in names:
+        mean[name] = tuple(map(float, moments[name].mean))
+        deviation[name] = tuple(map(float, moments[name].deviation()))
+    return Encoding(mean=mean, deviation=deviation)
 
 
-def standardized(whole: Whole, encoding: Encoding, names: Collection[str]) -> Whole:
-    """Returns a dataset whose arrays have been standardized, float32.
+class _Moments:
+    """Running mean and sum of squared distances to it, merged per block (Chan, Golub and LeVeque, 1979)."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.mean: Array = np.zeros(1)
+        self._squares: Array = np.zeros(1)
+
+    def add(self, array: Array) -> None:
+        """Adds a block of examples, (n, ...)."""
+        columns = array.shape[-1] if array.ndim > 1 else 1
+        values = array.astype(np.float64).reshape(-1, columns)
+        block_mean = values.mean(0)
+        block_squares = ((values - block_mean) ** 2).sum(0)
+        count_before = self._count
+        count = count_before + len(values)
+        difference = block_mean - self.mean
+        self._squares = self._squares + block_squares + difference**2 * (count_before * len(values) / count)
+        self.mean = self.mean + difference * (len(values) / count)
+        self._count = count
+
+    def deviation(self) -> Array:
+        """Returns the standard deviation of each column; 1 for a constant column, which then becomes 0."""
+        deviation = np.sqrt(self._squares / self._count)
+        return np.where(deviation > 0, deviation, 1.0)
+
+
+def standardized(full: FullDataset, encoding: Encoding, names: Collection[str]) -> FullDataset:
+    """Returns a dataset with standardized arrays, float32.
 
     Args:
-      whole: as its source gave it.
-      encoding: of which mean and deviation are taken.
+      full: from its source.
+      encoding: holds the mean and standard deviation.
       names: of the arrays.
 
     Raises:
       ConfigError: the statistics are of other columns.
     """
+    specs = next(iter(full.splits.values())).specs
     statistics = {}
     for name in names:
-        columns = (next(iter(whole.splits.values())).specs[name].shape or (1,))[-1]
+        shape = specs[name].shape
+        columns = shape[-1] if shape else 1
         mean = encoding.mean.get(name)
         deviation = encoding.deviation.get(name)
         if mean is None or deviation is None or len(mean) != columns:
-            had = "none" if mean is None else f"{len(mean)}"
+            recorded = "no statistics of it" if mean is None else f"statistics of {len(mean)} columns"
             raise invalid(
-                _KEY, name, problem=f"the run recorded the mean of {had} columns of it, {columns} are there",
-                fix="give the data that the run had",
-            )  # fmt: skip
+                _KEY,
+                name,
+                problem=f"the run recorded {recorded}, and this data has {columns}",
+                fix="use data with the columns that the run had",
+            )
         statistics[name] = (np.array(mean), np.array(deviation))
-    found = replace(whole.encoding, mean=dict(encoding.mean), deviation=dict(encoding.deviation))
-    splits = {split: _applied(source, statistics) for split, source in whole.splits.items()}
-    return replace(whole, splits=splits, encoding=found)
+    return replace(
+        full,
+        splits={split: _standardized_source(source, statistics) for split, source in full.splits.items()},
+        encoding=replace(full.encoding, mean=dict(encoding.mean), deviation=dict(encoding.deviation)),
+    )
 
 
-def _applied(source: DataSource, statistics: Mapping[str, Statistics]) -> DataSource:
-    specs = {
-        name: replace(spec, dtype="float32") if name in statistics else spec for name, spec in source.specs.items()
-    }
+def _standardized_source(source: DataSource, statistics: Mapping[str, Statistics]) -> DataSource:
+    specs = dict(source.specs)
+    for name in statistics:
+        specs[name] = replace(specs[name], dtype="float32")
     if isinstance(source, ArraySource):
         return ArraySource(_scaled(source.arrays, statistics), specs)
-    assert isinstance(source, ExampleSource), "what is no array is made one example at a time"
+    assert isinstance(source, ExampleSource), "a source without arrays makes one example at a time"
     return Standardized(source, specs, statistics, source.holds_gil)
 
 
 def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -> dict[str, Array]:
-    found = dict(arrays)
+    scaled = dict(arrays)
     for name, (mean, deviation) in statistics.items():
-        values = (arrays[name].astype(np.float64) - _fitting(mean)) / _fitting(deviation)
-        found[name] = values.astype(np.float32)
-    return found
+        values = (arrays[name].astype(np.float64) - _broadcastable(mean)) / _broadcastable(deviation)
+        scaled[name] = values.astype(np.float32)
+    return scaled
 
 
-def _fitting(numbers: Array) -> Array:
-    """Returns a number, which any shape takes, or as many as the last dim has."""
+def _broadcastable(numbers: Array) -> Array:
+    """Returns a scalar for an array without dims, else one number per entry of the last dim."""
     return numbers[0] if len(numbers) == 1 else numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Standardized:
-    """A source of single examples that are standardized as they are made."""
+    """A source that standardizes each example as it is made."""
 
     inner: ExampleSource
     specs: Mapping[str, ArraySpec]
@@ -148,7 +175,7 @@ class Standardized:
         return _scaled(self.inner.example(row, epoch), self.statistics)
 
     def example_name(self, row: int) -> str:
-        """Returns what a message calls an example."""
+        """Returns the example's name for messages."""
         return self.inner.example_name(row)
 
     def read(self, rows: Rows) -> dict[str, Array]:

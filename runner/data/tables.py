@@ -1,4 +1,4 @@
-"""Reads one file of a user's: its columns, or its arrays, by name. Nothing in a file is ever unpickled."""
+"""Readers for files of arrays and tables: .npz, .npy, .csv and .parquet. Nothing in a file is ever unpickled."""
 
 from __future__ import annotations
 
@@ -16,126 +16,144 @@ import pyarrow.parquet
 from numpy.lib.npyio import NpzFile
 
 from runner.data.base import Array
-from runner.data.encode import Column, as_column, by_name, cleaned, is_number, missing, words
+from runner.data.encode import Column, as_column, by_clean_name, cleaned, is_number, missing_value, string_column
 from runner.errors import DataError
 
-_BLOCK = 1 << 20  # bytes of a .csv that are parsed at once
-_LARGEST_BLOCK = 1 << 30
-_INDEX = re.compile(r"__index_level_\d+__")  # what pandas writes beside a frame's columns
-_BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
+# Bytes of a .csv per parsed block. Each block is reduced before the next one is parsed, so it bounds the memory.
+_BLOCK_BYTES = 1 << 20
+# PyArrow's own limit for a block is 2 GiB; half of it is far above any row.
+_MAX_BLOCK_BYTES = 1 << 30
+# Delimiters that a file with a single column was probably written with.
+_OTHER_DELIMITERS = ";\t|"
+# Characters of a library's error that a message shows.
+_MAX_REASON = 300
+# pandas stores a frame's index in columns of this name.
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+_READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 
 
-def read(path: Path, wanted: Sequence[str] | None = None) -> dict[str, Column]:
+def read(path: Path, features: Sequence[str] | None = None) -> dict[str, Column]:
     """Reads a file.
 
     Args:
-      path: a .npz, .npy, .csv or .parquet.
-      wanted: names of what is taken, as they are in the file or as they become; None: all.
+      path: a .npz, .npy, .csv or .parquet file.
+      features: names to read, as in the file or cleaned; None: all.
 
     Returns:
       Columns or arrays by name, in the file's order.
 
     Raises:
-      DataError: it can't be read, holds Python objects, or a value is missing; names the file, row and column.
+      DataError: the file can't be read or has Python objects, or a value is missing; names the file, row and column.
     """
-    kind = path.suffix.lower()
+    suffix = path.suffix.lower()
+    columns: list[tuple[str, Column]] = []
     try:
-        if kind == ".npy":
-            columns = [(path.stem, _stored(path, np.load(path, mmap_mode="r", allow_pickle=False)))]
-        elif kind == ".npz":
+        if suffix == ".npy":
+            columns.append((path.stem, _array(path, np.load(path, mmap_mode="r", allow_pickle=False))))
+        elif suffix == ".npz":
             with _archive(path) as archive:
-                taken = [name for name in archive.files if _takes(wanted, name)]
-                columns = [(name, _stored(f"{path}, {name}", archive[name])) for name in taken]
+                for name in archive.files:
+                    if _is_selected(features, name):
+                        columns.append((name, _array(f"{path}, {name}", archive[name])))
         else:
-            columns = _table(path, wanted)
-    except _BROKEN as error:
+            columns = _read_table(path, features)
+    except _READ_ERRORS as error:
         raise DataError(f"{path} can't be read: {_reason(error)}") from error
-    return by_name((one for one in columns if _takes(wanted, one[0])), str(path))
+    selected = [(name, column) for name, column in columns if _is_selected(features, name)]
+    return by_clean_name(selected, str(path))
 
 
 def names(path: Path) -> list[str]:
-    """Returns the names of what a file that can be read holds, as they become."""
-    kind = path.suffix.lower()
-    if kind == ".npy":
-        found = [path.stem]
-    elif kind == ".npz":
+    """Returns the cleaned names of the arrays or columns of a readable file."""
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        raw_names = [path.stem]
+    elif suffix == ".npz":
         with _archive(path) as archive:
-            found = list(archive.files)
-    elif kind == ".parquet":
-        found = pyarrow.parquet.read_schema(path).names
+            raw_names = list(archive.files)
+    elif suffix == ".parquet":
+        raw_names = pyarrow.parquet.read_schema(path).names
     else:
         with pyarrow.csv.open_csv(path) as reader:
-            found = reader.schema.names
-    return [cleaned(name) for name in found]
+            raw_names = reader.schema.names
+    return [cleaned(name) for name in raw_names]
 
 
-def _takes(wanted: Sequence[str] | None, text: str) -> bool:
-    return wanted is None or text in wanted or cleaned(text) in map(cleaned, wanted)
+def _is_selected(features: Sequence[str] | None, name: str) -> bool:
+    return features is None or name in features or cleaned(name) in map(cleaned, features)
 
 
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "allow_pickle" in text or "Python objects" in text or "Object arrays" in text:
-        return "it holds Python objects, which are never unpickled; write arrays of numbers, as by numpy.asarray"
-    return text[:300] or type(error).__name__
+        return "it has Python objects, which are never unpickled; save numeric arrays, for example with numpy.asarray"
+    return text[:_MAX_REASON] or type(error).__name__
 
 
 def _archive(path: Path) -> NpzFile:
-    found = np.load(path, allow_pickle=False)
-    if not isinstance(found, NpzFile):
-        raise DataError(f"{path} is no archive of arrays; write it by numpy.savez, or call it .npy")
-    return found
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, NpzFile):
+        raise DataError(f"{path} is not a .npz archive; save it with numpy.savez, or rename it to .npy")
+    return archive
 
 
-def _stored(where: Path | str, array: object) -> Column:
-    if not isinstance(array, np.ndarray):  # an archive called .npy, or another file in one
-        raise DataError(f"{where} is no array; write it by numpy.save or numpy.savez")
+def _array(where: Path | str, array: object) -> Column:
+    # An archive with the suffix .npy, or another kind of file inside an archive, is not an array.
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{where} is not an array; save it with numpy.save or numpy.savez")
     return as_column(str(where), array)
 
 
-def _table(path: Path, wanted: Sequence[str] | None) -> list[tuple[str, Column]]:
+def _read_table(path: Path, features: Sequence[str] | None) -> list[tuple[str, Column]]:
     if path.suffix.lower() == ".parquet":
         table = pyarrow.parquet.read_table(path)
     else:
-        table = _parsed(path)
-        head = table.column_names
-        if head and all(map(is_number, head)):
-            raise DataError(f"{path}: the first line holds numbers, and must name the columns")
-        if len(head) == 1 and (sign := next((one for one in ";\t|" if one in head[0]), "")):
-            raise DataError(f"{path}: {sign!r} stands between its columns; write it with commas")
+        table = _parse_csv(path)
+        _check_header(path, table.column_names)
     if not table.num_rows:
         raise DataError(f"{path} has no examples")
     columns = []
     for name in table.column_names:
-        if not _INDEX.fullmatch(name) and _takes(wanted, name):
-            columns.append((name, _column(f"{path}, {name}", table.column(0))))
-        table = table.remove_column(0)  # what a column took is given back before the next one is converted
+        if _is_selected(features, name) and not _PANDAS_INDEX.fullmatch(name):
+            columns.append((name, _convert_column(f"{path}, {name}", table.column(0))))
+        # The Arrow column is freed before the next one is converted, so the peak is the table plus one column.
+        table = table.remove_column(0)
     return columns
 
 
-def _parsed(path: Path) -> pa.Table:
-    """Parses a .csv block by block, of which only what becomes of it stays in memory.
+def _check_header(path: Path, header: Sequence[str]) -> None:
+    if header and all(map(is_number, header)):
+        raise DataError(f"{path} has numbers in its first line; add a line with the names of the columns")
+    if len(header) == 1:
+        for delimiter in _OTHER_DELIMITERS:
+            if delimiter in header[0]:
+                raise DataError(f"{path} uses {delimiter!r} as its delimiter; save it as comma-separated")
 
-    The first block tells the types. A later block that does not fit them needs wider ones, which only the whole file
-    tells. A row that is longer than a block needs a larger block.
+
+def _parse_csv(path: Path) -> pa.Table:
+    """Parses a .csv block by block and keeps only the reduced blocks in memory.
+
+    The first block determines the types. If a later block needs wider types, or a row is longer than a block, the file
+    is parsed again as one block.
     """
     try:
-        with pyarrow.csv.open_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK)) as reader:
-            batches = [_smaller(batch) for batch in reader]
+        with pyarrow.csv.open_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES)) as reader:
+            batches = [_reduced(batch) for batch in reader]
         if batches:
             return pa.Table.from_batches(batches)
     except pa.ArrowInvalid:
         pass
-    size = min(max(path.stat().st_size + 1, _BLOCK), _LARGEST_BLOCK)
-    return pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=size))
+    whole_file = path.stat().st_size + 1
+    block_size = min(max(whole_file, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
+    return pyarrow.csv.read_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=block_size))
 
 
-def _smaller(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch with numbers of float32, as arrays have them, and each word of a column once."""
+def _reduced(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch with floats as float32, the dtype of the arrays, and strings dictionary-encoded."""
     columns = []
     for column in batch.columns:
         if pa.types.is_float64(column.type):
-            columns.append(_single(column))
+            columns.append(_as_float32(column))
         elif pa.types.is_string(column.type):
             columns.append(column.dictionary_encode())
         else:
@@ -143,44 +161,49 @@ def _smaller(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _single(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Returns float64 as float32; what is beyond that becomes infinite, and is refused as such."""
+def _as_float32(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Returns float64 as float32; larger values become infinite, which `encode` rejects."""
     return pc.cast(column, pa.float32(), safe=False)
 
 
-def _column(place: str, column: pa.ChunkedArray) -> Column:
-    kind = column.type
+def _convert_column(place: str, column: pa.ChunkedArray) -> Column:
+    types = pa.types
+    dtype = column.type
     if column.null_count:
-        raise missing(place, int(np.flatnonzero(column.is_null().to_numpy())[0]))
-    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        rows = np.flatnonzero(column.is_null().to_numpy())
+        raise missing_value(place, int(rows[0]))
+    if types.is_dictionary(dtype) or types.is_string(dtype) or types.is_large_string(dtype):
         encoded = pc.dictionary_encode(column.cast(pa.string())).combine_chunks()
-        return words(place, [str(one) for one in encoded.dictionary.to_pylist()], encoded.indices.to_numpy())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        values = [str(value) for value in encoded.dictionary.to_pylist()]
+        return string_column(place, values, encoded.indices.to_numpy())
+    if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
         return _vectors(place, column)
-    if pa.types.is_decimal(kind):
+    if types.is_decimal(dtype):
         column = column.cast(pa.float64())
-        kind = pa.float64()
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        dtype = pa.float64()
+    if not (types.is_integer(dtype) or types.is_floating(dtype) or types.is_boolean(dtype)):
         raise DataError(
-            f"{place} holds values of type {kind}; turn them into numbers or words, or leave it out by naming the "
-            "others in dataset.features"
+            f"{place} has values of type {dtype}; convert them to numbers or strings, or leave the column out by "
+            "naming the others in dataset.features"
         )
-    if pa.types.is_float64(kind):
-        column = _single(column)
-    plain: Array = column.to_numpy()
-    return plain
+    if types.is_float64(dtype):
+        column = _as_float32(column)
+    array: Array = column.to_numpy()
+    return array
 
 
 def _vectors(place: str, column: pa.ChunkedArray) -> Array:
-    """Reads lists of numbers that are all of one length, as a vector a row."""
+    """Returns lists of numbers, all of the same length, as one vector per row."""
     lengths = pc.list_value_length(column).to_numpy()
-    if len(lengths) and (lengths != lengths[0]).any():
-        row = int(np.flatnonzero(lengths != lengths[0])[0])
+    different_rows = np.flatnonzero(lengths != lengths[:1])
+    if len(different_rows):
+        row = int(different_rows[0])
         raise DataError(
-            f"{place}: row {row + 1} holds {lengths[row]} numbers and row 1 {lengths[0]}; all need as many"
+            f"{place}: row {row + 1} has {lengths[row]} numbers, but row 1 has {lengths[0]}; use lists of one length"
         )
     flat = pc.list_flatten(column)
-    if flat.null_count or not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
-        raise DataError(f"{place} holds lists of {flat.type}, or of what is missing; lists of numbers are needed")
+    is_numeric = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)
+    if flat.null_count or not is_numeric:
+        raise DataError(f"{place} has lists of {flat.type}, or with missing values; use lists of numbers")
     values: Array = flat.to_numpy().reshape(len(column), -1)
     return values

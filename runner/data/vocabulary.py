@@ -1,6 +1,7 @@
-"""What the tokens of a text stand for: bytes, or the pieces of a tokenizer. Imports NumPy alone.
+"""Vocabularies of text: bytes, or the tokens of a tokenizer. Imports NumPy only.
 
-A vocabulary holds all that encodes and decodes, so that it is recorded with a run and outlives the file it came from.
+A vocabulary has everything that encoding and decoding need, so that it is recorded with a run and does not depend on
+the file it was read from.
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ from runner.host.late import late
 if TYPE_CHECKING:
     import tokenizers
 else:
-    tokenizers = late("tokenizers")  # an extra, which bytes do without
+    # An optional extra that byte vocabularies do not need.
+    tokenizers = late("tokenizers")
 
 BYTES = "bytes"
 BPE = "bpe"
-TOKENIZER = "tokenizer.json"  # file of a run that was encoded by one, and of every export
-_MOST_BYTES = 1 << 28  # of a recorded tokenizer, unpacked
-_SPACE = "\u2581"  # SentencePiece's sign for it
-_WORD_PIECE = "##"  # BERT's mark of what goes on with a word
+# File name of the tokenizer in the folder of a run and in every export.
+TOKENIZER = "tokenizer.json"
+# Limit for unpacking a recorded tokenizer, so that a manipulated record can't fill the memory. Even a tokenizer.json
+# with a vocabulary of 256,000 tokens has some tens of MB.
+_MAX_TOKENIZER_BYTES = 1 << 28
+# SentencePiece writes a space as this character.
+_SENTENCEPIECE_SPACE = "\u2581"
+# WordPiece (BERT) marks a token that continues a word with this prefix.
+_WORDPIECE_PREFIX = "##"
 
 
 class EncodingError(ValueError):
@@ -39,12 +46,12 @@ class EncodingError(ValueError):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a text, and how text becomes them and is had back.
+    """The tokens of a text, with encoding and decoding.
 
     Attributes:
-      kind: `bytes`, or `bpe` of whatever a tokenizer.json describes.
-      end_token: text of the token behind each document; null: there is none.
-      tokenizer: content of a tokenizer.json; empty of bytes.
+      kind: `bytes`, or `bpe` for anything that a tokenizer.json describes.
+      end_token: text of the token appended to each document; None: none is appended.
+      tokenizer: content of a tokenizer.json; empty for bytes.
 
     Example:
       >>> Vocabulary("bytes").decode(Vocabulary("bytes").encode("To be"))
@@ -57,80 +64,92 @@ class Vocabulary:
 
     @cached_property
     def size(self) -> int:
-        """Number of tokens, V: one more than the largest."""
+        """V: one more than the largest token."""
         if self.kind == BYTES:
             return 256 + (self.end_token is not None)
         return max(self._library.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def end(self) -> int | None:
-        """The token behind each document; None: there is none."""
+        """The token appended to each document; None: none is appended."""
         if self.end_token is None:
             return None
-        return 256 if self.kind == BYTES else self._library.token_to_id(self.end_token)
+        if self.kind == BYTES:
+            return 256
+        return self._library.token_to_id(self.end_token)
 
     @property
     def end_is_text(self) -> bool:
-        """Whether a text may be encoded as the end token, which decoding leaves out."""
+        """Whether some text is encoded as the end token, which decoding would then drop."""
         if self.kind == BYTES or self.end is None or self.end_token is None:
             return False
         if self.end_token in self.special and not isinstance(self._library.model, tokenizers.models.BPE):
-            return False  # of a list of words every one is found in a text, special or not
+            # WordLevel and WordPiece find every word of their list in a text, special tokens included. So the test
+            # below would reject all of their special tokens.
+            return False
         texts = {self.end_token, str(self._library.decode([self.end], skip_special_tokens=False))}
         try:
-            return any(one.ids == [self.end] for one in self._encoded([*texts]))
+            encodings = self._encode_with_library([*texts])
         except EncodingError:
             return False
+        return any(encoding.ids == [self.end] for encoding in encodings)
 
     @property
     def special(self) -> list[str]:
         """Texts of a tokenizer's special tokens, which no text is encoded as."""
-        return [str(one.content) for one in self._library.get_added_tokens_decoder().values() if one.special]
+        added = self._library.get_added_tokens_decoder().values()
+        return [str(token.content) for token in added if token.special]
 
     @cached_property
     def sha256(self) -> str:
-        """What identifies it, as hex."""
+        """Digest of the vocabulary, as hex."""
         content = [self.kind, self.end_token, json.loads(self.tokenizer) if self.tokenizer else None]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The smallest type that holds every token."""
-        kinds: tuple[type[np.unsignedinteger], ...] = (np.uint8, np.uint16, np.uint32)
-        return np.dtype(next(kind for kind in kinds if self.size - 1 <= np.iinfo(kind).max))
+        """The smallest dtype that represents every token."""
+        largest = self.size - 1
+        if largest <= np.iinfo(np.uint8).max:
+            return np.dtype(np.uint8)
+        if largest <= np.iinfo(np.uint16).max:
+            return np.dtype(np.uint16)
+        return np.dtype(np.uint32)
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
-        """Returns the tokens (n,) of a text, without one for its end."""
+        """Returns the tokens (n,) of a text, without an end token."""
         return self.encode_pieces([text])[0].astype(np.int32)
 
     def encode_pieces(self, pieces: Sequence[str]) -> list[npt.NDArray[np.unsignedinteger]]:
-        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer takes them side by side.
+        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer encodes them in parallel.
 
         Raises:
-          EncodingError: the tokenizer has no tokens for a text, and none for what is unknown.
+          EncodingError: the tokenizer has no tokens for a text and no unknown token.
         """
         if self.kind == BYTES:
-            return [np.frombuffer(one.encode(), np.uint8).astype(self.dtype, copy=False) for one in pieces]
-        return [np.array(one.ids, self.dtype) for one in self._encoded(pieces)]
+            return [np.frombuffer(text.encode(), np.uint8).astype(self.dtype, copy=False) for text in pieces]
+        return [np.array(encoding.ids, self.dtype) for encoding in self._encode_with_library(pieces)]
 
-    def _encoded(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
+    def _encode_with_library(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
             return self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
-        except Exception as error:  # the library raises bare exceptions
+        except Exception as error:  # tokenizers raises bare exceptions
             raise EncodingError(in_one_line(str(error))) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens; ends of documents are left out, half a character becomes U+FFFD."""
+        """Returns the text of tokens, without end tokens; incomplete characters become U+FFFD."""
         ids = np.asarray(list(tokens), np.int64)
-        ids = ids if self.end is None else ids[ids != self.end]
+        if self.end is not None:
+            ids = ids[ids != self.end]
         if self.kind == BYTES:
             return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")
         return str(self._library.decode(ids.tolist(), skip_special_tokens=False))
 
     def token_bytes(self) -> npt.NDArray[np.int32]:
-        """Returns how many bytes of UTF-8 each token stands for, (V,); 0 of one that stands for no text.
+        """Returns the number of UTF-8 bytes per token, (V,); 0 for a token without text.
 
-        Exact of bytes and of byte-level tokenizers; of others what the token adds in the middle of a text.
+        Exact for bytes and byte-level tokenizers. For others it is the number of bytes that the token adds inside a
+        text.
         """
         counts = np.zeros(self.size, np.int32)
         if self.kind == BYTES:
@@ -139,81 +158,104 @@ class Vocabulary:
         content = json.loads(self.tokenizer)
         added = self._library.get_added_tokens_decoder()
         stages = json.dumps([content.get(stage) for stage in ("normalizer", "pre_tokenizer", "decoder")])
-        suffix = content["model"].get("end_of_word_suffix") or (content.get("decoder") or {}).get("suffix") or ""
-        for token, number in self._library.get_vocab(with_added_tokens=True).items():
-            if number not in added:
-                counts[number] = _bytes_of(token, stages, suffix)
-            elif not added[number].special:
-                counts[number] = len(token.encode())
+        decoder = content.get("decoder") or {}
+        suffix = content["model"].get("end_of_word_suffix") or decoder.get("suffix") or ""
+        for text, token in self._library.get_vocab(with_added_tokens=True).items():
+            if token not in added:
+                counts[token] = _count_bytes(text, stages, suffix)
+            elif not added[token].special:
+                counts[token] = len(text.encode())
         return counts
 
     def tokenizer_json(self) -> str:
-        """Returns the content of a tokenizer.json: a tokenizer's own, and one that gives every text's bytes.
+        """Returns the content of a tokenizer.json; for bytes, one that encodes every text as its bytes.
 
-        It neither cuts nor pads, as `encode` does not.
+        It neither truncates nor pads, as `encode` does not.
         """
-        content = json.loads(self.tokenizer) if self.tokenizer else _of_bytes(self.end_token)
-        changes = {key: None for key in ("truncation", "padding") if content.get(key) is not None}
-        return json.dumps(content | changes) if changes or not self.tokenizer else self.tokenizer
+        content = json.loads(self.tokenizer) if self.tokenizer else _byte_tokenizer(self.end_token)
+        disabled = {key: None for key in ("truncation", "padding") if content.get(key) is not None}
+        if self.tokenizer and not disabled:
+            return self.tokenizer
+        return json.dumps(content | disabled)
 
     def to_json(self) -> dict[str, str | None]:
-        """Returns it as plain values, to be recorded."""
-        packed = base64.b64encode(zlib.compress(self.tokenizer.encode(), 9)).decode() if self.tokenizer else ""
-        return {"kind": self.kind, "end_token": self.end_token, "tokenizer": packed}
+        """Returns plain values for the record of a run; the tokenizer is compressed."""
+        compressed = ""
+        if self.tokenizer:
+            compressed = base64.b64encode(zlib.compress(self.tokenizer.encode(), 9)).decode()
+        return {"kind": self.kind, "end_token": self.end_token, "tokenizer": compressed}
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Vocabulary:
-        """Reads what `to_json` gave.
+        """Reads the result of `to_json`.
 
         Raises:
-          ValueError: it is something else.
+          ValueError: the content is something else.
         """
         kind = content.get("kind")
         end = content.get("end_token")
-        packed = content.get("tokenizer", "")
-        if kind not in (BYTES, BPE) or not isinstance(end, str | None) or not isinstance(packed, str):
-            raise ValueError("a vocabulary has kind, end_token and tokenizer")
-        if bool(packed) != (kind == BPE):
-            raise ValueError("a vocabulary of kind bpe has a tokenizer, and one of bytes has none")
+        compressed = content.get("tokenizer", "")
+        if kind not in (BYTES, BPE) or not isinstance(end, str | None) or not isinstance(compressed, str):
+            raise ValueError("a vocabulary needs kind, end_token and tokenizer")
+        if bool(compressed) != (kind == BPE):
+            raise ValueError("a vocabulary of kind bpe needs a tokenizer, and one of kind bytes has none")
+        tokenizer = ""
         try:
-            unpacked = zlib.decompressobj().decompress(base64.b64decode(packed), _MOST_BYTES) if packed else b""
-            made = cls(str(kind), end, unpacked.decode())
+            if compressed:
+                unpacked = zlib.decompressobj().decompress(base64.b64decode(compressed), _MAX_TOKENIZER_BYTES)
+                tokenizer = unpacked.decode()
         except (ValueError, zlib.error) as error:
             raise ValueError("a vocabulary's tokenizer can't be unpacked") from error
-        return made
+        return cls(str(kind), end, tokenizer)
 
     @cached_property
     def _library(self) -> tokenizers.Tokenizer:
-        found = tokenizers.Tokenizer.from_str(self.tokenizer)
-        found.no_truncation()
-        found.no_padding()
-        found.encode_special_tokens = True  # what looks like one in a text is text
-        return found
+        tokenizer = tokenizers.Tokenizer.from_str(self.tokenizer)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        # The text of a special token in a document is text, not the special token.
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
 
-def _of_bytes(end_token: str | None) -> dict[str, object]:
-    """Returns a byte pair encoding without a pair: token i is byte i, and 256 the end of a document."""
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
-    ends = [] if end_token is None else [{"id": 256, "content": end_token} | flags]
-    model = {"type": "BPE", "vocab": {sign: byte for byte, sign in enumerate(_signs())}, "merges": []}
-    return {"version": "1.0", "added_tokens": ends, "pre_tokenizer": level, "decoder": level, "model": model}
+def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
+    """Returns a tokenizer.json with a BPE without merges: token i is byte i, and 256 is the end token."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    added_tokens: list[dict[str, object]] = []
+    if end_token is not None:
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added_tokens.append({"id": 256, "content": end_token} | flags | {"special": True})
+    characters = _byte_characters()
+    model = {"type": "BPE", "vocab": {character: byte for byte, character in enumerate(characters)}, "merges": []}
+    return {
+        "version": "1.0",
+        "added_tokens": added_tokens,
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": model,
+    }
 
 
-def _signs() -> list[str]:
-    """Returns the character that byte-level tokenizers write for each byte: the byte's own where that is printed."""
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printed else next(others)) for byte in range(256)]
+def _byte_characters() -> list[str]:
+    """Returns the character that byte-level tokenizers write for each byte: the byte itself if it is printable."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(substitutes)) for byte in range(256)]
 
 
-def _bytes_of(token: str, stages: str, suffix: str) -> int:
+def _count_bytes(token: str, stages: str, suffix: str) -> int:
+    """Returns the UTF-8 bytes of a token, by the conventions of the tokenizer's stages."""
     if suffix and token.endswith(suffix):
-        return _bytes_of(token.removesuffix(suffix), stages, "") + 1  # the blank behind a word
-    if "ByteLevel" in stages:  # each byte is a character of its own
+        # The suffix ends a word and decodes to one space.
+        return _count_bytes(token.removesuffix(suffix), stages, "") + 1
+    if "ByteLevel" in stages:
+        # Each byte is written as one character, see `_byte_characters`.
         return len(token)
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        # SentencePiece's byte fallback, such as <0x0A>.
         return 1
     if "WordPiece" in stages:
-        return len(token.removeprefix(_WORD_PIECE).encode()) + (not token.startswith(_WORD_PIECE))
-    return len(token.replace(_SPACE, " ").encode())
+        is_word_start = not token.startswith(_WORDPIECE_PREFIX)
+        # The decoder writes one space before a token that starts a word.
+        return len(token.removeprefix(_WORDPIECE_PREFIX).encode()) + is_word_start
+    return len(token.replace(_SENTENCEPIECE_SPACE, " ").encode())

@@ -1,7 +1,7 @@
-"""Who makes the examples of a batch: threads, Grain's worker processes, or nobody where arrays lie in memory.
+"""Workers that make the examples of a batch: threads or Grain's processes; none for arrays in memory.
 
-The order of examples is the caller's: workers are handed rows, and what they make stands where its row stood. So how
-many there are, and of which kind, changes no bit.
+The caller decides the order of the examples: a worker gets rows and writes each example to its row's position. So the
+number and kind of workers change no bit.
 """
 
 from __future__ import annotations
@@ -18,40 +18,44 @@ from typing import Protocol, Self
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.augment import Augmented, make, sources
-from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty
+from runner.data.augment import Augmented, sources, write_examples
+from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty_arrays
 from runner.errors import DataError, invalid
 from runner.host import cores
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 16  # examples that a worker makes at a time: few enough to share a batch out, enough to hide the handing
-_SLOW_S = 0.005  # of Python code an example: what takes less is made faster than processes start and hand over
-_TRIED = 3  # examples that are timed
+# Examples per task of a worker. Fewer cost more for handing tasks over; more would share a batch unevenly.
+_CHUNK = 16
+# Seconds of Python code per example from which worker processes pay off. Cheaper examples are made faster by threads
+# than processes start and return them. docs/pipeline.md promises this limit.
+_SLOW_S = 0.005
+# Examples that are timed for that decision.
+_TIMED_EXAMPLES = 3
 
 
-# What makes a few examples, in this process or in another one, as `runner.data.augment.make` does.
-Chunks = Callable[[Augmented, int, Rows, Mapping[str, Array]], None]
+# Writes some examples into arrays, in this process or in another one; see `runner.data.augment.write_examples`.
+WriteExamples = Callable[[Augmented, int, Rows, Mapping[str, Array]], None]
 
 
 class Processes(Protocol):
-    """Worker processes, as `runner.data.processes` starts them."""
+    """Worker processes; `runner.data.processes` implements them."""
 
-    def __call__(self, source: Augmented, epoch: int, rows: Rows, made: Mapping[str, Array], /) -> None:
-        """See `Chunks`."""
+    def __call__(self, source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array], /) -> None:
+        """See `WriteExamples`."""
         ...
 
-    def can_take(self, source: Augmented) -> str:
-        """Returns why a source can't be handed to another process; empty where it can."""
+    def why_not_picklable(self, source: Augmented) -> str:
+        """Returns why a source can't be sent to another process; empty if it can."""
         ...
 
     def close(self) -> None:
-        """Ends them."""
+        """Ends the processes."""
         ...
 
 
 class Reading:
-    """Examples that are being made.
+    """A read in progress.
 
     Example:
       >>> Reading({"x": np.ones(2)}, []).result()
@@ -63,10 +67,10 @@ class Reading:
         self._pending = pending
 
     def result(self) -> dict[str, Array]:
-        """Waits for them.
+        """Waits for the examples and returns their arrays.
 
         Raises:
-          DataError: one can't be made, or its worker died; names the file.
+          DataError: an example can't be made, or its worker died; the message names the file.
         """
         try:
             for future in self._pending:
@@ -79,18 +83,23 @@ class Reading:
 
 
 class Reader:
-    """Reads one source. Its arrays are as `specs` say, behind augmentation.
+    """Reads one source, after augmentation.
 
     Attributes:
-      source: what is read.
-      in_background: whether workers do it, so that it is of use to begin ahead.
+      source: the source.
+      in_background: whether workers make the examples, so that starting a read early helps.
     """
 
-    def __init__(self, source: DataSource, submit: Callable[[Callable[[], None]], Future[None]], make: Chunks | None):
+    def __init__(
+        self,
+        source: DataSource,
+        submit: Callable[[Callable[[], None]], Future[None]],
+        write: WriteExamples | None,
+    ) -> None:
         self.source = source
-        self.in_background = make is not None
+        self.in_background = write is not None
         self._submit = submit
-        self._make = make
+        self._write = write
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
@@ -102,34 +111,39 @@ class Reader:
         return self.begin(epoch, rows).result()
 
     def begin(self, epoch: int, rows: Rows) -> Reading:
-        """Begins to read examples.
+        """Starts to read examples.
 
         Args:
-          epoch: whose draws of augmentation are taken.
+          epoch: selects the random augmentation.
           rows: int64 of any shape S, rows of the source.
 
         Returns:
-          What gives the arrays, each (*S, *shape).
+          The read in progress, whose arrays are (*S, *shape).
         """
-        flat = rows.ravel()
-        if self._make is None:
-            arrays = self.source.read(flat)
-            return Reading({name: array.reshape(*rows.shape, *array.shape[1:]) for name, array in arrays.items()}, [])
-        whole = empty(self.specs, len(flat))
-        pending = [self._submit(self._chunk(epoch, flat, whole, at)) for at in range(0, len(flat), _CHUNK)]
-        return Reading({name: array.reshape(*rows.shape, *array.shape[1:]) for name, array in whole.items()}, pending)
+        flat_rows = rows.ravel()
+        pending: list[Future[None]] = []
+        if self._write is None:
+            flat = self.source.read(flat_rows)
+        else:
+            flat = empty_arrays(self.specs, len(flat_rows))
+            for start in range(0, len(flat_rows), _CHUNK):
+                pending.append(self._submit(self._chunk(epoch, flat_rows, flat, start)))
+        # Reshaping gives views, so the workers' writes to `flat` appear in `arrays`.
+        arrays = {name: array.reshape(*rows.shape, *array.shape[1:]) for name, array in flat.items()}
+        return Reading(arrays, pending)
 
-    def _chunk(self, epoch: int, rows: Rows, whole: Mapping[str, Array], at: int) -> Callable[[], None]:
-        place = slice(at, at + _CHUNK)
-        make = self._make
+    def _chunk(self, epoch: int, rows: Rows, arrays: Mapping[str, Array], start: int) -> Callable[[], None]:
+        """Returns the task that makes one chunk of examples."""
+        chunk = slice(start, start + _CHUNK)
+        write = self._write
         source = self.source
-        assert make is not None
+        assert write is not None
         assert isinstance(source, Augmented)
-        return lambda: make(source, epoch, rows[place], {name: array[place] for name, array in whole.items()})
+        return lambda: write(source, epoch, rows[chunk], {name: array[chunk] for name, array in arrays.items()})
 
 
 class Workers:
-    """The threads and processes of a run, started when they are first needed; its block ends them."""
+    """The threads and processes of a run, started on first use and ended with the `with` block."""
 
     def __init__(self, config: DatasetConfig, seed: int) -> None:
         self._config = config
@@ -147,11 +161,12 @@ class Workers:
         self.close()
 
     def close(self) -> None:
-        """Ends them; what is being made is given up."""
+        """Ends the workers; examples in progress are abandoned."""
         threads = self._threads
         self._threads = None
         processes = self._processes
         self._processes = None
+        # A thread may wait for a process. So no new tasks start, then the processes end, and only then do the threads.
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
         if processes is not None:
@@ -160,46 +175,54 @@ class Workers:
             threads.shutdown(wait=True)
 
     def reader(self, source: DataSource) -> Reader:
-        """Returns what reads a source.
+        """Returns the reader of a source.
 
         Raises:
-          ConfigError: worker processes were asked for, and the source can't be handed to them.
+          ConfigError: worker processes are required, and the source can't be sent to them.
         """
         if not one_at_a_time(source):
             return Reader(source, self._submit, None)
-        examples = source if isinstance(source, Augmented) else Augmented(source, (), self._seed, False, source.specs)
-        return Reader(examples, self._submit, self._maker(examples))
+        if not isinstance(source, Augmented):
+            source = Augmented(source, (), self._seed, False, source.specs)
+        return Reader(source, self._submit, self._writer(source))
 
-    def _maker(self, source: Augmented) -> Chunks:
+    def _writer(self, source: Augmented) -> WriteExamples:
+        """Returns the function that makes a source's examples: in this thread, or in a worker process."""
         kind = self._config.worker_kind
-        if kind == "thread" or not self._count or (kind == "auto" and not _wants_process(source)):
-            return make
+        is_threaded = kind == "thread" or not self._count
+        if is_threaded or (kind == "auto" and not _needs_processes(source)):
+            return write_examples
         if self._processes is None:
-            started: Processes = importlib.import_module("runner.data.processes").Processes(self._count, self._seed)
-            self._processes = started
-        why = self._processes.can_take(source)
-        if not why:
+            # Imported by name, because it imports Grain, an optional extra that threads do not need.
+            module = importlib.import_module("runner.data.processes")
+            processes: Processes = module.Processes(self._count, self._seed)
+            self._processes = processes
+        reason = self._processes.why_not_picklable(source)
+        if not reason:
             return self._processes
         if kind == "process":
-            fix = "define it in a module, or set dataset.worker_kind=thread"
             raise invalid(
-                "dataset.worker_kind", kind, problem=f"the dataset can't be sent to a process ({why})", fix=fix
+                "dataset.worker_kind",
+                kind,
+                problem=f"the dataset can't be sent to a process ({reason})",
+                fix="define it in a module, or set dataset.worker_kind=thread",
             )
-        logger.warning("examples are made by threads: the dataset can't be sent to a process (%s)", why)
-        return make
+        logger.warning("using threads as data workers: the dataset can't be sent to a process (%s)", reason)
+        return write_examples
 
-    def _submit(self, job: Callable[[], None]) -> Future[None]:
+    def _submit(self, task: Callable[[], None]) -> Future[None]:
         if not self._count:
+            # Without workers the task runs here, in the thread that prefetches.
             done: Future[None] = Future()
             try:
-                job()
+                task()
                 done.set_result(None)
             except DataError as error:
                 done.set_exception(error)
             return done
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="examples")
-        return self._threads.submit(job)
+        return self._threads.submit(task)
 
 
 def opened(config: DatasetConfig, seed: int) -> Workers:
@@ -208,16 +231,17 @@ def opened(config: DatasetConfig, seed: int) -> Workers:
 
 
 def one_at_a_time(source: DataSource) -> bool:
-    """Tells whether a source's examples are made one by one, so that workers can share them."""
+    """Returns whether a source makes one example at a time, so that workers can share the work."""
     return isinstance(source, Augmented) or any(isinstance(part, ExampleSource) for part in sources(source))
 
 
-def _wants_process(source: Augmented) -> bool:
-    """Tells whether processes pay: Python code that holds the interpreter's lock, and is not done in no time."""
+def _needs_processes(source: Augmented) -> bool:
+    """Returns whether processes pay off: for Python code that keeps the GIL and is slow."""
     if not source.holds_gil or importlib.util.find_spec("grain") is None:
         return False
-    # what waits for a disk lets go of the lock
-    tried = min(_TRIED, source.size)
-    began = time.thread_time()
-    make(source, 0, np.arange(tried), empty(source.specs, tried))
-    return (time.thread_time() - began) / max(tried, 1) > _SLOW_S
+    count = min(_TIMED_EXAMPLES, source.size)
+    # CPU time of this thread: code that waits for a disk or a network releases the GIL, so threads suffice for it.
+    start = time.thread_time()
+    write_examples(source, 0, np.arange(count), empty_arrays(source.specs, count))
+    seconds = time.thread_time() - start
+    return seconds / max(count, 1) > _SLOW_S

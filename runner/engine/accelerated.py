@@ -1,4 +1,7 @@
-"""What an engine's installed libraries lack to compute on accelerators. Imports none of them."""
+"""What an engine's installed libraries lack to compute on accelerators.
+
+Imports none of the libraries.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from runner.engine.registry import ENGINES
 from runner.host.accelerators import GPU
 from runner.host.versions import installed
 
+# JAX computes on GPUs if the plugin of one of these CUDA versions is installed.
 _CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+_TPU_LIBRARY = "libtpu"
 INSTALLS = {
     ("jax", "gpu"): "pip install -e '.[cuda]'",
     ("jax", "tpu"): "pip install -e '.[tpu]'",
@@ -26,11 +31,11 @@ INSTALLS = {
 
 @dataclass(frozen=True)
 class Lack:
-    """What is missing.
+    """A missing part of an installation.
 
     Attributes:
       what: in words.
-      fix: the command that installs it, or another setting.
+      fix: command that installs it, or another setting.
     """
 
     what: str
@@ -38,7 +43,9 @@ class Lack:
 
 
 def lack(engine: str, kind: str) -> Lack | None:
-    """Returns what an engine lacks for accelerators that are there; None: nothing that can be seen from here.
+    """Returns what an engine lacks to use this machine's accelerators.
+
+    None if nothing is known to be missing.
 
     Args:
       engine: one of `ENGINES`.
@@ -46,44 +53,65 @@ def lack(engine: str, kind: str) -> Lack | None:
     """
     library = ENGINES[engine].libraries[0]
     if library == "jax":
-        modules, called = (_CUDA_PLUGINS, "CUDA") if kind == GPU else (("libtpu",), "libtpu")
-        if any(importlib.util.find_spec(module) is not None for module in modules):
-            return None
-        return Lack(f"the installed JAX has no {called}", INSTALLS["jax", kind])
+        return _jax_lack(kind)
+    if library == "tensorflow":
+        return _tensorflow_lack(engine, kind)
+    return None
+
+
+def _jax_lack(kind: str) -> Lack | None:
+    modules = _CUDA_PLUGINS if kind == GPU else (_TPU_LIBRARY,)
+    if any(importlib.util.find_spec(module) is not None for module in modules):
+        return None
+    name = "CUDA" if kind == GPU else _TPU_LIBRARY
+    return Lack(f"the installed JAX has no {name}", INSTALLS["jax", kind])
+
+
+def _tensorflow_lack(engine: str, kind: str) -> Lack | None:
     if kind != GPU:
         return Lack(f"engine={engine} does not compute on TPUs", "set engine=jax")
     build = _tensorflow_build()
     if build and not build.get("is_cuda_build"):
         return Lack("the installed TensorFlow is built without CUDA", "use PyPI's for Linux on x86-64, or engine=jax")
-    if _has_wheels() or _loads(build):
+    if _has_cuda_wheels() or _loads_system_cuda(build):
         return None
     return Lack("TensorFlow finds no CUDA libraries", INSTALLS["tensorflow", kind])
 
 
 def _tensorflow_build() -> Mapping[str, object]:
-    """Returns what TensorFlow's own file says of its build; empty where it can't be read."""
-    found = importlib.util.find_spec("tensorflow")
-    if found is not None and found.origin:
-        with suppress(OSError, ValueError, SyntaxError):
-            text = (Path(found.origin).parent / "python/platform/build_info.py").read_text()
-            pairs = re.search(r"build_info = collections\.OrderedDict\((\[.*\])\)", text)
-            return dict(ast.literal_eval(pairs[1])) if pairs else {}
+    """Returns TensorFlow's build settings, read from its `build_info.py`.
+
+    Empty if that can't be read.
+    """
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or not spec.origin:
+        return {}
+    with suppress(OSError, ValueError, SyntaxError):
+        text = (Path(spec.origin).parent / "python/platform/build_info.py").read_text()
+        match = re.search(r"build_info = collections\.OrderedDict\((\[.*\])\)", text)
+        return dict(ast.literal_eval(match[1])) if match else {}
     return {}
 
 
-def _has_wheels() -> bool:
-    """Tells whether all is installed that `tensorflow[and-cuda]` asks for."""
+def _has_cuda_wheels() -> bool:
+    """Returns whether all requirements of `tensorflow[and-cuda]` are installed."""
     try:
-        asked = importlib.metadata.requires("tensorflow") or []
+        requirements = importlib.metadata.requires("tensorflow") or []
     except importlib.metadata.PackageNotFoundError:
         return False
-    names = [one[0] for line in asked if "and-cuda" in line and (one := re.match(r"[\w.-]+", line))]
+    names = []
+    for requirement in requirements:
+        name = re.match(r"[\w.-]+", requirement)
+        if "and-cuda" in requirement and name is not None:
+            names.append(name[0])
     return bool(names) and len(installed(names)) == len(names)
 
 
-def _loads(build: Mapping[str, object]) -> bool:
-    """Tells whether the system's loader finds CUDA and cuDNN, as TensorFlow will ask it to."""
-    cuda, cudnn = (str(build.get(key, "")).partition(".")[0] for key in ("cuda_version", "cudnn_version"))
+def _loads_system_cuda(build: Mapping[str, object]) -> bool:
+    """Returns whether the system's loader finds CUDA and cuDNN under the names that TensorFlow loads."""
+    # Libraries are loaded by their major version.
+    cuda = str(build.get("cuda_version", "")).partition(".")[0]
+    cudnn = str(build.get("cudnn_version", "")).partition(".")[0]
     try:
         for name in (f"libcudart.so.{cuda}", f"libcublas.so.{cuda}", f"libcudnn.so.{cudnn}"):
             ctypes.CDLL(name)

@@ -1,4 +1,7 @@
-"""What the loop knows of an engine. Imports neither TensorFlow nor JAX."""
+"""The protocol between the training loop and an engine.
+
+Imports neither TensorFlow nor JAX.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ T = TypeVar("T")
 
 
 def as_called(inputs: dict[str, T]) -> T | dict[str, T]:
-    """Returns what a model is called with, of its inputs by name: the only one, or all."""
+    """Returns a model's argument: its only input, or all of them by name."""
     return inputs if len(inputs) > 1 else next(iter(inputs.values()))
 
 
@@ -25,10 +28,10 @@ class HostBatches:
     """Up to K batches of one device call, on the host.
 
     Attributes:
-      arrays: by name, each (K, B, ...): those of the dataset, or `row` alone where the engine keeps the split on its
-        devices; and `weight`, float32 (K, B). Padding has the arrays of some example.
-      weights: float32 (K, B), `Task.weights` of them: what each example counts for in a mean over its batch.
-      steps: how many of the K are real; the rest is padding that is not computed.
+      arrays: by name, each (K, B, ...): those of the dataset, or `row` alone if the engine keeps the split on its
+        devices; and `weight`, float32 (K, B). Padding repeats the arrays of some example.
+      weights: float32 (K, B), `Task.weights` of the batches: the weight of each example in a mean over its batch.
+      steps: number of real batches; the others of the K are padding, which is not computed.
     """
 
     arrays: Mapping[str, Array]
@@ -38,7 +41,7 @@ class HostBatches:
 
 @dataclass(frozen=True)
 class PlacedBatches:
-    """The same on the devices, with what the host needs to read the results."""
+    """The same batches on the devices, with what the host needs to read the results."""
 
     arrays: Mapping[str, Any]
     weights: Array
@@ -47,11 +50,11 @@ class PlacedBatches:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """Sums over each step's global batch, read back.
+    """Sums over each step's global batch, on the host.
 
     Attributes:
-      sums: float64 (steps,) by name: `loss`, regularization losses times the weight added, and the task's.
-      weight: float64 (steps,), what each sum is of: sums / weight are the steps' means.
+      sums: float64 (steps,) by name: `loss`, which includes regularization losses times the weight, and the task's.
+      weight: float64 (steps,), total weight of each batch: sums / weight are the steps' means.
     """
 
     sums: Mapping[str, Array]
@@ -59,7 +62,7 @@ class StepMetrics:
 
 
 class Pending(Protocol):
-    """Metrics of a device call that may still be on the devices."""
+    """Metrics of a device call that may not have ended."""
 
     def read(self) -> StepMetrics:
         """Waits for the call and returns its metrics."""
@@ -68,11 +71,11 @@ class Pending(Protocol):
 
 @dataclass(frozen=True)
 class Shard:
-    """A piece of a variable as one device holds it.
+    """One device's piece of a variable.
 
     Attributes:
-      start: where it begins in each dim of the whole.
-      array: the piece: a host array, or one on a device, which NumPy brings to the host when it is asked for.
+      start: index of its first entry in each dim of the whole variable.
+      array: the piece: a host array, or a device array, which NumPy copies to the host on demand.
       whole: shape of the whole variable.
     """
 
@@ -82,33 +85,40 @@ class Shard:
 
 
 def part_of(state: Mapping[str, Array], path: str, index: tuple[slice, ...]) -> Array:
-    """Returns a part of a whole array; of a state that is read in parts, as a checkpoint, no more is read.
+    """Returns a part of a whole array.
+
+    A state with a method `part`, such as a checkpoint, reads no more than that.
 
     Args:
-      state: path -> whole array; one that is read in parts has `part(path, index)`.
+      state: path -> whole array.
       path: of the array.
-      index: a slice a dim.
+      index: one slice per dim.
     """
     read = getattr(state, "part", None)
-    found: Array = read(path, index) if read else state[path][index]
-    return found
+    if read is None:
+        return state[path][index]
+    part: Array = read(path, index)
+    return part
 
 
 def shape_of(state: Mapping[str, Array], path: str) -> tuple[int, ...]:
-    """Returns the shape of a whole array; of a state that is read in parts, without reading any."""
+    """Returns the shape of a whole array.
+
+    A state with a method `shape` reads no array for it.
+    """
     read = getattr(state, "shape", None)
-    return tuple(read(path) if read else state[path].shape)
+    return tuple(state[path].shape if read is None else read(path))
 
 
 @dataclass(frozen=True)
 class VariableInfo:
-    """One variable as it lies on the devices.
+    """One variable's shape and sharding.
 
     Attributes:
-      shape: the whole variable's.
-      dtype: as `float32`.
-      spec: one entry a dim, an axis name or None.
-      bytes_per_device: what each device holds of it.
+      shape: of the whole variable.
+      dtype: such as `float32`.
+      spec: one entry per dim, an axis name or None.
+      bytes_per_device: size of one device's shard.
     """
 
     shape: tuple[int, ...]
@@ -117,15 +127,16 @@ class VariableInfo:
     bytes_per_device: int
 
 
-INPUTS = "(inputs)"  # stands for the layer that gives the model its inputs; `(inputs)/<name>` where there are several
+# The "layer" that provides a model's inputs; `(inputs)/<name>` if there are several.
+INPUTS = "(inputs)"
 
 
 @dataclass(frozen=True)
 class LayerInput:
-    """What one layer takes.
+    """One input of a layer.
 
     Attributes:
-      layer: canonical path of the layer that gives it; `INPUTS`; empty where the engine does not tell.
+      layer: canonical path of the layer that provides it; `INPUTS`; empty if the engine does not know it.
       shape: of the whole input for one global batch.
     """
 
@@ -135,14 +146,14 @@ class LayerInput:
 
 @dataclass(frozen=True)
 class LayerOutput:
-    """What one layer gives, for the plan's activations and operations.
+    """One output of a layer, for the plan's activations and operations.
 
     Attributes:
       layer: canonical path of the layer, the part of its variables' paths before the last `/`.
-      kind: the layer's class, as `Dense`.
+      kind: the layer's class, such as `Dense`.
       shape: of the whole output for one global batch.
-      dtype: as `float32`.
-      inputs: of which the layer makes it.
+      dtype: such as `float32`.
+      inputs: of the layer's call.
     """
 
     layer: str
@@ -160,8 +171,8 @@ class Collective:
       kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast` or `permute` (each device to one).
       axis: mesh axis, or several joined by `+`, over whose devices it runs.
       phase: `forward`, `backward` or `update`.
-      origin: canonical path of the variable, or of the layer, that it serves; empty where the program does not tell.
-      count: how many a device takes part in.
+      origin: canonical path of the variable, or of the layer, that it serves; empty if the program does not tell.
+      count: number of collectives that one device takes part in.
       bytes: of all of them, what one device puts in (all_reduce, reduce_scatter, all_to_all,
         permute) or gets out (all_gather).
     """
@@ -176,15 +187,15 @@ class Collective:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """What a step's program takes of one device, as its compiler counts it.
+    """Memory and operations of a step's program on one device, as its compiler counts them.
 
     Attributes:
-      argument_bytes: of the state, and of the batches of a call.
-      output_bytes: of the new state, and of the metrics.
-      reused_bytes: of the outputs that take the place of arguments.
-      temporary_bytes: of what it holds in between.
+      argument_bytes: the state, and the batches of a call.
+      output_bytes: the new state, and the metrics.
+      reused_bytes: outputs that are written over arguments (donated buffers).
+      temporary_bytes: intermediate values.
       flops: floating-point operations of one step.
-      accessed_bytes: that one step reads and writes.
+      accessed_bytes: memory traffic of one step, read and written.
     """
 
     argument_bytes: int
@@ -195,21 +206,41 @@ class ProgramCost:
     accessed_bytes: float
 
 
+@dataclass(frozen=True)
+class PlainModel:
+    """A run's model on one device, without a mesh.
+
+    Attributes:
+      model: called with what `Task.inputs` returns and `training`: a tf_keras model, a tf.Module or a Keras 3 model.
+      keras: the same network as a Keras model, for a file in Keras's own format; None if there is none.
+      package: `tf_keras` or `keras`, the package of `keras`.
+      why: in words, why `keras` is None.
+    """
+
+    model: Any
+    keras: Any
+    package: str
+    why: str = ""
+
+
 class Engine(Protocol):
     """Owns devices and state; computes steps.
 
     Attributes:
-      placements: of every variable, by canonical path; made by `build`.
+      placements: of every variable, by canonical path; set by `build`.
     """
 
     placements: Mapping[str, Placement]
 
     def build(self) -> None:
-        """Makes the devices, the model and the optimizer's slots, and checks the mesh's arithmetic."""
+        """Creates the devices, the model and the optimizer's slots, and checks the mesh's arithmetic."""
         ...
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Puts batches on the devices, split as the layout says. May run on another thread than the steps."""
+        """Puts batches on the devices, sharded as the layout says.
+
+        May run on another thread than the steps.
+        """
         ...
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
@@ -217,13 +248,13 @@ class Engine(Protocol):
 
         Args:
           batches: placed batches.
-          first_step: steps done before, for bias corrections and schedules.
-          rate_factor: what the schedule's learning rate is multiplied by.
+          first_step: number of earlier steps, for bias corrections and schedules.
+          rate_factor: factor on the schedule's learning rate.
         """
         ...
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Traces what runs in the context into a folder, for TensorBoard and Perfetto."""
+        """Returns a context whose operations are traced into a folder, for TensorBoard and Perfetto."""
         ...
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
@@ -231,25 +262,25 @@ class Engine(Protocol):
 
         Args:
           batches: at least one batch.
-          step: steps done before, which dropout masks depend on.
+          step: number of earlier steps, which dropout masks depend on.
         """
         ...
 
     def compile(self, batches: PlacedBatches) -> None:
-        """Makes the step's program for batches of these shapes, without running a step."""
+        """Compiles the step for batches of these shapes, without running it."""
         ...
 
     @property
     def trainable(self) -> Sequence[str]:
-        """Returns the canonical paths of the variables that are trained."""
+        """Returns the canonical paths of the trainable variables."""
         ...
 
     def collectives(self) -> list[Collective]:
-        """Returns what the compiled step communicates, counted in its program."""
+        """Returns the collectives in the compiled step's program."""
         ...
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one batch, or for one of the parts that it is computed in."""
+        """Returns every layer's output for one microbatch: a batch, or its part with gradient accumulation."""
         ...
 
     def used_whole(self) -> Collection[str]:
@@ -257,11 +288,11 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates over every example of weight 1, with the averages of the weights where the run keeps them."""
+        """Evaluates over every example of weight 1, with the EMA weights if the run keeps them."""
         ...
 
     def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns what the task gives for a batch that ends in padding, if its functions see that and if they don't.
+        """Returns the task's results for a batch that ends in padding: with the padding, and with it removed.
 
         Args:
           batch: K = 1, of a task that has `reads_batch`.
@@ -272,35 +303,44 @@ class Engine(Protocol):
         ...
 
     def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path to variable; slots are `optimizer/<slot>/<path>`, averages `ema/<path>`."""
+        """Returns canonical path -> variable.
+
+        Slots are `optimizer/<slot>/<path>`, averages `ema/<path>`.
+        """
         ...
 
     def state(self) -> dict[str, Array]:
-        """Returns whole host arrays by canonical path: variables and slots. All processes must ask for them."""
+        """Returns whole host arrays by canonical path: variables and slots.
+
+        A collective call of all processes.
+        """
         ...
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns variables and slots by canonical path, each in its different pieces; good until the next step.
+        """Returns the distinct shards of variables and slots by canonical path, valid until the next step.
 
-        Of several processes each has its own; together they are every piece once.
+        With several processes each returns its own; together they return every shard once.
         """
         ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots from whole arrays, see `part_of`; every path of `state()` must be there."""
+        """Sets variables and slots from whole arrays, see `part_of`.
+
+        Must have exactly the paths of `state()`.
+        """
         ...
 
     def plain_model(self) -> Any:
-        """Returns a single-device model of the same framework with the present weights, or their averages."""
+        """Returns a single-device model of the same framework with the current weights, or their EMA."""
         ...
 
 
 @runtime_checkable
 class CountsCost(Protocol):
-    """An engine whose compiler tells what the step's program takes."""
+    """An engine whose compiler counts the memory and operations of the step's program."""
 
     def program_cost(self) -> ProgramCost | None:
-        """Returns the compiled program's cost; None where the compiler does not count it."""
+        """Returns the compiled program's cost; None if the compiler does not count it."""
         ...
 
 
@@ -309,16 +349,16 @@ class SavesLight(Protocol):
     """An engine whose Keras would import another framework to save a model."""
 
     def saving(self) -> AbstractContextManager[None]:
-        """Returns a context in which saving a model imports no framework that is not imported already."""
+        """Returns a context in which saving a model imports no further framework."""
         ...
 
 
 @runtime_checkable
 class Writes(Protocol):
-    """An engine whose models can write text."""
+    """An engine whose models can generate text."""
 
     def next_logits(self, batch: HostBatches) -> Array:
-        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights that an evaluation takes."""
+        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights of an evaluation."""
         ...
 
 
@@ -327,31 +367,37 @@ class CachesSplit(Protocol):
     """An engine that can keep a split's arrays on its devices.
 
     Attributes:
-      caches: whether it keeps one; batches then say by `row` where in it their examples are.
+      caches: whether it keeps one; a batch then has `row`, the indices of its examples in the split.
     """
 
     caches: bool
 
     def cache_on_device(self, source: DataSource) -> None:
-        """Keeps a split, where the config and its size allow it and it lies in memory; before a step is compiled."""
+        """Keeps a split that is in memory, if config and size allow it.
+
+        Must be called before a step is compiled.
+        """
         ...
 
 
 @runtime_checkable
 class ShowsPieces(Protocol):
-    """An engine that tells how a batch lies on its devices, for the picture of it."""
+    """An engine that knows each device's piece of a batch, for the picture of it."""
 
     def input_pieces(self) -> Mapping[str, Mapping[int, tuple[tuple[int, int], ...]]]:
-        """Returns, for each input, device number -> (start, stop) in each dim of what the device holds of a batch."""
+        """Returns input name -> device number -> (start, stop) of the device's piece of a batch in each dim."""
         ...
 
 
 def cache_on_device(engine: Engine, source: DataSource) -> None:
-    """Lets an engine keep a split on its devices, if it can; comes before its step is compiled."""
+    """Lets an engine keep a split on its devices, if it can.
+
+    Must be called before its step is compiled.
+    """
     if isinstance(engine, CachesSplit):
         engine.cache_on_device(source)
 
 
 def caches_split(engine: Engine) -> bool:
-    """Returns whether an engine keeps its split, so that batches need only say where in it they are."""
+    """Returns whether an engine keeps its split, so that batches need only hold the rows' indices."""
     return isinstance(engine, CachesSplit) and engine.caches

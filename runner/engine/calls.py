@@ -1,6 +1,6 @@
-"""What a device call takes and gives back, for every engine: batches cut into micro-batches, metrics put together.
+"""Inputs and outputs of a device call, for every engine: microbatches in, metrics of single examples out.
 
-Shapes: K steps a call, M micro-batches a step, B global batch.
+Shapes: K steps per call, M microbatches per step, B global batch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ T = TypeVar("T")  # an array on an engine's devices
 def cut(batches: HostBatches, microbatches: int) -> dict[str, Array]:
     """Returns every array of a call as (K M, B / M, ...), in the examples' order.
 
-    A micro-batch is a run of neighbors: which examples it holds does not depend on the mesh.
+    A microbatch holds neighboring examples, so its content does not depend on the mesh.
 
     Args:
       batches: arrays (K, B, ...).
       microbatches: M.
     """
-    return {
-        name: array.reshape(len(array) * microbatches, array.shape[1] // microbatches, *array.shape[2:])
-        for name, array in batches.arrays.items()
-    }
+    arrays = {}
+    for name, array in batches.arrays.items():
+        steps, batch_size = array.shape[:2]
+        arrays[name] = array.reshape(steps * microbatches, batch_size // microbatches, *array.shape[2:])
+    return arrays
 
 
 def first(batches: HostBatches) -> HostBatches:
@@ -39,7 +40,7 @@ def first(batches: HostBatches) -> HostBatches:
 
 
 def example_counts(weights: Array, microbatches: int) -> Array:
-    """Returns float32 (K M,), what the examples of each micro-batch's whole step count for.
+    """Returns float32 (K M,), for each microbatch the total weight of its whole step.
 
     Args:
       weights: (K, B), `Task.weights` of the batches.
@@ -49,23 +50,28 @@ def example_counts(weights: Array, microbatches: int) -> Array:
 
 
 def _divisors(weights: Array) -> Array:
-    """Returns the sums of weights (K, B) by which steps divide; 1 for steps of padding alone."""
+    """Returns the sums of weights (K, B) by which steps divide.
+
+    A step of padding alone has 1: it is not computed, but 0 / 0 would fill its row with NaN.
+    """
     sums = weights.sum(axis=1)
     return np.where(sums > 0, sums, 1.0)
 
 
 @dataclass(frozen=True)
 class PendingCall(Generic[T]):
-    """Numbers of single examples, still on the devices: no collective is spent on metrics.
+    """Metrics of single examples, still on the devices.
+
+    They are summed on the host: it saves the collectives.
 
     Attributes:
-      sums: `loss`, without regularization, and the task's metrics by name: (K M, B / M), or a list with one entry a
-        micro-batch.
+      sums: `loss`, without regularization, and the task's metrics by name: (K M, B / M), or a list with one entry per
+        microbatch.
       regularization: (K M,), or a list.
       weights: (K, B), on the host.
-      steps: how many of the K are real.
+      steps: number of real steps among the K.
       microbatches: M.
-      to_host: gives the whole host array of what is on the devices.
+      to_host: returns the whole host array of a device array.
     """
 
     sums: Mapping[str, T | Sequence[T]]
@@ -78,20 +84,20 @@ class PendingCall(Generic[T]):
     def read(self) -> StepMetrics:
         """Waits for the call and returns its metrics."""
         weights = self.weights[: self.steps].astype(np.float64)
-        weight = _divisors(weights)
-        sums = {
-            # Chosen, not multiplied: what padding gives may be no number.
-            name: np.where(weights > 0, self._rows(each).reshape(weights.shape), 0.0).sum(axis=1)
-            for name, each in self.sums.items()
-        }
+        total_weight = _divisors(weights)
+        sums = {}
+        for name, values in self.sums.items():
+            per_example = self._rows(values).reshape(weights.shape)
+            # Selected by `where`: padding may give NaN, which a product with weight 0 would keep.
+            sums[name] = np.where(weights > 0, per_example, 0.0).sum(axis=1)
         regularization = self._rows(self.regularization).reshape(self.steps, self.microbatches).mean(axis=1)
-        sums[LOSS] = sums[LOSS] + regularization * weight
-        return StepMetrics(sums, weight)
+        sums[LOSS] = sums[LOSS] + regularization * total_weight
+        return StepMetrics(sums, total_weight)
 
     def _rows(self, value: T | Sequence[T]) -> Array:
-        """Returns float64 of the micro-batches that are real, one entry of the first dim each."""
+        """Returns float64 (real microbatches, ...)."""
         if isinstance(value, Sequence):
-            rows = np.stack([self.to_host(each) for each in value])
+            rows = np.stack([self.to_host(row) for row in value])
         else:
             rows = self.to_host(value)[: self.steps * self.microbatches]
         return rows.astype(np.float64)

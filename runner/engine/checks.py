@@ -22,7 +22,7 @@ def check(config: RunConfig) -> None:
     """
     check_name("engine.name", config.engine.name, ENGINES)
     check_installed(config.engine.name)
-    if config.layout.from_model and config.engine.name != "jax":
+    if config.layout.from_model and not ENGINES[config.engine.name].has_model_layouts:
         raise invalid(
             "layout.from_model",
             True,
@@ -68,7 +68,7 @@ def check_trainable(config: RunConfig) -> None:
     if patterns is None:
         return
     for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
-        if engine not in (None, "jax"):
+        if engine is not None and not ENGINES[engine].freezes_variables:
             raise invalid(
                 "model.trainable",
                 patterns,

@@ -1,4 +1,4 @@
-"""What all engines have in common: the order of a build, gradients in rounds, evaluation, the loading of a state."""
+"""The parts of an engine that need no library: the order of a build, gradients, evaluation, loading of a state."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")  # an array on the engine's devices
 
 
 class MeshEngine(Engine, Generic[T]):
-    """The part of an engine that needs no library."""
+    """Base class of the engines."""
 
     def __init__(self, config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> None:
-        """Takes what `runner.engine.registry.make_engine` is given."""
+        """Stores the arguments of `runner.engine.registry.make_engine`."""
         self._config = config
         self._data = data
         self._total_steps = total_steps
@@ -39,13 +39,15 @@ class MeshEngine(Engine, Generic[T]):
         self._data_axes = {axis for spec in self._array_specs.values() for axis in spec if axis}
 
     def build(self) -> None:
-        """Makes devices, mesh, model and slots, and places them.
+        """Creates devices, mesh, model and slots, and places them.
 
         Raises:
-          ConfigError: a layout that does not fit the model, or a builder that fails.
+          ConfigError: the layout does not fit the model, or its builder fails.
           EngineError: the mesh computes wrong numbers.
         """
         with stages.stage("building the model"):
+            # The libraries fix their devices at first use, so they come before the model. The model's shapes come
+            # before the placements, which the state is created under.
             self._make_devices()
             shapes = self._make_model()
             self.placements = layout.resolve(self._layout(), shapes, self._axes)
@@ -54,14 +56,17 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _make_devices(self) -> None:
-        """Makes the devices; must be the process's first use of them."""
+        """Creates the devices; must be the process's first use of them."""
 
     @abstractmethod
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
-        """Makes and checks the model, and returns its variables' shapes by canonical path."""
+        """Creates and checks the model; returns its variables' shapes by canonical path."""
 
     def _layout(self) -> LayoutConfig:
-        """Returns the layout of the model's variables; an engine may add to the config's rules what the model says."""
+        """Returns the layout of the model's variables.
+
+        An engine may add the model's own rules to the config's.
+        """
         return self._config.layout
 
     @abstractmethod
@@ -70,43 +75,43 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _make_programs(self) -> None:
-        """Prepares what is traced later."""
+        """Prepares the functions that are traced later."""
 
     @abstractmethod
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
-        """Returns one micro-batch's share of the gradients of the first step's loss, in the order of `trainable`."""
+        """Returns one microbatch's share of the gradients of the first step's loss, in the order of `trainable`."""
 
     @abstractmethod
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> evaluation.BatchResult[T]:
-        """Begins to compute a batch, without dropout and the like.
+        """Starts the evaluation of a batch, in inference mode.
 
         Args:
           batch: K = 1.
-          examples: the task's functions are given that many of its rows, the first ones, in place of all; of other
-            rows the loss is 0. The model is called with all. Only of a task that has `reads_batch`.
+          examples: of a task with `reads_batch`: its functions get the first so many rows only, and the loss of the
+            other rows is 0; the model is called with all rows. None: its functions get all rows.
         """
 
     @abstractmethod
     def _to_host(self, value: T) -> Array:
-        """Waits for what is on the devices and returns it whole."""
+        """Waits for a device array and returns it as a whole host array."""
 
     @abstractmethod
     def _assign(self, values: Mapping[str, Array]) -> None:
         """Sets all variables and slots from whole arrays of their shapes, see `runner.engine.base.part_of`."""
 
     def _averaged_weights(self) -> AbstractContextManager[None]:
-        """Lets the model compute with the averages of its weights, where the run keeps them."""
+        """Returns a context in which the model computes with the EMA of its weights, if the run keeps it."""
         return nullcontext()
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients; the state stays as it is."""
+        """Returns the first batch's whole gradients; changes no state."""
         placed = self.place(calls.first(batches))
         rounds = [self._gradient_round(placed, step, index) for index in range(self._microbatches)]
-        sums = [np.array(sum(found)) for found in zip(*rounds, strict=True)]
+        sums = [np.array(sum(shares)) for shares in zip(*rounds, strict=True)]
         return dict(zip(self.trainable, sums, strict=True))
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates batch by batch; each is read when the next has been started."""
+        """Evaluates batch by batch; reads each result after the next batch has been started."""
         task = self._data.task
 
         def start(batch: HostBatches) -> evaluation.BatchResult[T]:
@@ -116,7 +121,7 @@ class MeshEngine(Engine, Generic[T]):
             return evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
 
     def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns what the task's functions give for a batch, with its padding before their eyes and without."""
+        """Returns the task's results for a batch that ends in padding: with the padding, and with it removed."""
         count = evaluation.examples_of(batch)
 
         def read(examples: int | None) -> dict[str, Array]:
@@ -128,28 +133,32 @@ class MeshEngine(Engine, Generic[T]):
             return read(None), read(count)
 
     def next_logits(self, batch: HostBatches) -> Array:
-        """Returns float32 (B, V), the logits that the task's `next_logits` takes of the model's outputs."""
+        """Returns float32 (B, V), the logits that the task's `next_logits` selects from the model's outputs."""
         with self._averaged_weights():
             return self._to_host(self._start_next_logits(batch))
 
     @abstractmethod
     def _start_next_logits(self, batch: HostBatches) -> T:
-        """Begins to compute them, without dropout and the like."""
+        """Starts the computation of these logits, in inference mode."""
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Sets variables and slots.
 
         Raises:
-          ValueError: a path that is missing or unknown, or an array of another shape.
+          ValueError: a path is missing or unknown, or an array has another shape than the variable.
         """
-        own = self.variables()
-        if set(own) != set(state):
-            raise ValueError(f"state differs in {', '.join(sorted(set(own) ^ set(state)))}")
-        for path, info in own.items():
-            if info.shape != shape_of(state, path):
-                raise ValueError(f"{path} has shape {info.shape}, the state has {shape_of(state, path)}")
+        variables = self.variables()
+        if set(variables) != set(state):
+            raise ValueError(f"state differs in {', '.join(sorted(set(variables) ^ set(state)))}")
+        for path, info in variables.items():
+            shape = shape_of(state, path)
+            if info.shape != shape:
+                raise ValueError(f"{path} has shape {info.shape}, the state has {shape}")
         self._assign(state)
 
-    def _per_step(self, found: Iterable[Collective]) -> list[Collective]:
-        """Returns what a step communicates, of what each of its micro-batches does."""
-        return [replace(c, count=c.count * self._microbatches, bytes=c.bytes * self._microbatches) for c in found]
+    def _per_step(self, collectives: Iterable[Collective]) -> list[Collective]:
+        """Returns a step's communication, given that of one microbatch."""
+        return [
+            replace(each, count=each.count * self._microbatches, bytes=each.bytes * self._microbatches)
+            for each in collectives
+        ]

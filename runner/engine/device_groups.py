@@ -1,4 +1,4 @@
-"""The groups of devices that a collective over some of a mesh's axes runs in."""
+"""The groups of devices in which a collective over some axes of a mesh runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import numpy as np
 
 
 def device_groups(axes: Mapping[str, int]) -> dict[tuple[str, ...], set[frozenset[int]]]:
-    """Returns, for every choice of axes, the groups of devices that differ in those axes only.
+    """Returns axes -> the groups of devices that differ in those axes only, for every choice of axes.
 
     Args:
       axes: mesh axis to size; devices are numbered row-major.
     """
-    real = [name for name, size in axes.items() if size > 1]
-    ids = np.arange(math.prod(axes.values())).reshape([axes[name] for name in real])
-    found = {}
-    for count in range(len(real) + 1):
-        for chosen in itertools.combinations(range(len(real)), count):
-            outer = [i for i in range(len(real)) if i not in chosen]
-            width = math.prod(ids.shape[i] for i in chosen)
-            rows = ids.transpose([*outer, *chosen]).reshape(-1, width)
-            found[tuple(real[i] for i in chosen)] = {frozenset(row) for row in rows.tolist()}
-    return found
+    real_axes = [name for name, size in axes.items() if size > 1]
+    ids = np.arange(math.prod(axes.values())).reshape([axes[name] for name in real_axes])
+    groups = {}
+    for count in range(len(real_axes) + 1):
+        for dims in itertools.combinations(range(len(real_axes)), count):
+            # With the chosen dims last, each row of the flattened ids is one group.
+            other_dims = [dim for dim in range(len(real_axes)) if dim not in dims]
+            group_size = math.prod(ids.shape[dim] for dim in dims)
+            rows = ids.transpose([*other_dims, *dims]).reshape(-1, group_size)
+            names = tuple(real_axes[dim] for dim in dims)
+            groups[names] = {frozenset(row) for row in rows.tolist()}
+    return groups

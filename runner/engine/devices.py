@@ -1,4 +1,4 @@
-"""Which devices a run's mesh is made of, settled once a run before any library is imported."""
+"""The devices of a run's mesh, chosen once per run before any library is imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.processes import place
 
 AUTO = "auto"
 CPU = "cpu"
-_PLANS = "runner.plan"  # which computes nothing with the mesh
+_PLAN_COMMAND = "runner.plan"  # computes nothing on the mesh
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Choice:
 
     Attributes:
       kind: `cpu`, `gpu` or `tpu`.
-      count: how many there are, in all processes.
-      model: of accelerators, where it is one that is known.
-      why: why it is not the accelerators that are here, and the fix; empty where none are, or where they are it.
+      count: number of devices in all processes.
+      model: of accelerators, if it is known.
+      why: why the accelerators of this machine are not used, and the fix; empty if there are none or they are used.
     """
 
     kind: str
@@ -40,126 +40,159 @@ class Choice:
 
 
 def settled(config: RunConfig) -> MeshConfig:
-    """Returns the mesh with its kind of device, `auto` no more, and with the sizes of its axes.
+    """Returns the mesh with `device` resolved from `auto`, and with the sizes of its axes.
 
     Args:
       config: engine and cluster are checked.
 
     Raises:
-      ConfigError: the mesh can't be, or its devices are not there.
+      ConfigError: the mesh is invalid, or its devices are not available.
     """
     mesh.check(config.mesh)
-    chosen = choose(config, config.mesh.device)
-    found = replace(config.mesh, device=chosen.kind)
-    return replace(found, axes=mesh.resolve_axes(found, chosen.count))
+    choice = choose(config, config.mesh.device)
+    on_devices = replace(config.mesh, device=choice.kind)
+    return replace(on_devices, axes=mesh.resolve_axes(on_devices, choice.count))
 
 
 def choose(config: RunConfig, asked: str) -> Choice:
-    """Returns the devices that a mesh is made of.
+    """Returns the devices of a mesh.
 
-    `auto` takes accelerators that are here where the mesh fits them and the installed libraries can use them, else
-    virtual devices of the CPU. Nothing is imported or started for it.
+    `auto` chooses this machine's accelerators if the mesh fits them and the installed libraries can use them, else
+    virtual CPU devices. Nothing is imported or started for the choice.
 
     Args:
       config: engine and cluster are checked.
       asked: `mesh.device` as it was typed.
 
     Raises:
-      ConfigError: accelerators that were asked for by name are not there, or the libraries can't use them.
+      ConfigError: accelerators were asked for by name and are not available, or the libraries can't use them.
     """
     launcher = place.from_launcher()
     if asked == AUTO and launcher is not None and launcher.device:
-        asked = launcher.device  # it has seen all of the machine's, and deals them out
+        # The launcher has seen all devices of the machine and assigns them to the processes.
+        asked = launcher.device
     if asked in (GPU, TPU):
         return _named(config, asked)
-    reasons = [_why_not(config, found) for found in _here()] if asked == AUTO else []
-    for found, reason in zip(_here() if reasons else [], reasons, strict=True):
-        if not reason:
-            return Choice(found.kind, _times(config, found), found.model)
+    why = ""
+    if asked == AUTO:
+        for available in _available():
+            reason = _why_not(config, available)
+            if not reason:
+                return Choice(available.kind, _count_in_all(config, available), available.model)
+            # Of several kinds the first one's reason is shown: TPUs come before GPUs.
+            why = why or reason
     cpus = config.mesh.cpu_devices * checks_cluster.machines(config.cluster, CPU)
-    return Choice(CPU, cpus, why=reasons[0] if reasons else "")
+    return Choice(CPU, cpus, why=why)
 
 
-def _here() -> list[Accelerators]:
-    return [found for found in map(accelerators.find, (TPU, GPU)) if found.count]
+def _available() -> list[Accelerators]:
+    """Returns this machine's accelerators, by kind."""
+    kinds = [accelerators.find(TPU), accelerators.find(GPU)]
+    return [kind for kind in kinds if kind.count]
 
 
-def _times(config: RunConfig, found: Accelerators) -> int:
-    return found.count * checks_cluster.machines(config.cluster, found.kind)
+def _count_in_all(config: RunConfig, available: Accelerators) -> int:
+    """Returns the number of accelerators in all processes."""
+    return available.count * checks_cluster.machines(config.cluster, available.kind)
 
 
 def _lack(config: RunConfig, kind: str) -> Lack | None:
-    """Returns what one of the engines lacks; a verification may have two."""
-    engines = [config.engine.name, *([config.against.engine] if config.against.engine else [])]
-    return next((found for engine in engines if (found := lack(engine, kind)) is not None), None)
+    """Returns what one of the run's engines lacks.
+
+    A verification may have two engines.
+    """
+    engines = [config.engine.name]
+    if config.against.engine:
+        engines.append(config.against.engine)
+    for engine in engines:
+        missing = lack(engine, kind)
+        if missing is not None:
+            return missing
+    return None
 
 
-def _why_not(config: RunConfig, found: Accelerators) -> str:
-    """Returns why `auto` does not take accelerators that are here; empty where it does."""
-    words = found.words()
-    several = place.count(config.cluster)
-    if found.kind == TPU and several > 1:
-        return f"the {words} here are not shared out to processes; use cluster=single"
-    there = _times(config, found)
+def _why_not(config: RunConfig, available: Accelerators) -> str:
+    """Returns why `auto` does not choose this machine's accelerators.
+
+    Empty if it does.
+    """
+    words = available.words()
+    processes = place.count(config.cluster)
+    if available.kind == TPU and processes > 1:
+        return f"the {words} here can't be shared by several processes; use cluster=single"
+    count = _count_in_all(config, available)
     try:
-        mesh.resolve_axes(replace(config.mesh, device=found.kind), there)
+        mesh.resolve_axes(replace(config.mesh, device=available.kind), count)
     except ConfigError:
-        many = counted(there, found.kind, found.model) + (f" in {several} processes" if several > 1 else "")
-        return f"it does not fit the {many} here; {_smaller(there)}"
-    if (lacking := _lack(config, found.kind)) is not None:
-        return f"{lacking.what} for the {words} here; {lacking.fix}"
+        all_words = counted(count, available.kind, available.model) + _in_processes(processes)
+        return f"it does not fit the {all_words} here; {_fitting_mesh(count)}"
+    missing = _lack(config, available.kind)
+    if missing is not None:
+        return f"{missing.what} for the {words} here; {missing.fix}"
     return ""
 
 
-def _smaller(count: int) -> str:
-    """Returns a mesh that uses all of so many devices."""
+def _in_processes(processes: int) -> str:
+    return f" in {processes} processes" if processes > 1 else ""
+
+
+def _fitting_mesh(count: int) -> str:
+    """Returns which mesh uses all of so many devices."""
     return "mesh=single does" if count == 1 else "mesh=data uses all of them"
 
 
 def _named(config: RunConfig, kind: str) -> Choice:
-    """Returns the accelerators that were asked for by name; a plan needs none of them."""
-    found = accelerators.find(kind)
-    there = _times(config, found)
+    """Returns the accelerators that were asked for by name.
+
+    A plan needs none of them.
+    """
+    available = accelerators.find(kind)
+    count = _count_in_all(config, available)
     if is_elsewhere():
         sizes = config.mesh.axes.values()
-        return Choice(kind, max(there, 0 if -1 in sizes else math.prod(sizes)), found.model)
+        # A size of -1 takes all devices, so that mesh asks for no number of them.
+        needed = 0 if -1 in sizes else math.prod(sizes)
+        return Choice(kind, max(count, needed), available.model)
     key = "mesh.device"
-    if not found.count:
-        fix = f"set {key}=cpu, or plan it: python -m {_PLANS} needs no {kind.upper()}"
+    if not available.count:
+        fix = f"set {key}=cpu, or plan it: python -m {_PLAN_COMMAND} needs no {kind.upper()}"
         raise invalid(key, kind, problem=accelerators.absence(kind), fix=fix)
-    if (lacking := _lack(config, kind)) is not None:
-        why = f"{lacking.what} for the {found.words()} here"
-        raise invalid(key, kind, problem=why, fix=f"{lacking.fix}, or set {key}=cpu")
-    return Choice(kind, there, found.model)
+    missing = _lack(config, kind)
+    if missing is not None:
+        problem = f"{missing.what} for the {available.words()} here"
+        raise invalid(key, kind, problem=problem, fix=f"{missing.fix}, or set {key}=cpu")
+    return Choice(kind, count, available.model)
 
 
 def is_elsewhere() -> bool:
-    """Tells whether the devices of a config that is checked need not be here: it is planned, or another job's."""
-    return command_module() == _PLANS or place.is_presumed()
+    """Returns whether the config's devices need not be on this machine: it is planned, or is another job's."""
+    return command_module() == _PLAN_COMMAND or place.is_presumed()
 
 
 def described(config: RunConfig, asked: str) -> str:
-    """Returns the mesh and its devices in the line that a run begins with.
+    """Returns the mesh and its devices, for the first line of a run.
 
     Args:
       config: checked.
       asked: `mesh.device` as it was typed.
     """
     kind = config.mesh.device
-    several = place.count(config.cluster)
-    chosen = choose(config, asked)
-    model, why = (chosen.model, chosen.why) if chosen.kind == kind else ("", "")
-    of = counted(mesh.size(config.mesh.axes), kind, model) + (f" in {several} processes" if several > 1 else "")
-    text = f"mesh {mesh.describe(config.mesh.axes)} on {of}"
-    if kind != CPU and command_module() == _PLANS:
+    choice = choose(config, asked)
+    is_chosen = choice.kind == kind
+    model = choice.model if is_chosen else ""
+    devices = counted(mesh.size(config.mesh.axes), kind, model) + _in_processes(place.count(config.cluster))
+    text = f"mesh {mesh.describe(config.mesh.axes)} on {devices}"
+    if kind != CPU and command_module() == _PLAN_COMMAND:
         text += f", {planned(config)}"
-    return f"{text}: {why}" if why else text
+    return f"{text}: {choice.why}" if is_chosen and choice.why else text
 
 
 def line(config: RunConfig, composed: DictConfig) -> list[str]:
-    """Returns the line that a command begins with; none where our launcher, which started this process, has said it.
+    """Returns the line on the mesh that a command prints.
 
-    It is asked for before an engine loads, which hides GPUs from its process.
+    None if our launcher, this process's parent, printed it.
+
+    Must be called before an engine is loaded, which hides GPUs from its process.
 
     Args:
       config: checked.
@@ -171,7 +204,7 @@ def line(config: RunConfig, composed: DictConfig) -> list[str]:
 
 
 def planned(config: RunConfig) -> str:
-    """Says how a mesh of accelerators is planned, and which of them are not here; empty of one of the CPU's devices.
+    """Returns how a mesh of accelerators is planned, and whether they are missing here; empty for a mesh of CPUs.
 
     Args:
       config: checked.
@@ -179,7 +212,9 @@ def planned(config: RunConfig) -> str:
     kind = config.mesh.device
     if kind == CPU:
         return ""
-    found = accelerators.find(kind)
-    few = _times(config, found) < mesh.size(config.mesh.axes)
-    verb = "is" if found.count in (0, 1) else "are"
-    return "planned on virtual CPU devices" + (f", as {found.words()} {verb} here" if few else "")
+    available = accelerators.find(kind)
+    text = "planned on virtual CPU devices"
+    if _count_in_all(config, available) >= mesh.size(config.mesh.axes):
+        return text
+    verb = "is" if available.count in (0, 1) else "are"
+    return f"{text}, as {available.words()} {verb} here"

@@ -1,4 +1,4 @@
-"""An evaluation, for every engine: what its batches give is added up on the host, while the next one is computed."""
+"""An evaluation, for every engine: sums over batches on the host, while the devices compute the next batch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")  # an array on an engine's devices
 
-MOST_KEPT = 1 << 29  # bytes of outputs that are kept; those of a larger split are left out, and the log says so
+# Most bytes of model outputs that are kept in host memory (512 MiB). Those of a larger split are dropped with a
+# warning: reports do without them, but a run that ends out of memory does without everything.
+MOST_KEPT = 1 << 29
 
 
 @dataclass(frozen=True)
 class BatchResult(Generic[T]):
-    """What a batch gave, still on the devices.
+    """Results of one batch, still on the devices.
 
     Attributes:
       loss: float32 (B,), each example's.
       totals: of `Task.totals`, by name.
-      outputs: float32 (B, ...), the model's, in the model's own structure if it gives several; empty if the task
+      outputs: float32 (B, ...), the model's, in the model's own structure if there are several; empty if the task
         keeps none.
     """
 
@@ -37,14 +39,16 @@ class BatchResult(Generic[T]):
 
 
 def examples_of(batch: HostBatches) -> int | None:
-    """Returns how many rows of an evaluation's batch are examples; None if all are.
+    """Returns the number of an evaluation batch's rows that are examples.
+
+    None if all are.
 
     Padding is at the end of a batch, see `runner.data.sampler.eval_plan`.
     """
-    real = batch.arrays[WEIGHT][0] > 0
-    count = int(real.sum())
-    assert real[:count].all()
-    return None if count == len(real) else count
+    is_example = batch.arrays[WEIGHT][0] > 0
+    count = int(is_example.sum())
+    assert is_example[:count].all()
+    return None if count == len(is_example) else count
 
 
 def evaluate(
@@ -58,13 +62,15 @@ def evaluate(
     """Evaluates over every example of weight 1.
 
     Args:
-      task: makes metrics of what is added up.
+      task: turns the sums into metrics.
       batches: of one batch each, K = 1.
-      start: begins to compute a batch.
-      to_host: gives the whole host array of what is on the devices.
-      keep_outputs: give the model's outputs too, up to `MOST_KEPT` bytes.
+      start: starts the computation of a batch.
+      to_host: returns the whole host array of a device array.
+      keep_outputs: return the model's outputs too, up to `MOST_KEPT` bytes.
     """
     sums = _Sums(task, to_host, keep_outputs=keep_outputs)
+    # One batch is always in flight: its result is read only after the next batch was started, so that the devices
+    # compute while the host adds up.
     pending: tuple[BatchResult[T], HostBatches] | None = None
     for batch in batches:
         started = start(batch)
@@ -83,52 +89,57 @@ class _Sums(Generic[T]):
         self._task = task
         self._to_host = to_host
         self._keeps = keep_outputs and task.keeps_outputs
-        self._loss = self._weight = 0.0
-        self._examples = self._bytes = 0
+        self._loss = 0.0
+        self._weight = 0.0
+        self._examples = 0
+        self._bytes = 0
         self._totals: dict[str, Array] = {}
+        # A model with one output has a list of its rows; one with several has a list per name.
         self._outputs: list[Array] = []
         self._named: dict[str, list[Array]] = {}
 
     def add(self, result: BatchResult[T], batch: HostBatches) -> None:
-        """Waits for a batch and adds it."""
+        """Waits for a batch and adds its result."""
         weights = batch.weights[0]
-        real = batch.arrays[WEIGHT][0] > 0
-        # Chosen, not multiplied: what padding gives may be no number.
-        self._loss += float(np.where(weights > 0, self._to_host(result.loss), 0.0).sum(dtype=np.float64))
+        is_example = batch.arrays[WEIGHT][0] > 0
+        # Selected by `where`: padding may give NaN, which a product with weight 0 would keep.
+        losses = np.where(weights > 0, self._to_host(result.loss), 0.0)
+        self._loss += float(losses.sum(dtype=np.float64))
         self._weight += float(weights.sum(dtype=np.float64))
-        self._examples += int(real.sum())
+        self._examples += int(is_example.sum())
         totals = {name: self._to_host(value).astype(np.float64) for name, value in result.totals.items()}
-        for name, added in self._task.addends(totals).items():
-            self._totals[name] = self._totals[name] + added if name in self._totals else added
+        for name, addend in self._task.addends(totals).items():
+            self._totals[name] = self._totals[name] + addend if name in self._totals else addend
         if self._keeps:
-            self._keep(result.outputs, real)
+            self._keep(result.outputs, is_example)
 
-    def _keep(self, outputs: Outputs, real: Array) -> None:
-        several = not hasattr(outputs, "shape")
+    def _keep(self, outputs: Outputs, is_example: Array) -> None:
+        has_several = not hasattr(outputs, "shape")
         for name, output in named_outputs(outputs).items():
             shape = tuple(output.shape)
-            if not shape or shape[0] != len(real):
-                self._leave_out(f"{name} has shape {list(shape)}, not one row per example")
+            if not shape or shape[0] != len(is_example):
+                self._drop_outputs(f"{name} has shape {list(shape)}, not one row per example")
                 return
-            rows = np.asarray(self._to_host(output), np.float32)[real]
-            kept = self._named.setdefault(name, []) if several else self._outputs
+            rows = np.asarray(self._to_host(output), np.float32)[is_example]
+            kept = self._named.setdefault(name, []) if has_several else self._outputs
             kept.append(rows)
             self._bytes += rows.nbytes
-        if self._bytes > MOST_KEPT and self._examples > 1:  # one is the least that an export compares
-            self._leave_out(f"they take more than {MOST_KEPT >> 20} MiB")
+        # A single example's outputs are always kept: an export compares at least those.
+        if self._bytes > MOST_KEPT and self._examples > 1:
+            self._drop_outputs(f"they take more than {MOST_KEPT >> 20} MiB")
 
-    def _leave_out(self, reason: str) -> None:
+    def _drop_outputs(self, reason: str) -> None:
         logger.warning("the model's outputs are not kept: %s", reason)
         self._outputs = []
         self._named = {}
         self._keeps = False
 
     def evaluation(self) -> Evaluation:
-        """Returns the sums as metrics."""
+        """Returns the metrics of all batches."""
         metrics = {LOSS: self._loss / self._weight if self._weight else 0.0}
         totals = self._totals | {LOSS: np.asarray(self._loss), WEIGHT: np.asarray(self._weight)}
         if self._examples:
             metrics |= self._task.summary(self._totals)
         outputs = np.concatenate(self._outputs) if self._outputs else np.zeros((0,), np.float32)
-        named = {name: np.concatenate(rows) for name, rows in self._named.items()}
-        return Evaluation(metrics, self._examples, totals, outputs, named)
+        outputs_by_name = {name: np.concatenate(rows) for name, rows in self._named.items()}
+        return Evaluation(metrics, self._examples, totals, outputs, outputs_by_name)

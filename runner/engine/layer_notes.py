@@ -1,4 +1,4 @@
-"""Notes what a model's layers take and give while one of its calls is traced, for the plan."""
+"""Records the inputs and outputs of a model's layers while one of its calls is traced, for the plan."""
 
 from __future__ import annotations
 
@@ -13,64 +13,72 @@ class Shaped(Protocol):
 
     @property
     def shape(self) -> Sequence[int]:
-        """Its whole shape."""
+        """Returns its whole shape."""
         ...
 
     @property
     def dtype(self) -> object:
-        """TensorFlow's type or NumPy's."""
+        """Returns its type, TensorFlow's or NumPy's."""
         ...
 
 
 class Outputs:
-    """What the layers gave in the call of a model that was traced last.
+    """The layers' outputs in the model's call that was traced last.
 
     Attributes:
-      found: one entry a tensor, in the order of the calls.
+      found: one entry per tensor, in the order of the calls.
     """
 
     def __init__(self, paths: Mapping[int, str], tensors: Callable[[object], Iterable[Shaped]]) -> None:
-        """Takes what tells layers and tensors.
+        """Creates a recorder without outputs.
 
         Args:
-          paths: id of a layer -> canonical path; a layer that is not among them goes by its name.
-          tensors: gives those of a structure of arguments or results.
+          paths: id of a layer -> canonical path; a layer without an entry is called by its name.
+          tensors: returns the tensors in a structure of arguments or results.
         """
         self._paths = paths
         self._tensors = tensors
 
     def begin(self, inputs: Shaped | Mapping[str, Shaped]) -> None:
-        """Begins a call.
+        """Forgets the previous call and begins a new one.
 
         Args:
-          inputs: what the model is called with.
+          inputs: the model's argument.
         """
         self.found: list[LayerOutput] = []
-        named = (
-            {f"{INPUTS}/{name}": x for name, x in inputs.items()} if isinstance(inputs, Mapping) else {INPUTS: inputs}
-        )
-        self._givers = {id(x): giver for giver, x in named.items()}
-        self._kept = [*named.values()]  # so that no other tensor gets its id
+        if isinstance(inputs, Mapping):
+            named_inputs = {f"{INPUTS}/{name}": tensor for name, tensor in inputs.items()}
+        else:
+            named_inputs = {INPUTS: inputs}
+        # id of a tensor -> canonical path of the layer that provides it.
+        self._providers = {id(tensor): name for name, tensor in named_inputs.items()}
+        # References to all tensors that are known by id: the id of a deleted one could be given to another tensor.
+        self._referenced: list[Shaped] = [*named_inputs.values()]
 
     def recorded(self, layer: Any, call: Callable[..., object]) -> Callable[..., object]:
-        """Returns what to call in place of a layer's own `call`."""
+        """Returns a function that calls a layer's own `call` and records its inputs and outputs."""
 
-        def wrapped(*args: object, **kwargs: object) -> object:
+        def recorded_call(*args: object, **kwargs: object) -> object:
             outputs = call(*args, **kwargs)
             path = self._paths.get(id(layer), layer_path(layer.name))
-            taken = [
-                LayerInput(self._givers.get(id(each), ""), tuple(each.shape)) for each in self._tensors((args, kwargs))
-            ]
-            for each in self._tensors(outputs):
-                dtype = str(getattr(each.dtype, "name", each.dtype))
-                self.found.append(LayerOutput(path, type(layer).__name__, tuple(each.shape), dtype, tuple(taken)))
-                self._givers[id(each)] = path
-                self._kept.append(each)
+            inputs = []
+            for tensor in self._tensors((args, kwargs)):
+                inputs.append(LayerInput(self._providers.get(id(tensor), ""), tuple(tensor.shape)))
+            for tensor in self._tensors(outputs):
+                # TensorFlow's types have a name; NumPy's print as one.
+                dtype = str(getattr(tensor.dtype, "name", tensor.dtype))
+                output = LayerOutput(path, type(layer).__name__, tuple(tensor.shape), dtype, tuple(inputs))
+                self.found.append(output)
+                self._providers[id(tensor)] = path
+                self._referenced.append(tensor)
             return outputs
 
-        return wrapped
+        return recorded_call
 
 
 def layer_path(name: str) -> str:
-    """Returns a layer's canonical path: `block_0/mlp/up` of `block_0.mlp.up`; Keras 3 allows no slash in names."""
+    """Returns a layer's canonical path: `block_0/mlp/up` for `block_0.mlp.up`.
+
+    Keras 3 allows no slash in names.
+    """
     return name.replace(".", "/")

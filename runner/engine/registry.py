@@ -1,11 +1,17 @@
-"""The one table of engines. Imports neither TensorFlow nor JAX, nor NumPy, which a refusal would wait for.
+"""The table of engines: what differs between them, how their modules are found, and when they are prepared.
 
-An engine is a package with three modules: `environment`, whose `prepare_environment(config)` runs before its
-library's first import; `devices`, whose `prepare_devices(config)` runs right after it; and `engine`, which imports the
-library at its top and has `make(config, data, total_steps, planning=)`.
+Imports neither TensorFlow nor JAX, nor NumPy, whose import would delay a config error.
 
-A user's module may import a library itself, and make layers as it is imported. So each command calls `prepare`, or
-`prepare_alone` where it computes nothing with the mesh, before it loads data or makes a task.
+An engine is a package with four modules:
+
+- `environment`: `prepare_environment(config)` runs before the library's first import;
+- `devices`: `prepare_devices(config)` runs right after that import;
+- `engine`: `make(config, data, total_steps, planning=)` returns a `runner.engine.base.Engine`; the module imports the
+  library at its top;
+- `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel`, for exports.
+
+A user's module may import a library itself, and create layers at its import. So each command calls `prepare`, or
+`prepare_alone` if it computes nothing on the mesh, before it loads data or creates a task.
 """
 
 from __future__ import annotations
@@ -15,9 +21,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner import layout
@@ -30,65 +37,135 @@ from runner.host.versions import installed
 from runner.processes.team import current
 
 if TYPE_CHECKING:
-    from runner.engine.base import Engine
+    from runner.data.base import Array
+    from runner.engine.base import Engine, PlainModel
     from runner.host import imports
     from runner.task.base import DataSpec
 else:
-    imports = late("runner.host.imports")  # with NumPy
+    imports = late("runner.host.imports")  # imports NumPy
+
+TF_KERAS = "tf_keras"
+KERAS_3 = "keras"
 
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """One engine.
+    """One engine: everything in which it differs from the others, so that no other module compares its name.
 
     Attributes:
-      package: that holds its modules.
-      libraries: packages that must be installed, in the order of their imports.
-      hidden: packages that the libraries load only because they are installed.
-      install: the command that installs them.
-      keys: of the group `engine`, those that this engine has and not every engine.
-      precisions: what `engine.precision` may be.
-      takes_layouts: its builders must take `layouts`; they build no Keras model.
+      package: Python package with its modules.
+      title: name of its first library, as its makers write it.
+      libraries: packages that must be installed, in import order; the first one computes.
+      distributions: names of the distributions whose versions are recorded with a run.
+      hidden: packages that the libraries import only because they are installed.
+      install: command that installs the libraries.
+      keys: keys of the group `engine` that this engine has and not every engine.
+      aliases: names that users of other tools may type for this engine; used for did-you-mean answers.
+      keras: package of the Keras models that it trains, and that its runs are exported as: `TF_KERAS` or `KERAS_3`.
+      precisions: valid values of `engine.precision`.
+      takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
+      has_model_layouts: `layout.from_model` works: models may bring a layout map of their own.
+      freezes_variables: `model.trainable` works: some variables are trained, the others are frozen.
+      opens_ports: its processes listen on all network interfaces, without authentication.
     """
 
     package: str
+    title: str
     libraries: tuple[str, ...]
+    distributions: tuple[str, ...]
     hidden: tuple[str, ...]
     install: str
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    keras: str = TF_KERAS
     precisions: tuple[str, ...] = ("float32",)
     takes_layouts: bool = False
+    has_model_layouts: bool = False
+    freezes_variables: bool = False
+    opens_ports: bool = False
+
+    def module(self, name: str) -> ModuleType:
+        """Returns one of the package's modules: `environment`, `devices`, `engine` or `plain`."""
+        return importlib.import_module(f"{self.package}.{name}")
 
 
-_DTENSOR = EngineEntry(
+_KERAS_DTENSOR = EngineEntry(
     package="runner.engine.dtensor",
+    title="TensorFlow",
     libraries=("tensorflow", "tf_keras"),
-    hidden=("jax", "pandas", "sklearn"),  # conversions of JAX functions, data frames, wrappers for scikit-learn
+    distributions=("tensorflow", "tf-keras"),
+    # TensorFlow converts JAX functions, tf_keras reads data frames and wraps models for scikit-learn. Their imports
+    # would take longer than ours, and no run needs them.
+    hidden=("jax", "pandas", "sklearn"),
     install="pip install -e .",
     keys=("combine_all_reduces", "intra_op_threads", "canary"),
+    aliases=("keras", "tf", "tensorflow", "dtensor", "tf_keras"),
+    # TensorFlow's servers ignore the address that they are given and run every graph that they are sent.
+    opens_ports=True,
 )
 ENGINES: Mapping[str, EngineEntry] = {
-    "keras_dtensor": _DTENSOR,
-    "core_dtensor": replace(_DTENSOR, takes_layouts=True),
+    "keras_dtensor": _KERAS_DTENSOR,
+    "core_dtensor": replace(_KERAS_DTENSOR, takes_layouts=True, aliases=("core", "tf_core")),
     "jax": EngineEntry(
         package="runner.engine.jax",
+        title="JAX",
         libraries=("jax", "keras"),
+        distributions=("keras", "jax"),
         hidden=("tensorflow", "pandas", "sklearn", "matplotlib"),
         install="pip install -e '.[jax]'",
         keys=("state", "loop", "data", "compilation_cache"),
+        aliases=("keras_jax", "jax_keras", "xla"),
+        keras=KERAS_3,
         precisions=("float32", "bfloat16"),
+        has_model_layouts=True,
+        freezes_variables=True,
     ),
 }
 
-_TITLES = {"tensorflow": "TensorFlow", "jax": "JAX"}
+
+def has_keras_3(name: str) -> bool:
+    """Returns whether an engine trains models of Keras 3, else of tf_keras."""
+    return ENGINES[name].keras == KERAS_3
+
+
+def keras_package(name: str | None) -> str:
+    """Returns the Keras package of an engine's models.
+
+    Tf_keras for a recorded name that is no engine any more.
+    """
+    entry = ENGINES.get(name or "")
+    return TF_KERAS if entry is None else entry.keras
+
+
+def port_openers() -> frozenset[str]:
+    """Returns the names of the engines whose processes listen on all network interfaces."""
+    return frozenset(name for name, entry in ENGINES.items() if entry.opens_ports)
+
+
+def keras_3_engines() -> frozenset[str]:
+    """Returns the names of the engines that train models of Keras 3."""
+    return frozenset(name for name in ENGINES if has_keras_3(name))
+
+
+def aliases() -> dict[str, str]:
+    """Returns what users of other tools may type for an engine -> its name."""
+    return {alias: name for name, entry in ENGINES.items() for alias in entry.aliases}
+
+
+def distributions() -> tuple[str, ...]:
+    """Returns the distributions of all engines' libraries, each once, in the order of the table."""
+    names: dict[str, None] = {}
+    for entry in ENGINES.values():
+        names |= dict.fromkeys(entry.distributions)
+    return tuple(names)
 
 
 def check_installed(name: str, key: str = "engine.name") -> None:
-    """Checks that an engine's libraries are there, without importing them.
+    """Checks that an engine's libraries are installed, without importing them.
 
     Args:
       name: of the engine, one of `ENGINES`.
-      key: that names it.
+      key: the key that names it.
 
     Raises:
       ConfigError: names the command that installs them.
@@ -96,30 +173,29 @@ def check_installed(name: str, key: str = "engine.name") -> None:
     entry = ENGINES[name]
     missing = [library for library in entry.libraries if importlib.util.find_spec(library) is None]
     if missing:
-        raise invalid(
-            key,
-            name,
-            problem=f"it needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            fix=entry.install,
-        )
+        verb = "is" if len(missing) == 1 else "are"
+        problem = f"needs {' and '.join(missing)}, which {verb} not installed"
+        raise invalid(key, name, problem=problem, fix=entry.install)
 
 
-# Environment variables that this process set for its engine -> what they were before; None: not set.
-_before: dict[str, str | None] = {}
+# Environment variables that this process has set for its engine -> their values before; None: not set.
+_values_before: dict[str, str | None] = {}
 
 
 def prepare(config: RunConfig) -> None:
-    """Settles what can't be changed once the engine's library is loaded; comes before any of the user's code.
+    """Sets what can't be changed once the engine's library is loaded.
 
-    The library is not loaded here, so that data that can't be loaded is refused without it. It is loaded when the
-    user's code imports it, or by `load`, and has the config's devices from then on. Several processes must come to
-    know each other at one moment, so these load it here if user's code follows.
+    Must run before any of the user's code.
+
+    The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
+    loaded when the user's code imports it, or by `load`, and has the config's devices from then on. With several
+    processes the libraries connect to each other at one moment, so they are loaded here if user's code follows.
 
     Args:
       config: a checked config, whose engine this process will make.
 
     Raises:
-      ConfigError: the library is not installed, or sees too few devices; only where user's code follows.
+      ConfigError: the library is not installed, or finds too few devices; only if user's code follows.
     """
     entry = ENGINES[config.engine.name]
     _prepare_imports(config)
@@ -130,12 +206,12 @@ def prepare(config: RunConfig) -> None:
         imports.call_after_import(entry.libraries[0], partial(_prepare_devices, config))
         return
     load(config)
-    with _noted():
+    with _remembering_environment():
         _prepare_devices(config)
 
 
 def prepare_alone(config: RunConfig) -> None:
-    """Does as `prepare` for a process that makes no engine: the user's code gets its library, and CPUs alone.
+    """Prepares a process that makes no engine: the user's code gets the engine's library, on CPUs only.
 
     Args:
       config: a checked config.
@@ -146,36 +222,38 @@ def prepare_alone(config: RunConfig) -> None:
 
 
 def _prepare_imports(config: RunConfig) -> None:
-    own = {path.partition(".")[0] for path in import_paths(config)}
-    libraries_of_all = {library for entry in ENGINES.values() for library in entry.libraries}
-    imports.watch(config.trainer.seed, own - libraries_of_all)
+    user_packages = {path.partition(".")[0] for path in import_paths(config)}
+    engine_libraries: set[str] = set()
+    for entry in ENGINES.values():
+        engine_libraries.update(entry.libraries)
+    imports.watch(config.trainer.seed, user_packages - engine_libraries)
 
 
 def _prepare_environment(config: RunConfig, name: str | None = None) -> None:
-    package = ENGINES[name or config.engine.name].package
-    with _noted():
-        importlib.import_module(f"{package}.environment").prepare_environment(config)
+    entry = ENGINES[name or config.engine.name]
+    with _remembering_environment():
+        entry.module("environment").prepare_environment(config)
 
 
 def _prepare_devices(config: RunConfig) -> None:
-    package = ENGINES[config.engine.name].package
-    importlib.import_module(f"{package}.devices").prepare_devices(config)
+    ENGINES[config.engine.name].module("devices").prepare_devices(config)
 
 
 @contextmanager
-def _noted() -> Iterator[None]:
-    """Notes which environment variables the block changes."""
+def _remembering_environment() -> Iterator[None]:
+    """Remembers the values of the environment variables that the block changes."""
     before = dict(os.environ)
     yield
     for key in {*before, *os.environ}:
         if before.get(key) != os.environ.get(key):
-            _before.setdefault(key, before.get(key))
+            # The first value is kept if several blocks change a variable: that one is the user's.
+            _values_before.setdefault(key, before.get(key))
 
 
 def environment_for_children() -> dict[str, str]:
-    """Returns this process's environment as it is without an engine, for processes that prepare their own."""
+    """Returns this process's environment as it is without an engine, for children that prepare their own."""
     environment = dict(os.environ)
-    for key, value in _before.items():
+    for key, value in _values_before.items():
         if value is None:
             environment.pop(key, None)
         else:
@@ -184,7 +262,7 @@ def environment_for_children() -> dict[str, str]:
 
 
 def load(config: RunConfig, name: str | None = None) -> None:
-    """Sets the process's environment for an engine, then imports its libraries without what they need not load.
+    """Sets the process's environment for an engine, then imports its libraries but not those in `hidden`.
 
     Args:
       config: a checked config.
@@ -197,23 +275,26 @@ def load(config: RunConfig, name: str | None = None) -> None:
         _prepare_imports(config)
     _prepare_environment(config, name)
     first = entry.libraries[0]
-    with nullcontext() if first in sys.modules else stages.stage(f"loading {_titled(first)}"):
+    if first in sys.modules:
+        # A user's module has imported it already: nothing to wait for, so no stage is shown.
+        libraries.load(entry.libraries, without=entry.hidden)
+        return
+    title = " ".join([entry.title, *installed([first]).values()])
+    with stages.stage(f"loading {title}"):
         libraries.load(entry.libraries, without=entry.hidden)
 
 
-def _titled(library: str) -> str:
-    return " ".join([_TITLES[library], *installed([library]).values()])
-
-
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:
-    """Returns the engine that the config names, not yet built. This is where TensorFlow or JAX is imported.
+    """Returns the config's engine, not yet built.
+
+    This is where TensorFlow or JAX is imported.
 
     Args:
       config: a checked config.
       data: specs of the dataset's arrays, and the task.
       total_steps: training steps of the whole run, for schedules that end with it.
-      planning: its program is read and no step is run, so that it may leave out what only a step needs: values of
-        variables, the canary, devices beside the first.
+      planning: the program is read and no step is run, so the engine may skip what only a step needs: values of
+        variables, the canary, devices after the first.
 
     Raises:
       ConfigError: the layout does not fit the arrays.
@@ -221,6 +302,21 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
     microbatch = config.dataset.batch_size // config.trainer.accumulate_steps
     layout.check_inputs(config.layout, data.arrays, microbatch, config.mesh.axes)
     load(config)
-    module = importlib.import_module(f"{ENGINES[config.engine.name].package}.engine")
-    made: Engine = module.make(config, data, total_steps, planning=planning)
-    return made
+    module = ENGINES[config.engine.name].module("engine")
+    engine: Engine = module.make(config, data, total_steps, planning=planning)
+    return engine
+
+
+def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
+    """Returns the config's model on one device, made of its framework's own layers.
+
+    Args:
+      config: a checked config; the engine's libraries are imported.
+      data: specs of the dataset's arrays, and the task.
+      values: canonical path -> whole array, for every variable of the model; other paths are ignored.
+
+    Raises:
+      ConfigError: the builder fails.
+    """
+    plain: PlainModel = ENGINES[config.engine.name].module("plain").make(config, data, values)
+    return plain

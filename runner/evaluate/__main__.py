@@ -1,6 +1,6 @@
 """The evaluate command: `python -m runner.evaluate run=<run id>` evaluates a run's checkpoint on a split.
 
-It exits with 0 where that is done, 1 where it failed, 2 where the config was refused.
+It exits with 0 if the evaluation is done, 1 if it failed, 2 if the config is invalid.
 """
 
 from runner.cli import entry

@@ -1,7 +1,8 @@
-"""Evaluates a run's checkpoint and adds the result to the run."""
+"""Evaluation of a run's checkpoint, recorded in the run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,24 +32,28 @@ from runner.training.display import result_table
 from runner.training.samples import sample
 
 _SAMPLE = "sample.txt"
-_WORDS = ("train", "validation", "test")
+
+# Values of `evaluate.split` that name a split of the config; any other is a split expression.
+_NAMED_SPLITS = ("train", "validation", "test")
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Evaluates, prints the result and records it in the run.
+    """Evaluates a checkpoint, prints the result and records it in the run.
 
     Args:
-      config: checked; of the run, with what was typed besides.
+      config: checked: the run's, with the overrides that were typed.
       composed: the same as Hydra composed it, for the record.
 
     Raises:
-      ConfigError: there is no such run, checkpoint or split, or it is of another model.
+      ConfigError: there is no such run, checkpoint or split, or the checkpoint is of another model.
       DataError, EngineError, TrackingError, Interrupted: as in training.
     """
     console = Console()
     team = current()
+    # First, because it needs no framework: a run that does not exist is an error within a second.
     saved = open_saved(config, "runner.evaluate")
-    where = devices.line(config, composed)
+    # Before an engine loads, because that hides GPUs from its process.
+    device_lines = devices.line(config, composed)
     folder = Path(HydraConfig.get().runtime.output_dir)
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
@@ -58,70 +63,84 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         data = _loaded(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        # All checks come before the model is built, which takes the time.
         if config.evaluate.prompt is not None:
             task.check_prompt(config.evaluate.prompt)
         source, split = _chosen(config, data)
         task.check_split(source, split)
         engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
+        # Every process takes part in these two, and process 0 reports.
         with stages.stage(f"evaluating {split}"):
-            found = evaluated(config, engine, task, source, config.trainer.limit_eval_batches, keep_outputs=True)
+            limit = config.trainer.limit_eval_batches
+            evaluation = evaluated(config, engine, task, source, limit, keep_outputs=True)
             text = sample(config, engine, task, saved.checkpoint.step, config.evaluate.prompt)
         if not team.is_first:
             return
-        shown = task.report(found, source, split)
+        task_report = task.report(evaluation, source, split)
         report = EvaluationReport(
             run=saved.run.run,
             step=saved.checkpoint.step,
             dataset=data.name,
             split=split,
             mesh=mesh.describe(config.mesh.axes),
-            metrics=found.metrics,
-            examples=found.examples,
-            tables=shown.tables,
+            metrics=evaluation.metrics,
+            examples=evaluation.examples,
+            tables=task_report.tables,
         )
-        for line in where:
-            console.print(line, soft_wrap=True, markup=False)
+        _print(console, device_lines)
         for table in report.printed():
             console.print(table)
         console.print(result_table(report.totals()))
-        for name, write in shown.files.items():
+
+        files = [folder / "config.yaml", *report.write(folder)]
+        for name, write in task_report.files.items():
             write(folder / name)
-        files = [folder / "config.yaml", *report.write(folder), *(folder / name for name in shown.files)]
+            files.append(folder / name)
         if text is not None:
-            files.append(folder / _SAMPLE)
-            files[-1].write_text(text, "utf-8")
-            console.print("\n".join([f"sample of {_SAMPLE}:", *samples.shown(text)]), soft_wrap=True, markup=False)
+            path = folder / _SAMPLE
+            path.write_text(text, "utf-8")
+            files.append(path)
+            _print(console, [f"sample of {_SAMPLE}:", *samples.shown(text)])
         place = place_of(config, saved, split)
         store.log_metrics(saved.checkpoint.step, report.logged(place))
         store.log_artifacts(files, f"evaluate/{place}/step-{saved.checkpoint.step:09d}")
-    for line in [f"files: {folder}", *store.describe()]:
+    _print(console, [f"files: {folder}", *store.describe()])
+
+
+def _print(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
         console.print(line, soft_wrap=True, markup=False)
 
 
 def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
-    """Loads the dataset; a split expression is in the place of its test split."""
-    if config.evaluate.split in _WORDS:
+    """Loads the dataset; a split expression takes the place of its test split."""
+    if config.evaluate.split in _NAMED_SPLITS:
         return loading.load_run(config, encoding)
+    dataset = replace(config.dataset, test=config.evaluate.split)
     try:
-        test = replace(config.dataset, test=config.evaluate.split)
-        return loading.load_run(replace(config, dataset=test), encoding)
+        return loading.load_run(replace(config, dataset=dataset), encoding)
     except ConfigError as error:
+        # The user typed another key.
         raise ConfigError(str(error).replace("dataset.test=", "evaluate.split=")) from error
 
 
 def _chosen(config: RunConfig, data: Dataset) -> tuple[DataSource, str]:
-    """Returns the split that `evaluate.split` asks for, and its expression where it has one."""
-    wanted = config.evaluate.split
-    if wanted == "train":  # as an evaluation sees it: nothing is drawn
-        plain = replace(data.train, training=False) if isinstance(data.train, Augmented) else data.train
-        return plain, "train" if config.dataset.holdout else config.dataset.train
-    if wanted == "validation":
+    """Returns the split that `evaluate.split` selects, and its expression if it has one."""
+    split = config.evaluate.split
+    if split == "train":
+        # Without augmentation, as in every evaluation.
+        source = replace(data.train, training=False) if isinstance(data.train, Augmented) else data.train
+        # With a holdout the expression would include the examples that are held out.
+        return source, "train" if config.dataset.holdout else config.dataset.train
+    if split == "validation":
         if data.validation is None:
             raise invalid(
                 "evaluate.split",
-                wanted,
-                problem="train, test or a split expression, as the run has no validation split",
-                fix="set evaluate.split=test",
+                split,
+                problem="the run has no validation split",
+                fix="set evaluate.split to test, train or a split expression",
             )
-        return data.validation, config.dataset.validation or wanted
-    return data.test, config.dataset.test or wanted if wanted == "test" else wanted
+        return data.validation, config.dataset.validation or split
+    if split == "test":
+        return data.test, config.dataset.test or split
+    return data.test, split

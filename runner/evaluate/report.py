@@ -1,9 +1,9 @@
-"""What an evaluation says: its metrics, and the tables that the task makes of it."""
+"""Report of an evaluation: its metrics and the task's tables, printed, written and logged."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,7 +13,10 @@ from runner.task.base import Cell
 from runner.task.base import Table as TaskTable
 from runner.training.display import shown
 
-_MOST_ROWS = 40  # of a table that are printed
+# Rows of a table that are printed, about a screenful; evaluate.json has all.
+_MAX_ROWS = 40
+
+Row = Sequence[Cell]
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,10 @@ class EvaluationReport:
       run: the run's id.
       step: of the checkpoint.
       dataset: its name.
-      split: what was evaluated, a word or an expression.
+      split: that was evaluated, a name or an expression.
       mesh: axes and sizes, in words.
       metrics: of the evaluation by name.
-      examples: how many were counted.
+      examples: how many were evaluated.
       tables: the task's, by title.
     """
 
@@ -47,77 +50,85 @@ class EvaluationReport:
 
     def totals(self) -> list[tuple[str, str]]:
         """Returns the rows of the table of totals."""
-        return [
+        rows = [
             ("run", self.run),
             ("checkpoint of step", f"{self.step:,}"),
             ("split", f"{self.split} of {self.dataset}"),
             ("mesh", self.mesh),
             ("examples", f"{self.examples:,}"),
-            *((name, shown(value)) for name, value in self.metrics.items()),
         ]
+        rows += [(name, shown(value)) for name, value in self.metrics.items()]
+        return rows
 
     def printed(self) -> list[Table]:
-        """Returns the task's tables; of a long one the rows with the lowest share, which are looked for."""
-        titled = len(self.tables) > 1
-        return [_printed(title if titled else None, *table) for title, table in self.tables.items()]
+        """Returns the task's tables for the terminal; of a long one the rows with the lowest fractions."""
+        has_titles = len(self.tables) > 1
+        tables: list[Table] = []
+        for title, (columns, rows) in self.tables.items():
+            tables.append(_printed(title if has_titles else None, columns, rows))
+        return tables
 
     def write(self, folder: Path) -> list[Path]:
         """Writes evaluate.json and evaluate.md; returns their paths."""
         data = folder / "evaluate.json"
         page = folder / "evaluate.md"
         data.write_text(json.dumps(self._content(), indent=1) + "\n")
-        lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in self.totals()), ""]
-        for title, (columns, rows) in self.tables.items():
-            sides = ["---:" if _is_number(rows, column) else "---" for column in range(len(columns))]
-            lines += [
-                f"## {title}",
-                "",
-                _row(columns),
-                f"|{'|'.join(sides)}|",
-                *(_row(map(_cell, row)) for row in rows),
-            ]
-            lines.append("")
-        page.write_text("\n".join(lines).rstrip() + "\n")
+        page.write_text("\n".join(self._page()).rstrip() + "\n")
         return [data, page]
 
     def _content(self) -> dict[str, object]:
-        tables = {
-            title: [dict(zip(columns, row, strict=True)) for row in rows]
-            for title, (columns, rows) in self.tables.items()
-        }
+        tables: dict[str, list[dict[str, Cell]]] = {}
+        for title, (columns, rows) in self.tables.items():
+            tables[title] = [dict(zip(columns, row, strict=True)) for row in rows]
+        # The metrics are at the top level too, which is where scripts look for them.
         return {**asdict(self), **self.metrics, "metrics": dict(self.metrics), "tables": tables}
 
+    def _page(self) -> list[str]:
+        """Returns the lines of evaluate.md."""
+        lines = ["| | |", "|---|---|"]
+        lines += [f"| {name} | {value} |" for name, value in self.totals()]
+        for title, (columns, rows) in self.tables.items():
+            alignment: list[str] = []
+            for column in range(len(columns)):
+                alignment.append("---:" if _is_number(rows, column) else "---")
+            lines += ["", f"## {title}", "", _markdown_row(columns), f"|{'|'.join(alignment)}|"]
+            lines += [_markdown_row(map(_cell, row)) for row in rows]
+        return lines
 
-def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+
+def _printed(title: str | None, columns: Sequence[str], rows: Sequence[Row]) -> Table:
     count = len(rows)
-    note = None
-    if count > _MOST_ROWS:
-        share = _sorting_column(columns, rows)
-        if share is not None:
-            rows = sorted(rows, key=lambda row: 1.0 if row[share] is None else float(row[share]))  # type: ignore[arg-type]
-            note = f"lowest {columns[share]}, {_MOST_ROWS} of {count}; all: evaluate.json"
+    notes = [title] if title else []
+    if count > _MAX_ROWS:
+        column = _sorting_column(columns, rows)
+        if column is None:
+            notes.append(f"the first {_MAX_ROWS} of {count}; all: evaluate.json")
         else:
-            note = f"the first {_MOST_ROWS} of {count}; all: evaluate.json"
-        rows = rows[:_MOST_ROWS]
-    table = Table(title=", ".join(filter(None, (title, note))) or None)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if _is_number(rows, number) else "left")
+            rows = sorted(rows, key=lambda row: _fraction(row[column]))
+            notes.append(f"lowest {columns[column]}, {_MAX_ROWS} of {count}; all: evaluate.json")
+        rows = rows[:_MAX_ROWS]
+    table = Table(title=", ".join(notes) or None)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if _is_number(rows, number) else "left")
     for row in rows:
         table.add_row(*map(_cell, row))
     return table
 
 
-def _sorting_column(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> int | None:
-    """Returns the last column of shares, as recall; None where there is none."""
-    shares = [
-        number
-        for number in range(len(columns))
-        if all(row[number] is None or isinstance(row[number], float) for row in rows)
-    ]
-    return shares[-1] if shares else None
+def _sorting_column(columns: Sequence[str], rows: Sequence[Row]) -> int | None:
+    """Returns the last column of fractions, such as recall; None if there is none."""
+    for column in reversed(range(len(columns))):
+        if all(row[column] is None or isinstance(row[column], float) for row in rows):
+            return column
+    return None
 
 
-def _is_number(rows: Sequence[Sequence[Cell]], column: int) -> bool:
+def _fraction(value: Cell) -> float:
+    """Returns a cell of a sorting column; a class without examples has no value, and comes last."""
+    return value if isinstance(value, float) else 1.0
+
+
+def _is_number(rows: Sequence[Row], column: int) -> bool:
     return not any(isinstance(row[column], str) for row in rows)
 
 
@@ -129,5 +140,6 @@ def _cell(value: Cell) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
-def _row(cells: object) -> str:
-    return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"  # type: ignore[attr-defined]
+def _markdown_row(cells: Iterable[str]) -> str:
+    # A vertical bar would end the cell.
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

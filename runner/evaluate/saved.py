@@ -1,4 +1,4 @@
-"""A saved run as evaluation and export see it: its checkpoint, and the engine with it."""
+"""A recorded run for evaluation and export: its checkpoint, and an engine with the checkpoint's weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from runner.training import feed
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.reading import Checkpoint
-from runner.training.checkpoint.recovery import Previous
-from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.resume import Previous, load
 from runner.training.checkpoint.runs import SavedRun
 
 
@@ -30,31 +29,38 @@ def open_saved(config: RunConfig, command: str) -> Previous:
 
     Args:
       config: checked.
-      command: as `runner.evaluate`, for the refusals.
+      command: name of the command, such as `runner.evaluate`, for errors.
 
     Raises:
       ConfigError: no run is named, there is no such run, or its checkpoint is damaged or of a newer format.
     """
     for key, value in (("resume", config.resume), ("branch", config.branch)):
         if value is not None:
-            raise invalid(key, value, problem=f"{key} trains on, {command} takes run", fix="write run=...")
+            raise invalid(
+                key,
+                value,
+                problem=f"{key} continues training, but {command} takes run",
+                fix="set run=<run id> instead",
+            )
     if config.run is None:
         raise invalid(
             "run", None, problem=f"{command} needs a run that left checkpoints", fix="set run=latest or run=<run id>"
         )
-    folder = folder_of(config.trainer.checkpoint)
-    opened = list[Previous]()
-    team = current()
+    wanted = config.run
+    root = folder_of(config.trainer.checkpoint)
+    opened: list[Previous] = []
 
     def find() -> tuple[str, dict[str, Any], str]:
-        found, step = runs.find("run", str(config.run), folder)
-        opened.append(Previous(found, runs.open_checkpoint("run", found, step)))
-        return str(found.folder), dict(found.record), str(opened[0].checkpoint.folder)
+        run, step = runs.find("run", wanted, root)
+        checkpoint = runs.open_checkpoint("run", run, step)
+        opened.append(Previous(run, checkpoint))
+        return str(run.folder), dict(run.record), str(checkpoint.folder)
 
-    where, record, checkpoint = team.broadcast("the recorded run", find)
+    # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
+    folder, record, checkpoint_folder = current().broadcast("the recorded run", find)
     if opened:
         return opened[0]
-    return Previous(SavedRun(Path(where), record), Checkpoint(Path(checkpoint), trusted=True))
+    return Previous(SavedRun(Path(folder), record), Checkpoint(Path(checkpoint_folder), trusted=True))
 
 
 def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:
@@ -64,7 +70,7 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
       config: checked.
       saved: the run's.
       data: of the config's dataset and task.
-      log: file that gets what native code says.
+      log: file for the output of native code.
 
     Raises:
       ConfigError: the checkpoint is of another model, or the layout does not fit.
@@ -87,8 +93,8 @@ def evaluated(
       engine: with its weights.
       task: of the split.
       source: every example counts once.
-      limit: evaluates that many batches only; null: every example.
-      keep_outputs: give the model's outputs too.
+      limit: evaluates that many batches only; None: every example.
+      keep_outputs: whether to return the model's outputs too.
     """
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         examples = feed.Examples(source, task, readers.reader(source), share=feed.share_of(config))
@@ -102,19 +108,24 @@ def split_key(text: str) -> str:
     >>> split_key("test"), split_key("test[:1000]"), split_key("train[10%:]+test")
     ('test', 'test_0-1000', 'train_10pct-end_and_test')
     """
+    return "_and_".join(_slice_key(term) for term in parse_split(text))
 
-    def one(term: Slice) -> str:
-        if term.start is None and term.stop is None:
-            return term.name
-        unit = "pct" if term.percent else ""
-        start, stop = (None if bound is None else f"{bound:g}{unit}" for bound in (term.start, term.stop))
-        return f"{term.name}_{start or 0}-{stop or 'end'}"
 
-    return "_and_".join(one(term) for term in parse_split(text))
+def _slice_key(term: Slice) -> str:
+    if term.start is None and term.stop is None:
+        return term.name
+    unit = "pct" if term.percent else ""
+    start = "0"
+    if term.start is not None:
+        start = f"{term.start:g}{unit}"
+    stop = "end"
+    if term.stop is not None:
+        stop = f"{term.stop:g}{unit}"
+    return f"{term.name}_{start}-{stop}"
 
 
 def place_of(config: RunConfig, saved: Previous, split: str) -> str:
-    """Returns where an evaluation's figures go in the run: the split's name, behind another dataset's.
+    """Returns the name of an evaluation's metrics in the run: the split, with another dataset's name before it.
 
     Args:
       config: checked.
@@ -123,4 +134,6 @@ def place_of(config: RunConfig, saved: Previous, split: str) -> str:
     """
     trained = dict(flatten(saved.checkpoint.about["config"])).get("dataset.name")
     key = split_key(split)
-    return key if config.dataset.name == trained else f"{config.dataset.name.replace('/', '_')}/{key}"
+    if config.dataset.name == trained:
+        return key
+    return f"{config.dataset.name.replace('/', '_')}/{key}"

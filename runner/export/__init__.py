@@ -1,1 +1,1 @@
-"""Writes a run's model for serving, and holds it against the run. Importing this package imports no TensorFlow."""
+"""The export command: a run's model for serving, compared with the run. Importing this imports no TensorFlow."""

@@ -1,6 +1,7 @@
 """The export command: `python -m runner.export run=<run id>` writes a run's model as a SavedModel.
 
-It exits with 0 where that is done, 1 where it failed or predicts otherwise than the run, 2 where it was refused.
+It exits with 0 if the export is done, 1 if it failed or its predictions differ from the run's, 2 if the config is
+invalid.
 """
 
 from runner.cli import entry

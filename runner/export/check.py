@@ -1,4 +1,4 @@
-"""Holds an export against the run: the same examples through both, in different processes.
+"""Comparison of an export with its run: the same examples through both, in different processes.
 
 Shapes: N examples.
 """
@@ -22,21 +22,27 @@ from runner.export.signature import Served
 from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
 from runner.task import namespace
 
+# Of the largest value of an answer. The run and its export sum in another order in float32, whose rounding is 6e-8 per
+# operation; a wrong weight or a wrong input changes the answers by far more.
 TOLERANCE = 1e-5
+
+# Examples that the export predicts at once.
 _BATCH = 500
-_OF_THE_MESH = ("DTENSOR_", "PJRT_NPROC", "XLA_FLAGS")  # what the engine set for its own process
+
+# Environment variables that the engine set for the devices of its own process.
+_MESH_VARIABLES = ("DTENSOR_", "PJRT_NPROC", "XLA_FLAGS")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one of an export's answers is from the run's.
+    """The difference between an export's answer and the run's.
 
     Attributes:
-      exact: it is of integers.
-      differing: examples whose integers differ; 0 of floats.
-      largest: largest absolute difference of a float; 0 of integers.
-      scale: the run's largest absolute value of it; of what is drawn, the export's.
-      drawn: it comes of random numbers, which each call draws again, so that it must be finite and no more.
+      exact: whether the answer has integers, which must be equal.
+      differing: examples whose integers differ; 0 for floats.
+      largest: largest absolute difference of a float; 0 for integers.
+      scale: largest absolute value of the run's answer; for a random answer, of the export's.
+      drawn: whether the answer depends on random numbers, which each call draws again, so that it must only be finite.
     """
 
     exact: bool
@@ -47,19 +53,20 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether floats are the same to 1e-5 of the largest, as float32 rounds them, and integers exactly."""
+        """Whether floats agree to 1e-5 of the largest, as float32 rounds them, and integers exactly."""
         if self.drawn:
             return bool(np.isfinite(self.scale))
-        return self.differing == 0 and self.largest <= TOLERANCE * self.scale  # false for NaN
+        # NaN compares false.
+        return self.differing == 0 and self.largest <= TOLERANCE * self.scale
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far an export's answers are from the run's.
+    """The differences between an export's answers and the run's.
 
     Attributes:
-      examples: that were compared.
-      answers: name -> difference, as the task names them.
+      examples: how many were compared.
+      answers: the task's name of an answer -> difference.
     """
 
     examples: int
@@ -67,29 +74,36 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether every answer is."""
-        return all(found.equal for found in self.answers.values())
+        """Whether all answers are equal."""
+        return all(difference.equal for difference in self.answers.values())
 
 
 def compare(run: Mapping[str, Array], export: Mapping[str, Array], drawn: Collection[str] = ()) -> Comparison:
     """Compares answers by name, each (N, ...).
 
     Args:
-      run: of the run.
-      export: of what was loaded again.
-      drawn: names of what comes of random numbers.
+      run: answers of the run.
+      export: answers of the export, loaded again.
+      drawn: names of the answers that depend on random numbers.
 
     Raises:
-      EngineError: the export gave others, or in other shapes.
+      EngineError: the export has other answers, or other shapes.
     """
-    shapes = [{name: answer.shape for name, answer in each.items()} for each in (run, export)]
-    if shapes[0] != shapes[1]:
-        said = (", ".join(f"{name} {list(shape)}" for name, shape in each.items()) for each in reversed(shapes))
-        raise EngineError(f"the export gives {next(said)}, the run {next(said)}")
-    answers = {}
+    run_shapes = {name: answer.shape for name, answer in run.items()}
+    export_shapes = {name: answer.shape for name, answer in export.items()}
+    if export_shapes != run_shapes:
+        raise EngineError(f"the export answers {_listed(export_shapes)}, but the run answers {_listed(run_shapes)}")
+    answers: dict[str, Difference] = {}
     for name, answer in run.items():
-        answers[name] = _drawn(export[name]) if name in drawn else _difference(answer, export[name])
+        if name in drawn:
+            answers[name] = _drawn(export[name])
+        else:
+            answers[name] = _difference(answer, export[name])
     return Comparison(len(next(iter(run.values()))), answers)
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
 def _drawn(export: Array) -> Difference:
@@ -114,30 +128,33 @@ def check(
     log: Path,
     drawn: Collection[str] = (),
 ) -> dict[str, Comparison]:
-    """Loads what was written in a fresh process, and compares its answers with the run's.
+    """Loads an export in a fresh process, and compares its answers with the run's.
+
+    A fresh process, because the export must load without anything that this process has imported or built.
 
     Args:
       folder: of the export.
-      written: what is in it.
-      library: Keras of its Keras file.
-      served: what it takes and answers.
-      arrays: (N, ...) by name, of what it takes.
-      run: outputs (N, ...) of the run; by name if the model gives several.
+      written: its content.
+      library: `keras` or `tf_keras`, which reads its Keras file.
+      served: its signature.
+      arrays: (N, ...) by name, its inputs.
+      run: outputs (N, ...) of the run; by name if the model has several.
       log: gets what the process prints.
-      drawn: names of the answers that come of random numbers, as `runner.export.drawn` tells.
+      drawn: names of the answers that depend on random numbers, see `runner.export.drawn`.
 
     Returns:
-      What was compared, `SavedModel` and `model.keras`, and how.
+      `SavedModel` and `model.keras` -> comparison, as far as they were written.
 
     Raises:
-      EngineError: it can't be loaded.
+      EngineError: the export can't be loaded.
     """
-    given = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
-    inputs = served.model_inputs(namespace.of(np), given)
-    inputs = inputs if isinstance(inputs, Mapping) else {"": inputs}
+    served_arrays = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
+    model_inputs = served.model_inputs(namespace.of(np), served_arrays)
+    inputs = model_inputs if isinstance(model_inputs, Mapping) else {"": model_inputs}
     with tempfile.TemporaryDirectory(prefix="runner-export-") as name:
         shared = Path(name)
-        np.savez(shared / "arrays.npz", *given.values())
+        # By number and not by name: a name may be one of NumPy's own parameters.
+        np.savez(shared / "arrays.npz", *served_arrays.values())
         np.savez(shared / "inputs.npz", *inputs.values())
         request = {
             "saved_model": str(folder / SAVED_MODEL) if written.saved_model else None,
@@ -145,35 +162,44 @@ def check(
             "library": library,
             "beside": list(written.beside),
             "batch": _BATCH,
-            "arrays": list(given),
+            "arrays": list(served_arrays),
             "inputs": list(inputs),
         }
         (shared / "request.json").write_text(json.dumps(request))
-        found = _answer(shared, library, log)
+        reply = _answer(shared, library, log)
+
     expected = served.answers(run)
-    answers, outputs = (_of(found, side) for side in ("saved_model/", "keras/"))
-    compared = {"SavedModel": compare(expected, answers, drawn)} if answers else {}
-    if "keras" in found:
-        compared[KERAS_FILE] = compare(expected, served.answers(found["keras"]), drawn)
-    elif outputs:
-        compared[KERAS_FILE] = compare(expected, served.answers(outputs), drawn)
+    compared: dict[str, Comparison] = {}
+    saved_model = _without_prefix(reply, "saved_model/")
+    if saved_model:
+        compared["SavedModel"] = compare(expected, saved_model, drawn)
+    # The Keras file has the model's outputs and not the task's answers: one array, or several by name.
+    several = _without_prefix(reply, "keras/")
+    if "keras" in reply:
+        compared[KERAS_FILE] = compare(expected, served.answers(reply["keras"]), drawn)
+    elif several:
+        compared[KERAS_FILE] = compare(expected, served.answers(several), drawn)
     return compared
 
 
-def _of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+def _without_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """Returns the arrays whose name begins with a prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _answer(shared: Path, library: str, log: Path) -> dict[str, Array]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(_OF_THE_MESH)}
-    # This process holds the memory of the accelerators.
+    """Runs `runner.export.reload` on a folder with a request; returns its reply."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_MESH_VARIABLES)}
+    # This process has the memory of the accelerators, so the other one predicts on the CPU.
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-    environment |= {"KERAS_BACKEND": "jax"} if library == "keras" else {"TF_USE_LEGACY_KERAS": "1"}
+    if library == "keras":
+        environment["KERAS_BACKEND"] = "jax"
+    else:
+        environment["TF_USE_LEGACY_KERAS"] = "1"
     command = [sys.executable, "-m", "runner.export.reload", str(shared)]
     with log.open("ab") as output:
         done = subprocess.run(command, env=environment, stdout=output, stderr=output, check=False)
     if done.returncode:
-        raise EngineError(f"the export can't be loaded again: its process exited {done.returncode}; see {log}")
+        raise EngineError(f"the export can't be loaded again: its process exited with {done.returncode}; see {log}")
     with np.load(shared / "answer.npz", allow_pickle=False) as answer:
         return {key: answer[key] for key in answer.files}

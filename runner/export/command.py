@@ -1,10 +1,10 @@
-"""Exports a run's model: writes it, loads it back, compares it with the run, and records it."""
+"""Export of a run's model: written, loaded again, compared with the run, and recorded."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +22,9 @@ from runner.engine import devices, registry
 from runner.errors import EngineError
 from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
-from runner.export.check import TOLERANCE, Comparison, check
+from runner.export.check import TOLERANCE, Comparison, Difference, check
 from runner.export.drawn import drawn_answers
-from runner.export.plain import WeightsInUse, make_plain
+from runner.export.plain import WeightsInUse
 from runner.export.signature import Served
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
@@ -38,65 +38,70 @@ from runner.processes.team import current
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
-from runner.training.checkpoint.recovery import Previous, versions
+from runner.tracking.base import Attachment
+from runner.training.checkpoint.recovery import versions
+from runner.training.checkpoint.resume import Previous
 from runner.training.display import result_table
 
 if TYPE_CHECKING:
     from runner.export import log
 else:
-    log = late("runner.export.log")  # with MLflow
+    # It imports MLflow, which an error of the config should not wait for.
+    log = late("runner.export.log")
 
-_MOST_BYTES = 256 << 20  # of the examples that are compared, as float32
+# Bytes of the examples that are compared, as float32. All examples of a small split are compared; of a large one as
+# many as go to the other process in seconds.
+_MAX_BYTES = 256 << 20
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Exports, checks, prints and records.
+    """Exports, compares, prints and records.
 
     Args:
-      config: checked; of the run, with what was typed besides.
+      config: checked: the run's, with the overrides that were typed.
       composed: the same as Hydra composed it, for the record.
 
     Raises:
-      ConfigError: there is no such run or checkpoint, it is of another model, or `export.folder` holds something else.
+      ConfigError: there is no such run or checkpoint, it is of another model, or `export.folder` has other files.
       EngineError: the export's predictions differ from the run's; nothing is left of it.
       DataError, TrackingError, Interrupted: as in training.
     """
     console = Console()
     team = current()
-    # Every library computes float32 alike.
+    # In float32 any library computes the same, so the export can be compared.
     config = replace(config, engine=replace(config.engine, precision="float32", state="float32"))
     saved = open_saved(config, "runner.export")
-    where = devices.line(config, composed)
+    # Before an engine loads, because that hides GPUs from its process.
+    device_lines = devices.line(config, composed)
     target = folders.target(config.export, saved.run)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    content = resolved(config, composed)
+    native_log = folder / "runner.log"
+    config_yaml = OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed)))
     with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+        (folder / "config.yaml").write_text(config_yaml)
     with heard():
         store = attach(config.tracking, saved.run.run_id if team.is_first else None)
         registry.prepare(config)
         data = loading.load_run(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
         task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
-        task.keeps_outputs = True  # of the few that are compared
-        spec = DataSpec(task.arrays, task)
-        served = Served(spec, data.encoding)
+        # A language model's outputs are dropped elsewhere, as too large. Here only a few examples are compared.
+        task.keeps_outputs = True
+        served = Served(DataSpec(task.arrays, task), data.encoding)
         examples = _examples(config, data, task)
-        outputs = _outputs(config, saved, served, examples, folder / "runner.log")
+        # Every process takes part in this one; process 0 writes.
+        outputs = _outputs(config, saved, served, examples, native_log)
         if not team.is_first:
             return
-        for line in where:
-            console.print(line, soft_wrap=True, markup=False)
-        with folders.making(target) as making:
+        _print(console, device_lines)
+        # The export appears in its folder when the block ends, so only after it was compared and found equal.
+        with folders.making(target) as unfinished:
             with stages.stage("writing the export"):
-                written, drawn = _write(config, saved, served, making, folder / "runner.log")
-            library = "keras" if config.engine.name == "jax" else "tf_keras"
+                written, drawn = _write(config, saved, served, unfinished, native_log)
+            library = registry.keras_package(config.engine.name)
             with stages.stage("loading it again in a fresh process"):
-                compared = check(making, written, library, served, examples, outputs, folder / "runner.log", drawn)
-            rows = [("run", saved.run.run), ("checkpoint of step", f"{saved.checkpoint.step:,}")]
-            rows += [("mesh of the run", mesh.describe(config.mesh.axes))]
-            rows += [("split", data.selection.get("test", "test"))]
-            console.print(result_table([*rows, *(row for name in compared for row in _rows(name, compared[name]))]))
+                compared = check(unfinished, written, library, served, examples, outputs, native_log, drawn)
+            console.print(result_table(_result_rows(config, saved, data, compared)))
             raise_if_different(compared)
             record = {
                 "run": saved.run.run,
@@ -105,132 +110,176 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "names": served.names(),
                 "vocabulary": None if data.vocabulary is None else _vocabulary(data.vocabulary),
                 "left_out": list(written.left_out),
-                "compared": {name: asdict(found) for name, found in compared.items()},
+                "compared": {name: asdict(comparison) for name, comparison in compared.items()},
                 "versions": versions(),
             }
-            (making / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
-            (making / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+            (unfinished / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            (unfinished / "config.yaml").write_text(config_yaml)
             if data.vocabulary is not None:
-                (making / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
-        _say(console, target, written)
-        recorded = [target / name for name in (folders.RECORD, TOKENIZER) if (target / name).is_file()]
-        step = saved.checkpoint.step
-        path = target / SAVED_MODEL
-        answers = served.answer_specs(_first(outputs))
-        found = next(iter(compared.values())).answers.items()
-        differences = {name: each.largest for name, each in found if not each.exact and not each.drawn}
-        if differences:
-            store.log_metrics(step, {f"export/{name}_difference": value for name, value in differences.items()})
-        store.log_artifacts(recorded, "export")
-        if written.saved_model:
-            uri = store.log_model(
-                lambda where, run_id: log.log_saved_model(where, run_id, path, served, answers, step=step)
-            )
-            if uri is not None:
-                console.print(f"MLflow model: {uri}", soft_wrap=True, markup=False)
-        for line in store.describe():
-            console.print(line, soft_wrap=True, markup=False)
+                (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
+        _print(console, _written_lines(target, written))
+        uri = _record(store, saved, served, target, written, compared, outputs)
+        if uri is not None:
+            _print(console, [f"MLflow model: {uri}"])
+        _print(console, store.describe())
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
-    """Returns the examples that are compared (N, ...), the test split's first, as they were before they were encoded.
+    """Returns the examples that are compared (N, ...): the first of the test split, not standardized.
 
-    They are all of them, unless they take too much room.
+    They are all of the split, unless these would take too much memory.
     """
     split = data.test
     if data.encoding.mean:
-        plain = replace(config, dataset=replace(config.dataset, standardize=False))
-        split = loading.load_run(plain, data.encoding).test
-    floats = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
-    floats = max(floats, 4 * task.tokens * (task.outputs.units or 1))
-    count = min(split.size, max(1, _MOST_BYTES // max(floats, 1)))
-    arrays = split.read(np.arange(count, dtype=np.int64))
-    return {name: array.astype(np.float32) if name in data.encoding.mean else array for name, array in arrays.items()}
+        raw = replace(config, dataset=replace(config.dataset, standardize=False))
+        split = loading.load_run(raw, data.encoding).test
+    input_bytes = sum(4 * int(np.prod(spec.shape, dtype=np.int64)) for spec in split.specs.values())
+    # A language model's outputs, one row of logits per token, are larger than its inputs.
+    output_bytes = 4 * task.tokens * (task.outputs.units or 1)
+    count = min(split.size, max(1, _MAX_BYTES // max(input_bytes, output_bytes, 1)))
+    arrays = dict(split.read(np.arange(count, dtype=np.int64)))
+    for name in data.encoding.mean:
+        if name in arrays:
+            arrays[name] = arrays[name].astype(np.float32)
+    return arrays
 
 
 def _outputs(
-    config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], log: Path
+    config: RunConfig, saved: Previous, served: Served, examples: Mapping[str, Array], native_log: Path
 ) -> Array | Mapping[str, Array]:
     """Returns the run's outputs (N, ...) for the examples, computed by its engine on its mesh; several by name."""
     spec = served.spec
     arrays = served.standardized(examples)
     source = ArraySource({name: arrays[name] for name in spec.arrays}, spec.arrays)
-    engine = restored(config, saved, spec, log)
+    engine = restored(config, saved, spec, native_log)
     with stages.stage("computing the run's answers"):
-        found = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
-    return found.named_outputs or found.outputs
+        evaluation = evaluated(config, engine, spec.task, source, None, keep_outputs=True)
+    return evaluation.named_outputs or evaluation.outputs
 
 
 def _first(outputs: Array | Mapping[str, Array]) -> Array | Mapping[str, Array]:
-    """Returns the outputs of the first example, whose shapes and dtypes are those of all."""
+    """Returns the outputs of the first example, which has the shapes and dtypes of all."""
     if isinstance(outputs, Mapping):
         return {name: output[:1] for name, output in outputs.items()}
     return outputs[:1]
 
 
 def _write(
-    config: RunConfig, saved: Previous, served: Served, folder: Path, log: Path
+    config: RunConfig, saved: Previous, served: Served, folder: Path, native_log: Path
 ) -> tuple[Written, frozenset[str]]:
-    """Writes the model; returns what was written, and which answers come of random numbers."""
-    with quiet_native_log(log):
-        plain = make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
-        convert = not config.model.target.startswith("runner.")
-        tensorflow = importlib.util.find_spec("tensorflow") is not None
-        # First: what is written of a Keras 3 model is traced likewise.
+    """Writes the model; returns what was written, and the names of the answers that depend on random numbers."""
+    with quiet_native_log(native_log):
+        plain = registry.make_plain(config, served.spec, WeightsInUse(saved.checkpoint))
+        is_own_code = not config.model.target.startswith("runner.")
+        has_tensorflow = importlib.util.find_spec("tensorflow") is not None
+        # Before the model is written, because writing a Keras 3 model traces it in the same way.
         drawn = drawn_answers(plain, served)
-        return write_model(plain, served, folder, convert=convert, tensorflow=tensorflow), drawn
+        return write_model(plain, served, folder, convert=is_own_code, tensorflow=has_tensorflow), drawn
 
 
 def _vocabulary(vocabulary: Vocabulary) -> dict[str, object]:
-    """Returns what a reader of the record must know beside the tokenizer."""
+    """Returns what a reader of the record must know in addition to the tokenizer."""
     return {"kind": vocabulary.kind, "size": vocabulary.size, "end": vocabulary.end, "sha256": vocabulary.sha256}
 
 
-def _rows(name: str, found: Comparison) -> list[tuple[str, str]]:
-    rows = [(f"{name}, examples", f"{found.examples:,}")]
-    for answer, difference in found.answers.items():
-        if difference.drawn:
-            rows.append((f"  {answer}", "not compared: each call draws random numbers again"))
-        elif difference.exact:
-            rows.append((f"  {answer} that differ", f"{difference.differing:,}"))
-        else:
-            words = f"{difference.largest:.1e}, the largest is {difference.scale:.3g}"
-            rows.append((f"  largest difference of {answer}", words))
+def _result_rows(
+    config: RunConfig, saved: Previous, data: Dataset, compared: Mapping[str, Comparison]
+) -> list[tuple[str, str]]:
+    """Returns the rows of the table that is printed."""
+    rows = [
+        ("run", saved.run.run),
+        ("checkpoint of step", f"{saved.checkpoint.step:,}"),
+        ("mesh of the run", mesh.describe(config.mesh.axes)),
+        ("split", data.selection.get("test", "test")),
+    ]
+    for name, comparison in compared.items():
+        rows.append((f"{name}, examples", f"{comparison.examples:,}"))
+        for answer, difference in comparison.answers.items():
+            if difference.drawn:
+                rows.append((f"  {answer}", "not compared: each call draws random numbers again"))
+            elif difference.exact:
+                rows.append((f"  {answer} that differ", f"{difference.differing:,}"))
+            else:
+                size = f"{difference.largest:.1e}, the largest is {difference.scale:.3g}"
+                rows.append((f"  largest difference of {answer}", size))
     return rows
 
 
 def raise_if_different(compared: Mapping[str, Comparison]) -> None:
-    """Fails an export that is not equal to the run.
+    """Rejects an export that is not equal to the run.
 
     Args:
-      compared: what was loaded again, and how it compares.
+      compared: what was loaded again, by name.
 
     Raises:
       EngineError: one of them differs, or there is none.
     """
     if not compared:
-        raise EngineError("the export holds nothing that loads without the builder's code; install tensorflow")
-    for name, found in compared.items():
-        if not found.equal:
-            words = [
-                f"{answer}, which is not finite"
-                if each.drawn
-                else f"{answer} of {each.differing} of {found.examples:,} examples"
-                if each.exact
-                else f"{answer} by {each.largest:.1e} where the largest is {each.scale:.3g}"
-                for answer, each in found.answers.items()
-                if not each.equal
-            ]
-            raise EngineError(
-                f"{name} differs from the run: {', '.join(words)}; allowed is {TOLERANCE:g} times the largest, and no "
-                "integer; nothing was written"
-            )
+        raise EngineError("the export has nothing that loads without the builder's code; install tensorflow")
+    for name, comparison in compared.items():
+        if comparison.equal:
+            continue
+        differences: list[str] = []
+        for answer, difference in comparison.answers.items():
+            if not difference.equal:
+                differences.append(_describe(answer, difference, comparison.examples))
+        raise EngineError(
+            f"{name} differs from the run: {', '.join(differences)}; floats must agree to {TOLERANCE:g} of the "
+            "largest value, and integers exactly; nothing was written"
+        )
 
 
-def _say(console: Console, target: Path, written: Written) -> None:
-    names = [SAVED_MODEL] if written.saved_model else []
-    names += [written.keras] if written.keras else []
-    names += [TOKENIZER] if (target / TOKENIZER).is_file() else []
-    lines = [f"{target / name}" for name in names] + [f"left out {line}" for line in written.left_out]
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+def _describe(answer: str, difference: Difference, examples: int) -> str:
+    if difference.drawn:
+        return f"{answer} is NaN or Inf"
+    if difference.exact:
+        return f"{answer} in {difference.differing} of {examples:,} examples"
+    return f"{answer} by {difference.largest:.1e} (largest value {difference.scale:.3g})"
+
+
+def _written_lines(target: Path, written: Written) -> list[str]:
+    """Returns one line for each file that was written, and for each that was not."""
+    names: list[str] = []
+    if written.saved_model:
+        names.append(SAVED_MODEL)
+    if written.keras:
+        names.append(written.keras)
+    if (target / TOKENIZER).is_file():
+        names.append(TOKENIZER)
+    lines = [str(target / name) for name in names]
+    lines += [f"left out {line}" for line in written.left_out]
+    return lines
+
+
+def _record(
+    store: Attachment,
+    saved: Previous,
+    served: Served,
+    target: Path,
+    written: Written,
+    compared: Mapping[str, Comparison],
+    outputs: Array | Mapping[str, Array],
+) -> str | None:
+    """Records an export in its run; returns the URI of the MLflow model, None if there is none."""
+    step = saved.checkpoint.step
+    answers = next(iter(compared.values())).answers
+    metrics: dict[str, float] = {}
+    for name, difference in answers.items():
+        if not difference.exact and not difference.drawn:
+            metrics[f"export/{name}_difference"] = difference.largest
+    if metrics:
+        store.log_metrics(step, metrics)
+    artifacts = [target / folders.RECORD]
+    if (target / TOKENIZER).is_file():
+        artifacts.append(target / TOKENIZER)
+    store.log_artifacts(artifacts, "export")
+    if not written.saved_model:
+        return None
+    path = target / SAVED_MODEL
+    specs = served.answer_specs(_first(outputs))
+    return store.log_model(lambda where, run_id: log.log_saved_model(where, run_id, path, served, specs, step=step))

@@ -1,11 +1,11 @@
-"""Which answers of a model come of random numbers, also when it predicts. Imports JAX and Keras when it is asked."""
+"""Detection of the answers of a model that depend on random numbers even in prediction. Imports JAX and Keras late."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
-from runner.export.plain import PlainModel
+from runner.engine.base import PlainModel
 from runner.export.signature import Served
 from runner.export.write import answers
 from runner.host.late import late
@@ -18,37 +18,43 @@ if TYPE_CHECKING:
 else:
     jax = late("jax")
     keras = late("keras")
-    adapter, private, randomness = (late(f"runner.engine.jax.{name}") for name in ("adapter", "private", "randomness"))
+    adapter = late("runner.engine.jax.adapter")
+    private = late("runner.engine.jax.private")
+    randomness = late("runner.engine.jax.randomness")
 
 
 def drawn_answers(plain: PlainModel, served: Served) -> frozenset[str]:
     """Returns the names of the answers that depend on the states of the model's random generators.
 
-    A layer may draw numbers that nothing takes when it predicts, as a recurrent one with dropout; it is not counted.
+    A layer may draw numbers that prediction doesn't use, such as a recurrent layer with dropout; these don't count.
 
     Args:
-      plain: the model. Of tf_keras, whose generators no trace shows, none is named.
-      served: what it takes and answers.
+      plain: the model. For tf_keras, whose generators no trace shows, the result is empty.
+      served: its signature.
     """
     if plain.package != "keras":
         return frozenset()
     model = plain.model
+    # Positions of the generators' states among the model's variables, trainable ones first.
     states = [len(model.trainable_variables) + index for index in randomness.seed_indices(model)]
     if not states:
         return frozenset()
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     trainable, others = adapter.variable_shapes(model)
-    arrays = {name: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype) for name, spec in served.inputs.items()}
+    variable_shapes = [*trainable, *others]
+    array_shapes: dict[str, jax.ShapeDtypeStruct] = {}
+    for name, spec in served.inputs.items():
+        array_shapes[name] = jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)
 
     def answer(values: list[Tensor], arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return answers(plain, served, jax.numpy, arrays)
 
-    given = [*trainable, *others], arrays
-    drawn = set()
-    for name in jax.eval_shape(answer, *given):
-        traced = jax.make_jaxpr(lambda *taken, name=name: answer(*taken)[name])(*given)
-        _, used = private.without_unused(traced.jaxpr)
-        if any(used[index] for index in states):
+    drawn: set[str] = set()
+    for name in jax.eval_shape(answer, variable_shapes, array_shapes):
+        # The program of this answer alone: a state is used if it is left when unused inputs are removed.
+        traced = jax.make_jaxpr(lambda *taken, name=name: answer(*taken)[name])(variable_shapes, array_shapes)
+        _, is_used = private.without_unused(traced.jaxpr)
+        if any(is_used[index] for index in states):
             drawn.add(name)
     return frozenset(drawn)

@@ -1,4 +1,4 @@
-"""Where an export goes: a folder that appears whole or not at all, and replaces nothing but an earlier export."""
+"""The folder of an export: written atomically, and never in place of anything but an earlier export."""
 
 from __future__ import annotations
 
@@ -23,32 +23,41 @@ def target(config: ExportConfig, run: SavedRun) -> Path:
     """Returns the folder of an export.
 
     Raises:
-      ConfigError: something else is there already.
+      ConfigError: the folder has other files than an earlier export's.
     """
-    path = Path(config.folder).expanduser().absolute() if config.folder else outputs_dir() / "exports" / run.run
+    if config.folder:
+        path = Path(config.folder).expanduser().absolute()
+    else:
+        path = outputs_dir() / "exports" / run.run
     if path.exists() and not _is_ours(path):
         raise invalid(
             _KEY,
             path,
-            problem="a folder that is not there, is empty or holds an earlier export and nothing else",
+            problem="must be a new or empty folder, or an earlier export without other files",
             fix=f"set {_KEY}={path}/export",
         )
     return path
 
 
 def _is_ours(path: Path) -> bool:
-    """Returns whether a folder holds nothing but what an export says that it wrote."""
+    """Returns whether a folder has no other files than those that an export recorded."""
     if not path.is_dir():
         return False
-    there = set(_files(path))
-    return not there or there <= set(_recorded(path))
+    files = set(_files(path))
+    return not files or files <= set(_recorded(path))
 
 
 def _files(path: Path) -> list[str]:
-    return sorted(one.relative_to(path).as_posix() for one in path.rglob("*") if not one.is_dir() or one.is_symlink())
+    """Returns the relative paths of all files below a folder; a link counts as a file."""
+    names: list[str] = []
+    for child in path.rglob("*"):
+        if not child.is_dir() or child.is_symlink():
+            names.append(child.relative_to(path).as_posix())
+    return sorted(names)
 
 
 def _recorded(path: Path) -> list[str]:
+    """Returns the files that an export recorded as its own; empty if there is no valid record."""
     try:
         return [RECORD, *map(str, json.loads((path / RECORD).read_text())["files"])]
     except (OSError, ValueError, TypeError, KeyError):
@@ -57,21 +66,23 @@ def _recorded(path: Path) -> list[str]:
 
 @contextmanager
 def making(path: Path) -> Iterator[Path]:
-    """Yields a folder beside the target, which takes the target's place if all goes well.
+    """Yields a folder beside the target, which takes the target's place if the block succeeds.
 
     Args:
       path: the target.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    around = Path(tempfile.mkdtemp(prefix=f".unfinished-{path.name}-", dir=path.parent))  # a name that nobody has
-    new = around / "new"
-    old = around / "old"
+    # On the same file system as the target, so that renames are atomic.
+    workspace = Path(tempfile.mkdtemp(prefix=f".unfinished-{path.name}-", dir=path.parent))
+    new = workspace / "new"
+    old = workspace / "old"
     new.mkdir()
     try:
         yield new
         _record_files(new)
-        if path.exists() and not _is_ours(path):  # an export takes minutes
-            raise EngineError(f"{_KEY}={path} holds what no export wrote, since this one began; nothing was written")
+        # Checked again: an export takes minutes, in which somebody may have written there.
+        if path.exists() and not _is_ours(path):
+            raise EngineError(f"{_KEY}={path}: other files were written there during the export; nothing was exported")
         try:
             if path.exists():
                 path.rename(old)
@@ -80,14 +91,16 @@ def making(path: Path) -> Iterator[Path]:
             if old.exists() and not path.exists():
                 old.rename(path)
             raise
+        # The earlier export goes only when the new one is in its place.
         remove_files(old, _recorded(old))
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        remove_empty([old, around])
+        remove_empty([old, workspace])
 
 
 def _record_files(folder: Path) -> None:
-    """Adds to an export's record which files it wrote: what a later one may replace."""
+    """Adds to an export's record the files that it wrote, which a later export may replace."""
     record = folder / RECORD
-    content = json.loads(record.read_text()) | {"files": [one for one in _files(folder) if one != RECORD]}
+    content = json.loads(record.read_text())
+    content["files"] = [name for name in _files(folder) if name != RECORD]
     record.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Logs an export in MLflow as a model that `mlflow models predict` and pyfunc take."""
+"""Logs an export in MLflow as a model for `mlflow models predict` and pyfunc."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ def log_saved_model(
     """Stores a SavedModel as a logged model of a run.
 
     Args:
-      store: where the run is.
-      run_id: the run.
+      store: of the run.
+      run_id: of the run.
       path: the SavedModel.
-      served: what it takes; the names of what its arrays count are kept as metadata.
-      answers: specs of what it answers, by name.
-      step: the training step it is from.
+      served: its signature; the names of categories and columns are kept as metadata.
+      answers: specs of its answers, by name.
+      step: training step of the model.
 
     Returns:
-      The model's URI, as `models:/m-...`.
+      The model's URI, such as `models:/m-...`.
     """
-    several = len(served.inputs) > 1  # one input needs no name: an array is passed as it is
-    inputs = [_tensor(spec, name if several else None) for name, spec in served.inputs.items()]
+    # A single input has no name in the signature, so that an array can be passed as it is.
+    has_names = len(served.inputs) > 1
+    inputs = [_tensor(spec, name if has_names else None) for name, spec in served.inputs.items()]
     outputs = [_tensor(spec, name) for name, spec in answers.items()]
     with pointed_at(store.uri), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "(?s).*input example was not provided")  # the signature is exact
+        # MLflow would infer the signature from an example. This one is exact already.
+        warnings.filterwarnings("ignore", "(?s).*input example was not provided")
         logged = store.client.create_logged_model(store.experiment_id, name=NAME, source_run_id=run_id)
         info = Model.log(
             artifact_path=None,
@@ -59,4 +61,5 @@ def log_saved_model(
 
 
 def _tensor(spec: ArraySpec, name: str | None) -> TensorSpec:
+    # -1: any batch size.
     return TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), name)

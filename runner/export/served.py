@@ -1,4 +1,4 @@
-"""The exported model as MLflow serves it. MLflow keeps this file with the model; it needs TensorFlow alone."""
+"""The exported model as MLflow serves it. MLflow stores this file with the model; it needs only TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,35 +11,39 @@ import tensorflow as tf
 
 
 class ServedModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
-    """The dataset's arrays in, the task's answers out."""
+    """Takes the dataset's arrays, returns the task's answers."""
 
     def load_context(self, context: Any) -> None:
         """Loads the SavedModel."""
-        self._model = tf.saved_model.load(context.artifacts["saved_model"])  # held: the signature does not hold it
+        # The model must stay referenced: its signature does not keep it alive.
+        self._model = tf.saved_model.load(context.artifacts["saved_model"])
         self._serve = self._model.signatures["serving_default"]
         self._inputs = self._serve.structured_input_signature[1]
 
-    # Without a type on model_input: MLflow would take it for a schema of its own.
+    # Without a type on model_input, which MLflow would take for a schema of its own.
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
         """Predicts.
 
         Args:
           context: MLflow's.
-          model_input: arrays (batch, ...) by name; of a model of one input, the array alone too.
-          params: none are known.
+          model_input: arrays (batch, ...) by name; for a model with one input also the array alone.
+          params: ignored.
 
         Returns:
           Answers by name, float32 and int64, each (batch, ...).
         """
         del context, params
-        named = isinstance(model_input, Mapping)
-        arrays = {name: np.asarray(model_input[name] if named else model_input) for name in self._inputs}
-        given = {name: tf.constant(array.astype(self._inputs[name].dtype.name)) for name, array in arrays.items()}
-        answers = {name: value.numpy() for name, value in self._serve(**given).items()}
-        return {  # a JAX model has int32
-            name: value.astype(np.int64) if np.issubdtype(value.dtype, np.integer) else value
-            for name, value in answers.items()
-        }
+        has_names = isinstance(model_input, Mapping)
+        tensors = {}
+        for name, spec in self._inputs.items():
+            array = np.asarray(model_input[name] if has_names else model_input)
+            tensors[name] = tf.constant(array.astype(spec.dtype.name))
+        answers = {}
+        for name, tensor in self._serve(**tensors).items():
+            answer = tensor.numpy()
+            # A JAX model answers int32, and the signature promises int64.
+            answers[name] = answer.astype(np.int64) if np.issubdtype(answer.dtype, np.integer) else answer
+        return answers
 
 
 mlflow.models.set_model(ServedModel())

@@ -1,4 +1,4 @@
-"""What a served model takes and answers: a dataset's arrays before they were standardized, and what the task says."""
+"""Signature of a served model: a dataset's arrays before they were standardized, and the task's answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Served:
 
     Attributes:
       spec: the run's data and task.
-      encoding: how the run's data became numbers; what was standardized is taken as it was before, in float32.
+      encoding: how the run's data became numbers; standardized arrays are taken raw, in float32.
     """
 
     spec: DataSpec
@@ -29,80 +29,88 @@ class Served:
 
     @property
     def inputs(self) -> dict[str, ArraySpec]:
-        """Specs of the arrays that it takes, by name."""
-        specs = {name: self.spec.arrays[name] for name in self.spec.task.input_names}
-        return {
-            name: replace(spec, dtype="float32") if name in self.encoding.mean else spec
-            for name, spec in specs.items()
-        }
+        """Specs of the input arrays, by name."""
+        inputs: dict[str, ArraySpec] = {}
+        for name in self.spec.task.input_names:
+            spec = self.spec.arrays[name]
+            inputs[name] = replace(spec, dtype="float32") if name in self.encoding.mean else spec
+        return inputs
 
     def model_inputs(self, ops: Namespace, arrays: Mapping[str, Tensor]) -> Tensor:
-        """Returns what the model takes, of the arrays that are served.
+        """Returns the model's inputs for served arrays.
 
         Args:
           ops: of the arrays.
           arrays: (B, ...) by name.
         """
-        return self.spec.task.inputs(ops, {name: self._standardized(ops, name, arrays[name]) for name in self.inputs})
+        standardized = {name: self._standardized(ops, name, arrays[name]) for name in self.inputs}
+        return self.spec.task.inputs(ops, standardized)
 
     def _standardized(self, ops: Namespace, name: str, x: Tensor) -> Tensor:
         if name not in self.encoding.mean:
             return x
-        mean, deviation = (np.asarray(each[name]) for each in (self.encoding.mean, self.encoding.deviation))
-        # In two parts: rounded to float32, the mean of large numbers near each other would be off by more than they.
+        mean = np.asarray(self.encoding.mean[name])
+        deviation = np.asarray(self.encoding.deviation[name])
+        # The mean is subtracted in two parts. Rounded to one float32, the mean of large numbers that are close
+        # together, such as years, would be off by more than their deviation.
         high = mean.astype(np.float32)
         low = (mean - high).astype(np.float32)
         return ((ops.cast(x, "float32") - high) - low) / deviation.astype(np.float32)
 
     def standardized(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns arrays (N, ...) as the run's data has them, of those that are served and others; in float64."""
-        found = dict(arrays)
+        """Returns arrays (N, ...) as the run's data has them, computed in float64; others are unchanged."""
+        standardized = dict(arrays)
         for name, mean in self.encoding.mean.items():
-            if name in found:
-                away = found[name].astype(np.float64) - np.asarray(mean)
-                found[name] = (away / np.asarray(self.encoding.deviation[name])).astype(np.float32)
-        return found
+            if name in standardized:
+                centered = standardized[name].astype(np.float64) - np.asarray(mean)
+                scaled = centered / np.asarray(self.encoding.deviation[name])
+                standardized[name] = scaled.astype(np.float32)
+        return standardized
 
     def answers(self, outputs: Array | Mapping[str, Array]) -> dict[str, Array]:
-        """Returns what must be answered where the model gives these outputs, computed in float64.
+        """Returns the expected answers for a model's outputs, computed in float64.
 
         Args:
-          outputs: (N, ...) of the model; by name if it gives several.
+          outputs: (N, ...) of the model; by name if it has several.
         """
         exact: Array | dict[str, Array]
         if isinstance(outputs, Mapping):
             exact = {name: np.asarray(output, np.float64) for name, output in outputs.items()}
         else:
             exact = np.asarray(outputs, np.float64)
-        found = self.spec.task.predictions(namespace.of(np), exact)
-        return {name: np.asarray(answer) for name, answer in found.items()}
+        answers = self.spec.task.predictions(namespace.of(np), exact)
+        return {name: np.asarray(answer) for name, answer in answers.items()}
 
     def answer_specs(self, outputs: Array | Mapping[str, Array]) -> dict[str, ArraySpec]:
-        """Returns the specs of what is answered, by name, float32 and int64.
+        """Returns the specs of the answers, by name, float32 and int64.
 
         Args:
-          outputs: (N, ...) of the model; by name if it gives several.
+          outputs: (N, ...) of the model; by name if it has several.
         """
-        return {
-            name: ArraySpec(array.shape[1:], "int64" if np.issubdtype(array.dtype, np.integer) else "float32")
-            for name, array in self.answers(outputs).items()
-        }
+        specs: dict[str, ArraySpec] = {}
+        for name, answer in self.answers(outputs).items():
+            dtype = "int64" if np.issubdtype(answer.dtype, np.integer) else "float32"
+            specs[name] = ArraySpec(answer.shape[1:], dtype)
+        return specs
 
     def describe(self, outputs: Array | Mapping[str, Array]) -> dict[str, object]:
-        """Returns it in words, for the record: `uint8 (batch, height=28, width=28, channel=1)`."""
+        """Returns the signature in words, for the record: `uint8 (batch, height=28, width=28, channel=1)`."""
         return {
             "name": NAME,
-            "inputs": {name: _words(spec) for name, spec in self.inputs.items()},
-            "answers": {name: _words(spec) for name, spec in self.answer_specs(outputs).items()},
+            "inputs": {name: _describe(spec) for name, spec in self.inputs.items()},
+            "answers": {name: _describe(spec) for name, spec in self.answer_specs(outputs).items()},
         }
 
     def names(self) -> dict[str, list[str]]:
-        """Returns the names of what an array counts or of its columns: of the outputs and of each input."""
-        held = {"outputs": self.spec.task.outputs.names} | {name: spec.names for name, spec in self.inputs.items()}
-        return {name: list(names) for name, names in held.items() if names}
+        """Returns the names of the categories or columns of the outputs and of each input, as far as they have any."""
+        names = {"outputs": self.spec.task.outputs.names}
+        names |= {name: spec.names for name, spec in self.inputs.items()}
+        return {name: list(categories) for name, categories in names.items() if categories}
 
 
-def _words(spec: ArraySpec) -> str:
+def _describe(spec: ArraySpec) -> str:
     names = spec.dims or ("",) * len(spec.shape)
-    dims = [f"{name}={size}" if name else str(size) for name, size in zip(names, spec.shape, strict=True)]
-    return f"{spec.dtype} ({', '.join(['batch', *dims])})"
+    dims = ["batch"]
+    for name, size in zip(names, spec.shape, strict=True):
+        dims.append(f"{name}={size}" if name else str(size))
+    return f"{spec.dtype} ({', '.join(dims)})"

@@ -1,4 +1,4 @@
-"""Writes a plain model: a SavedModel that takes a dataset's arrays as they are, and a file of Keras's own."""
+"""Writes a plain model: as a SavedModel that takes a dataset's raw arrays, and as a Keras file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
+from runner.engine.base import PlainModel
 from runner.errors import describe
-from runner.export.plain import PlainModel
 from runner.export.signature import NAME, Served
 from runner.host.late import late
 from runner.task import namespace
@@ -23,15 +23,23 @@ if TYPE_CHECKING:
     import jax
     import keras
     import tensorflow as tf
-else:  # of an export of a JAX run's Keras file alone, TensorFlow may not be installed; and the reverse
+else:
+    # To write a JAX run's Keras file, TensorFlow may not be installed; and the reverse.
     jax = late("jax")
     keras = late("keras")
     tf = late("tensorflow")
 
 _HUB = "keras_hub"
-_CONFIG = "config.json"  # in a Keras file, which is a zip archive
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in the words of its own error
-_FUNCTIONS = ("function", "__lambda__")  # what Keras calls a function that is not its own
+
+# A Keras file is a zip archive with the model's config in this file.
+_CONFIG = "config.json"
+
+# The memory address in an object's repr, which says nothing to a user and differs each time.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+# `class_name` of a function that is not Keras's own.
+_FUNCTIONS = ("function", "__lambda__")
+
 SAVED_MODEL = "saved_model"
 KERAS_FILE = "model.keras"
 WEIGHTS_FILE = "model.weights.h5"
@@ -39,12 +47,12 @@ WEIGHTS_FILE = "model.weights.h5"
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
+    """The files of an export.
 
     Attributes:
       saved_model: whether there is a SavedModel.
-      keras: name of the Keras file; None where there is none.
-      left_out: what is not there, and why, a line each.
+      keras: name of the Keras file; None if there is none.
+      left_out: one line for each file that was not written, with the reason.
       beside: packages that must be imported before the Keras file is loaded.
     """
 
@@ -55,16 +63,16 @@ class Written:
 
 
 def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: bool, tensorflow: bool) -> Written:
-    """Writes what can be written of a model.
+    """Writes a model in every format that it can be written in.
 
     Args:
       plain: the model.
-      served: what it takes and answers.
+      served: its signature.
       folder: gets `saved_model/` and `model.keras` or `model.weights.h5`.
-      convert: whether TensorFlow's AutoGraph may rewrite the layers, as users' own may need.
-      tensorflow: whether it is installed.
+      convert: whether TensorFlow's AutoGraph may rewrite the layers, as users' own layers may need.
+      tensorflow: whether TensorFlow is installed.
     """
-    left_out = []
+    left_out: list[str] = []
     if not tensorflow:
         left_out.append("SavedModel and MLflow model: tensorflow is not installed")
     elif plain.package == "keras":
@@ -73,29 +81,28 @@ def write_model(plain: PlainModel, served: Served, folder: Path, *, convert: boo
         _from_tensorflow(plain, served, folder / SAVED_MODEL, convert)
     if plain.keras is None:
         return Written(tensorflow, None, (*left_out, f"{KERAS_FILE}: {plain.why}"))
-    own = own_layers(plain)
-    if own:  # such a file would load only beside the code of these classes
-        classes = ", ".join(own)
-        left_out.append(f"{KERAS_FILE}: {plain.package} has no {classes}; {WEIGHTS_FILE} holds the weights")
-        plain.keras.save_weights(folder / WEIGHTS_FILE)
-        return Written(tensorflow, WEIGHTS_FILE, tuple(left_out))
-    why = _save(plain, folder / KERAS_FILE)
+    # Keras's own format comes last: if only the weights can be saved, the reason is reported.
+    why = _write_keras_file(plain, folder / KERAS_FILE)
     if why:
-        left_out.append(f"{KERAS_FILE}: {why}; {WEIGHTS_FILE} holds the weights")
+        left_out.append(f"{KERAS_FILE}: {why}; {WEIGHTS_FILE} has the weights")
         plain.keras.save_weights(folder / WEIGHTS_FILE)
         return Written(tensorflow, WEIGHTS_FILE, tuple(left_out))
     return Written(tensorflow, KERAS_FILE, tuple(left_out), tuple(packages_beside(plain)))
 
 
-def _save(plain: PlainModel, path: Path) -> str:
-    """Writes a Keras file, unless it would not load without the user's code; returns why, empty where it is written.
+def _write_keras_file(plain: PlainModel, path: Path) -> str:
+    """Writes a Keras file if it can be loaded without the user's code; returns why it was not, empty if it was.
 
-    A model of Keras's own layers may hold a user's regularizer, initializer, constraint or function, which may not say
-    either what it is made with.
+    A model of Keras's own layers may have a user's regularizer, initializer, constraint or function. Only the file
+    shows that.
     """
+    own = own_layers(plain)
+    if own:
+        return f"{plain.package} has no {', '.join(own)}"
     try:
         plain.keras.save(path)
-    except Exception as error:  # whatever an object's own `get_config` raises
+    except Exception as error:
+        # A user's object may raise anything in its `get_config`.
         path.unlink(missing_ok=True)
         return f"the model can't be written as a whole ({_ADDRESS.sub('', describe(error))})"
     with zipfile.ZipFile(path) as saved:
@@ -109,7 +116,7 @@ def _save(plain: PlainModel, path: Path) -> str:
 
 
 def _foreign(config: object, known: Collection[str]) -> Iterator[str]:
-    """Yields the names of what a Keras file's config takes from other packages than those that are known."""
+    """Yields the names of the objects in a Keras file's config that are not of known packages."""
     if isinstance(config, list):
         for value in config:
             yield from _foreign(value, known)
@@ -119,7 +126,7 @@ def _foreign(config: object, known: Collection[str]) -> Iterator[str]:
     if name in _FUNCTIONS:
         function = config.get("config")
         name = function if isinstance(function, str) else "lambda"
-        # Of a function that is registered, as KerasHub's are, the name before the sign is its package's.
+        # A registered function, such as KerasHub's, is named `package>function`.
         if ">" not in name or name.partition(">")[0] not in known:
             yield name
     elif name is not None and "registered_name" in config and not _is_known(config, known):
@@ -129,27 +136,30 @@ def _foreign(config: object, known: Collection[str]) -> Iterator[str]:
 
 
 def _is_known(config: Mapping[str, object], known: Collection[str]) -> bool:
-    """Tells whether an object in a Keras file's config is found where the file is loaded."""
+    """Returns whether an object in a Keras file's config can be found where the file is loaded."""
     module = config.get("module")
-    if module is None:  # Keras leaves it out of what is not its own
+    if module is None:
+        # Keras leaves it out for what is not its own.
         return config.get("registered_name") is None
     return str(module).partition(".")[0] in (*known, "builtins")
 
 
 def own_layers(plain: PlainModel) -> list[str]:
-    """Returns the names of a model's classes that its Keras does not have, in alphabetical order."""
-    layers = plain.keras._flatten_layers()
+    """Returns the names of a model's layer classes that its Keras does not have, in alphabetical order."""
     known = tuple(f"{package}." for package in (plain.package, *packages_beside(plain)))
-    own = [layer for layer in layers if not type(layer).__module__.startswith(known)]
-    return sorted({type(layer).__name__ for layer in own})
+    names: set[str] = set()
+    for layer in plain.keras._flatten_layers():
+        if not type(layer).__module__.startswith(known):
+            names.add(type(layer).__name__)
+    return sorted(names)
 
 
 def packages_beside(plain: PlainModel) -> list[str]:
-    """Returns the packages beside its Keras that must be imported before a model's file can be loaded: KerasHub."""
-    of_hub = plain.package == "keras" and any(
-        type(layer).__module__.startswith(f"{_HUB}.") for layer in plain.keras._flatten_layers()
-    )
-    return [_HUB] if of_hub else []
+    """Returns the packages other than Keras that must be imported before a model's file is loaded: KerasHub."""
+    if plain.package != "keras":
+        return []
+    layers = plain.keras._flatten_layers()
+    return [_HUB] if any(type(layer).__module__.startswith(f"{_HUB}.") for layer in layers) else []
 
 
 def _signature(served: Served) -> dict[str, tf.TensorSpec]:
@@ -158,11 +168,11 @@ def _signature(served: Served) -> dict[str, tf.TensorSpec]:
 
 
 def answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns what a served model answers, by name, in float32 and integers."""
+    """Returns a served model's answers, by name, in float32 and integers."""
     xp = namespace.of(ops)
     outputs = plain.model(served.model_inputs(xp, arrays), training=False)
     if isinstance(outputs, Mapping | list | tuple):
-        outputs = {name: xp.cast(each, "float32") for name, each in named_outputs(outputs).items()}
+        outputs = {name: xp.cast(output, "float32") for name, output in named_outputs(outputs).items()}
     else:
         outputs = xp.cast(outputs, "float32")
     return served.spec.task.predictions(xp, outputs)
@@ -170,11 +180,13 @@ def answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[
 
 def _from_tensorflow(plain: PlainModel, served: Served, path: Path, convert: bool) -> None:
     def answer(**arrays: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = answers(plain, served, tf, arrays)
-        return {name: tf.cast(each, tf.int64) if each.dtype.is_integer else each for name, each in found.items()}
+        tensors = answers(plain, served, tf, arrays)
+        # The signature promises int64.
+        return {name: tf.cast(x, tf.int64) if x.dtype.is_integer else x for name, x in tensors.items()}
 
     module = tf.Module()
-    module.weights = list(plain.model.variables)  # what the function reads must be held by what is saved
+    # The saved object must own every variable that the function reads.
+    module.weights = list(plain.model.variables)
     module.answer = tf.function(answer, autograph=convert)
     serve = module.answer.get_concrete_function(**_signature(served))
     tf.saved_model.save(module, str(path), signatures={NAME: serve})
@@ -188,6 +200,7 @@ def _from_keras3(plain: PlainModel, served: Served, path: Path) -> None:
 
     archive = keras.export.ExportArchive()
     archive.track(plain.model)
-    platforms = {"native_serialization_platforms": ("cpu", "cuda")}  # else it runs where it was written alone
+    # Without this the program runs only on the kind of device that it was written on.
+    platforms = {"native_serialization_platforms": ("cpu", "cuda")}
     archive.add_endpoint("serve", answer, input_signature=[_signature(served)], jax2tf_kwargs=platforms)
     archive.write_out(str(path), verbose=False)

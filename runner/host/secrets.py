@@ -16,6 +16,7 @@ from urllib.parse import unquote, unquote_plus
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.errors import invalid
+from runner.host import session
 
 MASK = "***"
 # the keys whose values are opened
@@ -165,7 +166,10 @@ def hide_config(config: DictConfig) -> None:
     with read_write(overrides), read_write(job):
         for node, name in ((overrides, "task"), (overrides, "hydra"), (job, "override_dirname")):
             node[name] = _masked_node(OmegaConf.to_container(node, resolve=False)[name])  # type: ignore[index,call-overload]
-    sys.argv[1:] = [_masked(one) for one in sys.argv[1:]]
+    # Libraries may record sys.argv.
+    sys.argv[1:] = [_masked(argument) for argument in sys.argv[1:]]
+    command = session.current()
+    command.arguments = tuple(_masked(argument) for argument in command.arguments)
 
 
 def _masked_node(written: list[str] | str) -> list[str] | str:

@@ -1,4 +1,4 @@
-"""The rule language of layouts: rules -> one exact spec a variable. Pure Python, the same for every engine."""
+"""The rule language of layouts: rules -> one exact spec per variable. Pure Python, the same for every engine."""
 
 from runner.layout import auto
 from runner.layout.origin import origins

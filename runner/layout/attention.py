@@ -1,6 +1,7 @@
-"""Attention by its projections: names tell query, key, value and output, shapes in which dim the heads stand.
+"""Recognizes attention by the names and kernel shapes of its projections.
 
-D is the width of the model, H are heads, G key/value heads, K the width of a head.
+Names tell query, key, value and output apart; shapes tell which dim counts the heads. Legend: D model width, H heads,
+G key/value heads, K head width, N = H * K.
 """
 
 from __future__ import annotations
@@ -9,31 +10,39 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.layout.roles import Layer, Role, tokens
+from runner.layout.roles import Layer, Role, words_of
 from runner.layout.specs import Shape
 
-_WORDS = {
+# Words of the names of projections.
+_NAMES = {
     "query": {"query", "q", "wq"},
     "key": {"key", "k", "wk"},
     "value": {"value", "v", "wv"},
     "output": {"output", "out", "o", "wo", "proj"},
 }
-_WEAK = {"proj"}  # an output where nothing else is one: `gate_proj` and `down_proj` say it too
-_PLAIN = {"output", "o", "wo"}
-_INWARD = ("query", "key", "value")
-_FUSED = ({"qkv"}, {"query", "key", "value"}, {"c", "attn"})
-_QUERY_FORMS = ("DHK", "HDK")  # (width, heads, head width), and Gemma's
-_OUTPUT_FORMS = ("HKD", "DHK")  # XLNet's is the second
+# Words of the names of one projection to query, key and value; GPT-2's is `c_attn`.
+_FUSED_NAMES = ({"qkv"}, {"query", "key", "value"}, {"c", "attn"})
+
+# Indicates an output only if no other name does: `gate_proj` and `down_proj` contain it too.
+_WEAK_OUTPUT = "proj"
+# Names that are preferred if several layers may be the output.
+_PREFERRED_OUTPUTS = {"output", "o", "wo"}
+
+# Dims of the query's kernel; Gemma's has the heads first.
+_QUERY_FORMS = ("DHK", "HDK")
+# Dims of the output's kernel with three dims; XLNet's is the second. One of two dims has the form (N, D).
+_OUTPUT_FORMS = ("HKD", "DHK")
+_FLAT_OUTPUT = "ND"
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention.
+    """One recognized attention.
 
     Attributes:
-      owner: the path that holds its projections.
+      owner: the path that contains its projections.
       width: of the model.
-      roles: by path of variable.
+      roles: path of a variable to its role.
     """
 
     owner: str
@@ -41,212 +50,320 @@ class Attention:
     roles: Mapping[str, Role]
 
 
+@dataclass(frozen=True)
+class _Projections:
+    """The projections of one attention, as their names tell.
+
+    Attributes:
+      query: None if the projections are fused.
+      key: None if it shares another layer's, as some layers of Gemma 4 do.
+      value: None if it shares another layer's or is the key.
+      fused: one kernel of query, key and value; None: they are separate.
+      outputs: layers that may be the output, the most plausible first.
+      is_output_unique: only one layer has the name of an output.
+      others: layers without such a name.
+    """
+
+    query: Layer | None
+    key: Layer | None
+    value: Layer | None
+    fused: Layer | None
+    outputs: Sequence[Layer]
+    is_output_unique: bool
+    others: Sequence[Layer]
+
+
 def attentions(
     layers: Sequence[Layer], variables: Mapping[str, Shape], norms: Collection[int] = ()
 ) -> Iterator[Attention]:
     """Yields the attentions among layers.
 
-    A key and a value may be missing: some layers attend to another's (Gemma 4), or take the key for the value.
-
     Args:
       layers: of the model.
-      variables: path to shape, without dims of stacked layers; the norm of a query tells a head's width.
-      norms: sizes of the model's norms, of which the model's width is one.
+      variables: path to shape, without dims of stacked layers; the norm of a query has the width of a head.
+      norms: sizes of the model's norms, one of which is the model width.
     """
     by_path = {layer.path: layer for layer in layers}
     head_widths = _head_widths(variables)
-    for owner, held in _owners(layers).items():
-        named: dict[str, list[Layer]] = {}
-        for layer in held:
-            named.setdefault(_kind(layer.name), []).append(layer)
-        if any(len(named.get(kind, ())) > 1 for kind in ("query", "key", "value", "fused")):
+    for owner, members in _by_owner(layers).items():
+        # Hugging Face nests the projections as `attention/self/query`, and the output as `attention/output/dense`.
+        nested_output = by_path.get(f"{owner.rpartition('/')[0]}/output/dense")
+        projections = _projections(members, nested_output)
+        if projections is None:
             continue
-        query, key, value, fused = (next(iter(named.get(kind, ())), None) for kind in (*_INWARD, "fused"))
-        # Of `attention/self`, as Hugging Face nests it.
-        beside = by_path.get(f"{owner.rpartition('/')[0]}/output/dense")
-        for output in _outputs(named.get("output") or [layer for layer in (beside,) if layer is not None]):
-            found: Attention | None = None
-            if fused is not None:  # of a linear attention `in_proj_qkv` lies beside `in_proj_z`
-                alone = len(fused.shape) > 2 or len(named["output"]) == 1
-                found = _fused(owner, fused, output) if alone else None
-            elif query is not None and len(query.shape) == 2:
-                found = _flat(owner, query, key, value, output, head_widths.get(owner))
-            elif query is not None:
-                found = _by_heads(owner, query, key, value, output, named.get("", ()), norms)
-            if found is not None:
-                yield found
+        for output in projections.outputs:
+            attention = _recognized(owner, projections, output, head_widths.get(owner), norms)
+            if attention is not None:
+                yield attention
                 break
 
 
-def _outputs(named: Sequence[Layer]) -> list[Layer]:
-    """Returns what may be the output, the likeliest first."""
-    strong = [layer for layer in named if tokens(layer.name) & (_WORDS["output"] - _WEAK)]
-    return sorted(strong or named, key=lambda layer: not tokens(layer.name) & _PLAIN)
+def _recognized(
+    owner: str, projections: _Projections, output: Layer, head_width: int | None, norms: Collection[int]
+) -> Attention | None:
+    """Returns the attention of projections, if their shapes fit together."""
+    query = projections.query
+    if projections.fused is not None:
+        # Linear attention has `in_proj_qkv` and `in_proj_z`, two layers whose name contains `proj`; it has no heads.
+        is_linear = len(projections.fused.shape) == 2 and not projections.is_output_unique
+        return None if is_linear else _fused(owner, projections.fused, output)
+    if query is None:
+        return None
+    if len(query.shape) == 2:
+        return _flat(owner, query, projections.key, projections.value, output, head_width)
+    return _by_heads(owner, query, projections, output, norms)
 
 
-def _owners(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    """Returns the layers by what holds them, those of one name together that Keras made in two scopes.
+def _projections(members: Sequence[Layer], nested_output: Layer | None) -> _Projections | None:
+    """Sorts the layers of one owner by their names; None if two have the same role.
 
-    A layer that is built as it is first called has the names of the models around it before its path, and beside it
-    lie others that were built before, as of KerasHub's SmolLM3.
+    Args:
+      members: layers of the owner.
+      nested_output: is the output if no member has the name of one.
     """
-    owners: dict[str, list[Layer]] = {}
-    for layer in layers:
-        owners.setdefault(layer.parent, []).append(layer)
-    # What a path ends with -> the owners of such paths.
-    ending: dict[str, list[str]] = {}
-    for owner in owners:
-        for end in _ends(owner):
-            ending.setdefault(end, []).append(owner)
-    for owner in sorted(filter(None, owners), key=len):
-        around = [other for other in ending.get(owner, ()) if other in owners]
-        if owner not in owners or len(around) != 1:
-            continue
-        names = {layer.name for layer in owners[owner]}
-        if names.isdisjoint(layer.name for layer in owners[around[0]]):
-            owners[owner] += owners.pop(around[0])
-    return owners
-
-
-def _ends(path: str) -> Iterator[str]:
-    """Yields what comes after each slash of a path."""
-    end = path
-    while "/" in end:
-        end = end.partition("/")[2]
-        yield end
+    by_kind: dict[str, list[Layer]] = {}
+    for layer in members:
+        by_kind.setdefault(_kind(layer.name), []).append(layer)
+    single: dict[str, Layer | None] = {}
+    for kind in ("query", "key", "value", "fused"):
+        of_kind = by_kind.get(kind, [])
+        if len(of_kind) > 1:
+            return None
+        single[kind] = of_kind[0] if of_kind else None
+    outputs = by_kind.get("output", [])
+    if not outputs and nested_output is not None:
+        outputs = [nested_output]
+    return _Projections(
+        query=single["query"],
+        key=single["key"],
+        value=single["value"],
+        fused=single["fused"],
+        outputs=_ordered_outputs(outputs),
+        is_output_unique=len(outputs) == 1,
+        others=by_kind.get("", []),
+    )
 
 
 def _kind(name: str) -> str:
-    said = tokens(name)
-    if any(fused <= said for fused in _FUSED):
+    """Returns the kind of projection that a layer's name indicates; empty if none."""
+    words = words_of(name)
+    if any(fused <= words for fused in _FUSED_NAMES):
         return "fused"
-    return next((kind for kind, known in _WORDS.items() if said & known), "")
+    for kind, known in _NAMES.items():
+        if words & known:
+            return kind
+    return ""
+
+
+def _ordered_outputs(named: Sequence[Layer]) -> list[Layer]:
+    """Returns the layers that may be the output, the most plausible first."""
+    strong_words = _NAMES["output"] - {_WEAK_OUTPUT}
+    strong = [layer for layer in named if words_of(layer.name) & strong_words]
+    return sorted(strong or named, key=lambda layer: not words_of(layer.name) & _PREFERRED_OUTPUTS)
+
+
+def _by_owner(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+    """Returns path -> layers directly below it; those of one owner that Keras built in two scopes are joined.
+
+    The path of a layer that is built in its first call starts with the names of the models around it; that of its
+    sibling that was built earlier does not (KerasHub's SmolLM3).
+    """
+    by_owner: dict[str, list[Layer]] = {}
+    for layer in layers:
+        by_owner.setdefault(layer.parent, []).append(layer)
+    # End of a path -> owners whose path ends so. Without this index each owner would be compared with all others.
+    by_suffix: dict[str, list[str]] = {}
+    for owner in by_owner:
+        for suffix in _suffixes(owner):
+            by_suffix.setdefault(suffix, []).append(owner)
+    for owner in sorted(filter(None, by_owner), key=len):
+        longer = [other for other in by_suffix.get(owner, ()) if other in by_owner]
+        if owner not in by_owner or len(longer) != 1:
+            continue
+        names = {layer.name for layer in by_owner[owner]}
+        if names.isdisjoint(layer.name for layer in by_owner[longer[0]]):
+            by_owner[owner] += by_owner.pop(longer[0])
+    return by_owner
+
+
+def _suffixes(path: str) -> Iterator[str]:
+    """Yields what comes after each slash of a path."""
+    suffix = path
+    while "/" in suffix:
+        suffix = suffix.partition("/")[2]
+        yield suffix
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One way to read the dims of the query's and the output's kernels.
+
+    Attributes:
+      implausible: facts against it, the strongest first; readings are compared by these in order.
+      query_form: dims of the query's kernel.
+      output_form: dims of the output's kernel.
+      width: D.
+      heads: H.
+    """
+
+    implausible: tuple[bool, ...]
+    query_form: str
+    output_form: str
+    width: int
+    heads: int
 
 
 def _by_heads(
-    owner: str,
-    query: Layer,
-    key: Layer | None,
-    value: Layer | None,
-    output: Layer,
-    others: Sequence[Layer],
-    norms: Collection[int],
+    owner: str, query: Layer, projections: _Projections, output: Layer, norms: Collection[int]
 ) -> Attention | None:
-    """Reads kernels (D, H, K) or (H, D, K), the output's (H, K, D), (D, H, K) or (H * K, D)."""
-    pair = [layer for layer in (key, value) if layer is not None]
-    if any(len(layer.shape) != 3 for layer in (query, *pair)):
+    """Reads kernels (D, H, K) or (H, D, K), and the output's (H, K, D), (D, H, K) or (N, D)."""
+    key_and_value = [layer for layer in (projections.key, projections.value) if layer is not None]
+    if any(len(layer.shape) != 3 for layer in (query, *key_and_value)):
         return None
-    fitting: list[tuple[tuple[bool, ...], str, str, dict[str, int]]] = []
-    for form in _QUERY_FORMS:
-        size = dict(zip(form, query.shape, strict=True))
-        of_value = (value or query).shape[form.index("K")]
+    fits = list(_fits(query, projections, output, norms))
+    if not fits:
+        return None
+    fit = min(fits, key=lambda fit: fit.implausible)
+    heads_dim = fit.query_form.index("H")
+    width_dim = fit.query_form.index("D")
+    roles: dict[str, Role] = {}
+    # A projection of the query's shape and another name, such as a gate of the heads, has the heads too.
+    same_shape = [layer for layer in projections.others if layer.shape == query.shape]
+    for layer in (query, *same_shape):
+        roles |= _input_roles(layer, Role("heads", owner, fit.heads, heads_dim, width=width_dim))
+    for layer in key_and_value:
+        groups = key_and_value[0].shape[heads_dim]
+        noun = "heads" if groups == fit.heads else "key/value heads"
+        roles |= _input_roles(layer, Role(noun, owner, groups, heads_dim, width=width_dim))
+    rows_dim = 0 if fit.output_form == _FLAT_OUTPUT else fit.output_form.index("H")
+    roles[output.kernel] = Role("heads", owner, fit.heads, rows_dim, width=fit.output_form.index("D"))
+    return Attention(owner, fit.width, roles)
+
+
+def _fits(query: Layer, projections: _Projections, output: Layer, norms: Collection[int]) -> Iterator[_Fit]:
+    """Yields every reading of the kernels' dims in which the query and the output fit together."""
+    key = projections.key
+    output_forms = _OUTPUT_FORMS if len(output.shape) == 3 else (_FLAT_OUTPUT,)
+    for query_form in _QUERY_FORMS:
+        size = dict(zip(query_form, query.shape, strict=True))
+        value_width = (projections.value or query).shape[query_form.index("K")]
         if query.bias is not None and query.bias != (size["H"], size["K"]):
             continue
-        # But where it attends to another model.
-        alike = key is None or all(key.shape[form.index(dim)] == size[dim] for dim in "DK")
-        for output_form in _OUTPUT_FORMS if len(output.shape) == 3 else ("ND",):
-            out = dict(zip(output_form, output.shape, strict=False))
-            rows = {"N": size["H"] * of_value} if output_form == "ND" else {"H": size["H"], "K": of_value}
-            if len(output.shape) == len(output_form) and out == rows | {"D": out["D"]} and out["D"] == size["D"]:
-                unlikely = (size["D"] not in norms, not alike, form == output_form)
-                fitting.append((unlikely, form, output_form, size))
-    if not fitting:
-        return None
-    _, form, output_form, size = min(fitting, key=lambda each: each[0])
-    heads = size["H"]
-    width = size["D"]
-    dim = form.index("H")
-    roles: dict[str, Role] = {}
-    for layer in (query, *(other for other in others if other.shape == query.shape)):
-        roles |= _inward(layer, Role("heads", owner, heads, dim, width=form.index("D")))
-    for layer in pair:
-        groups = pair[0].shape[dim]
-        noun = "heads" if groups == heads else "key/value heads"
-        roles |= _inward(layer, Role(noun, owner, groups, dim, width=form.index("D")))
-    rows_dim = 0 if output_form == "ND" else output_form.index("H")
-    roles[output.kernel] = Role("heads", owner, heads, rows_dim, width=output_form.index("D"))
-    return Attention(owner, width, roles)
+        # In cross-attention the key's input may be of another model, of another width.
+        key_fits = key is None or all(key.shape[query_form.index(dim)] == size[dim] for dim in "DK")
+        for output_form in output_forms:
+            if len(output.shape) != len(output_form):
+                continue
+            if output_form == _FLAT_OUTPUT:
+                expected = {"N": size["H"] * value_width, "D": size["D"]}
+            else:
+                expected = {"H": size["H"], "K": value_width, "D": size["D"]}
+            if dict(zip(output_form, output.shape, strict=True)) == expected:
+                implausible = (size["D"] not in norms, not key_fits, query_form == output_form)
+                yield _Fit(implausible, query_form, output_form, size["D"], size["H"])
 
 
 def _flat(
     owner: str, query: Layer, key: Layer | None, value: Layer | None, output: Layer, head_width: int | None
 ) -> Attention | None:
-    """Reads kernels (D, N) of plain dense layers and the output's (N, D) or (H, K, D).
+    """Reads kernels (D, N) of plain dense layers, and the output's (N, D) or (H, K, D).
 
-    Only that, or a norm of each head's queries, tells the heads.
+    Such shapes tell the number of heads only if the output's kernel has them, or if each head's queries have a norm.
+
+    Args:
+      owner: of the projections.
+      query: its kernel has two dims.
+      key: or None.
+      value: or None.
+      output: of the attention.
+      head_width: as the norm of the queries has it; None: unknown.
     """
-    pair = [layer for layer in (key, value) if layer is not None]
-    (width, columns), rows = query.shape, output.shape[:-1]
-    wanted = columns
+    key_and_value = [layer for layer in (key, value) if layer is not None]
+    width, columns = query.shape
+    rows = output.shape[:-1]
+    expected_rows = columns
     if key is not None and value is not None:
-        wanted = value.shape[-1] * columns // max(key.shape[-1], 1)
-    if len(rows) > 2 or output.shape[-1] != width or math.prod(rows) != wanted:
+        # The heads of values may have another width than those of queries and keys.
+        expected_rows = value.shape[-1] * columns // max(key.shape[-1], 1)
+    if len(rows) > 2 or output.shape[-1] != width or math.prod(rows) != expected_rows:
         return None
     if len(rows) == 2:
         head_width = columns // rows[0]
-    elif head_width == columns:  # a norm over all heads at once, as OLMo 2's
+    elif head_width == columns:
+        # A norm over all heads at once, as OLMo 2 has.
         head_width = None
-    known = head_width is not None and columns % head_width == 0
-    each = head_width if known and head_width else 1
-    noun = "heads" if known else "columns of the heads"
-    roles = _inward(query, Role(noun, owner, columns // each, 1, width=0))
-    roles[output.kernel] = Role(noun, owner, columns // each, 0, width=len(rows))
-    for layer in pair:
-        units = layer.shape[1] // each
-        if layer.shape[1] == columns or known:
-            roles |= _inward(
-                layer, Role(noun if units == columns // each else f"key/value {noun}", owner, units, 1, width=0)
-            )
+    if head_width and columns % head_width == 0:
+        noun = "heads"
+        unit_width = head_width
+    else:
+        noun = "columns of the heads"
+        unit_width = 1
+    heads = columns // unit_width
+    roles = _input_roles(query, Role(noun, owner, heads, 1, width=0))
+    roles[output.kernel] = Role(noun, owner, heads, 0, width=len(rows))
+    for layer in key_and_value:
+        units = layer.shape[1] // unit_width
+        if layer.shape[1] == columns or noun == "heads":
+            layer_noun = noun if units == heads else f"key/value {noun}"
+            roles |= _input_roles(layer, Role(layer_noun, owner, units, 1, width=0))
         else:
-            told = "how many key/value heads it has is not told by its shape"
-            roles[layer.kernel] = Role(f"key/value {noun}", owner, units, whole=told, width=0)
+            why = "its shape does not tell the number of key/value heads"
+            roles[layer.kernel] = Role(f"key/value {noun}", owner, units, why_replicated=why, width=0)
     return Attention(owner, width, roles)
 
 
 def _fused(owner: str, fused: Layer, output: Layer) -> Attention | None:
-    """Reads one kernel of query, key and value: (D, H, 3 K), (D, 3, H, K), (3, D, H, K), else whole: (D, 3 N)."""
+    """Reads one kernel of query, key and value: (D, H, 3 K), (D, 3, H, K) or (3, D, H, K); (D, 3 N) is replicated."""
     shape = fused.shape
-    rows = output.shape
-    width = rows[-1]
-    heads = None
+    output_shape = output.shape
+    output_rows = output_shape[:-1]
+    width = output_shape[-1]
+    heads_dim = None
     if len(shape) == 3 and shape[0] == width and shape[2] % 3 == 0:
-        wanted = (shape[1], shape[2] // 3)
-        heads = 1 if rows in ((*wanted, width), (wanted[0] * wanted[1], width)) else None
+        heads = (shape[1], shape[2] // 3)
+        if output_rows in (heads, (math.prod(heads),)):
+            heads_dim = 1
     elif len(shape) == 4 and width in shape[:2] and 3 in shape[:2]:
-        heads = 2 if rows in ((*shape[2:], width), (shape[2] * shape[3], width)) else None
-    if heads is not None:
-        roles = {fused.kernel: Role("heads", owner, shape[heads], heads, width=shape.index(width))}
-        if fused.bias is not None and heads - 1 < len(fused.bias) and fused.bias[heads - 1] == shape[heads]:
-            roles[fused.bias_path] = Role("heads", owner, shape[heads], heads - 1)
-        roles[output.kernel] = Role("heads", owner, shape[heads], 0, width=len(rows) - 1)
+        heads = (shape[2], shape[3])
+        if output_rows in (heads, (math.prod(heads),)):
+            heads_dim = 2
+    if heads_dim is not None:
+        units = shape[heads_dim]
+        roles = {fused.kernel: Role("heads", owner, units, heads_dim, width=shape.index(width))}
+        # The bias has the kernel's dims without the width.
+        bias_dim = heads_dim - 1
+        if fused.bias is not None and bias_dim < len(fused.bias) and fused.bias[bias_dim] == units:
+            roles[fused.bias_path] = Role("heads", owner, units, bias_dim)
+        roles[output.kernel] = Role("heads", owner, units, 0, width=len(output_rows))
         return Attention(owner, width, roles)
-    if len(shape) == 2 and shape[0] == width and len(rows) == 2:
-        told = "query, key and value are one kernel, of which a cut of columns would not follow the heads"
-        kept = {layer.kernel: layer.shape.index(width) for layer in (fused, output)}
-        return Attention(
-            owner, width, {path: Role("columns", owner, shape[1], whole=told, width=dim) for path, dim in kept.items()}
-        )
+    if len(shape) == 2 and shape[0] == width and len(output_shape) == 2:
+        why = "query, key and value are one kernel, whose columns can't be sharded by heads"
+        roles = {}
+        for layer in (fused, output):
+            width_dim = layer.shape.index(width)
+            roles[layer.kernel] = Role("columns", owner, shape[1], why_replicated=why, width=width_dim)
+        return Attention(owner, width, roles)
     return None
 
 
-def _inward(layer: Layer, role: Role) -> dict[str, Role]:
-    """Returns the roles of a projection to heads: its kernel's, and its bias's, which lies as the heads do."""
+def _input_roles(layer: Layer, role: Role) -> dict[str, Role]:
+    """Returns the roles of a projection to heads: that of its kernel, and of its bias, which is sharded alike."""
     assert role.dim is not None
-    found = {layer.kernel: role}
+    roles = {layer.kernel: role}
     if layer.bias is not None and layer.shape[role.dim] in layer.bias:
-        found[layer.bias_path] = Role(role.noun, role.owner, role.units, 0)
-    return found
+        roles[layer.bias_path] = Role(role.noun, role.owner, role.units, 0)
+    return roles
 
 
 def _head_widths(variables: Mapping[str, Shape]) -> dict[str, int | None]:
-    """Returns the width of a head by the attention's owner, as the first norm of its queries has it."""
-    found: dict[str, int | None] = {}
+    """Returns owner of an attention -> width of a head, read from the first norm of its queries."""
+    widths: dict[str, int | None] = {}
     for path, shape in variables.items():
-        layer, _, _ = path.rpartition("/")
+        layer = path.rpartition("/")[0]
         owner, _, name = layer.rpartition("/")
-        if owner in found:
+        if owner in widths:
             continue
-        said = tokens(name)
-        if said & _WORDS["query"] and any("norm" in word for word in said):
-            found[owner] = shape[0] if len(shape) == 1 else None
-    return found
+        words = words_of(name)
+        if words & _NAMES["query"] and any("norm" in word for word in words):
+            widths[owner] = shape[0] if len(shape) == 1 else None
+    return widths

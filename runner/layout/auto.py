@@ -1,20 +1,20 @@
-"""Proposes a rule for every variable that no rule of the config catches, by these principles.
+"""Proposes a rule for every variable that no rule of the config matches, by these principles.
 
-Model axes are those of more than one device that split no dim of a batch; a variable takes the largest of them
-that divides what is to be split. With a model axis:
-- What is known of a transformer by paths and shapes is split as `runner.layout.transformers` says: attention on
-  heads, feed-forwards on hidden units, embeddings and heads on the vocabulary, a mixture's experts over `experts`.
-- Of attention by other names the kernels (dim, heads, head_dim) and (heads, head_dim, dim) are split on the heads,
-  biases (heads, head_dim) alike, so one device holds whole heads (Megatron-LM, arXiv:1909.08053).
-- Two dense layers, the second right after the first, are split column then row: the activation between them stays
-  split, and one all-reduce follows (likewise Megatron-LM). Pairs with the most elements are chosen first.
-- A dense layer alone that holds an eighth of all elements or more is split by rows, else by columns; the last, which
-  gives the outputs, never by columns. A smaller one stays whole: its split would pass on to every layer around it,
-  each of which would then communicate.
-- A convolution's kernel is split on its last dim, its output channels, in store.
-- Biases of column layers are split like their kernels; all else is whole.
-Without a model axis, variables are split over the batch axis in store (FSDP), each on its largest dim that it divides.
-Nothing of fewer than 1,024 elements is split, but what goes with a split kernel.
+Model axes are those of more than one device that shard no dim of a batch. A variable is sharded over the largest of
+them that divides its dim. With a model axis:
+- Recognized parts of a transformer are sharded as `runner.layout.transformers` says: attention by heads, feed-forwards
+  by hidden units, embeddings and heads by vocabulary, a mixture's experts over `experts`.
+- In attention with other names, the kernels (dim, heads, head_width) and (heads, head_width, dim) and the biases
+  (heads, head_width) are sharded by heads, so that one device has whole heads (Megatron-LM, arXiv:1909.08053).
+- Two dense layers, the second right after the first, are sharded column then row: the activation between them stays
+  sharded, and one all-reduce follows (also Megatron-LM). The pairs with the most elements come first.
+- A single dense layer that has an eighth of all elements or more is sharded by rows, else by columns; the last one,
+  whose columns are the outputs, never by columns. A smaller one is replicated: its sharding would propagate to all
+  layers around it, and each of them would communicate.
+- A convolution's kernel is sharded over its output channels and gathered before use.
+- The bias of a layer sharded by columns is sharded like its kernel; all other variables are replicated.
+Without a model axis, variables are sharded over the batch axis (FSDP), each on the largest dim that it divides.
+Variables of fewer than 1,024 elements are replicated, except those that belong to a sharded kernel.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ import yaml  # type: ignore[import-untyped]
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import transformers
 from runner.layout.axes import batch_axis
-from runner.layout.rules import RuleTable, catch, model_axes
-from runner.layout.specs import Shape, Spec, shard_spec, whole
+from runner.layout.rules import RuleTable, first_match, model_axes
+from runner.layout.specs import Shape, Spec, replicated, shard_spec, spec_of_dim
 from runner.layout.transformers import EXPERTS
 
-WORTH = 1 / 8  # of all elements: a smaller dense layer alone is not worth what its split makes others communicate
-SMALL = 1024  # elements; splitting fewer saves under 4 KiB and costs a collective
+# Share of all elements from which on a single dense layer is sharded: below, the memory that it saves does not pay for
+# the communication of the layers around it.
+WORTH = 1 / 8
+# Elements below which a variable is replicated: sharding it saves less than 4 KiB and costs a collective.
+SMALL = 1024
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A rule for exactly one variable, and why.
+    """A rule for exactly one variable, and its reason.
 
     Attributes:
       path: the variable.
-      rule: matches that path alone.
+      rule: matches that path only.
       reason: one line.
     """
 
@@ -54,48 +57,53 @@ class Proposal:
 
 
 def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[str, int]) -> list[Proposal]:
-    """Proposes a rule for every variable that no rule catches.
+    """Proposes a rule for every variable that no rule matches.
 
     Args:
-      variables: canonical path to shape, in the model's order; which layer follows which is read from that.
-      config: checked; its rules keep what they catch.
+      variables: canonical path to shape, in the model's order, which tells which layer follows which.
+      config: checked; variables that its rules match are left out.
       axes: mesh axis to size.
 
     Returns:
-      One proposal a variable, in the variables' order. Each fits its variable.
+      One proposal per variable, in the variables' order. Each fits its variable.
     """
     structure = transformers.read(variables)
     table = RuleTable(config.rules)
-    caught = {path: catch(table, path, shape, axes, structure) for path, shape in variables.items()}
-    # A dict for its order and for looking a path up.
-    free = dict.fromkeys(path for path, each in caught.items() if each.placement.rule is None)
-    others = model_axes(config, axes)
-    plan = _Plan(variables, free, {axis: size for axis, size in others.items() if axis != EXPERTS})
-    if others:
-        _split_transformers(plan, structure, axes)
+    # A dict keeps the order and looks up a path in constant time.
+    free: dict[str, None] = {}
+    for path, shape in variables.items():
+        if first_match(table, path, shape, axes, structure).placement.rule is None:
+            free[path] = None
+    free_axes = model_axes(config, axes)
+    # The axis of experts shards nothing else.
+    plan = _Plan(variables, free, {axis: size for axis, size in free_axes.items() if axis != EXPERTS})
+    # The first principle that decides a variable wins, so these go from the specific to the general.
+    if free_axes:
+        _shard_transformers(plan, structure, axes)
     if plan.model_axes:
-        _split_attention(plan)
-        _split_dense_pairs(plan)
-        _split_lone_dense(plan)
-        _split_convolutions(plan)
-    if others:
-        _leave_rest(plan)
+        _shard_attention(plan)
+        _shard_dense_pairs(plan)
+        _shard_single_dense(plan)
+        _shard_convolutions(plan)
+    if free_axes:
+        _replicate_rest(plan)
     else:
-        _split_over_batch(plan, config, axes, structure)
-    return [
-        Proposal(path, RuleConfig(match=re.escape(path), spec=list(plan.specs[path])), plan.reasons[path])
-        for path in free
-    ]
+        _shard_over_batch(plan, config, axes, structure)
+    proposals = []
+    for path in free:
+        rule = RuleConfig(match=re.escape(path), spec=list(plan.specs[path]))
+        proposals.append(Proposal(path, rule, plan.reasons[path]))
+    return proposals
 
 
 @dataclass
 class _Plan:
-    """What is decided so far.
+    """Decisions so far.
 
     Attributes:
       variables: all of the model's, in order.
-      free: paths of those to decide, in order.
-      model_axes: axis to size.
+      free: paths of the variables to decide, in order.
+      model_axes: axis to size, without that of experts.
       layers: layer to its variables' names to shapes, in order.
       specs: decided specs by path.
       reasons: their reasons.
@@ -113,238 +121,275 @@ class _Plan:
             layer, _, name = path.rpartition("/")
             self.layers.setdefault(layer, {})[name] = shape
 
-    def open(self, path: str) -> bool:
-        """Returns whether a variable is there to decide and not decided yet."""
+    def is_open(self, path: str) -> bool:
+        """Returns whether a variable exists, is free and is not decided yet."""
         return path in self.free and path not in self.specs
 
-    def fixed(self, path: str) -> bool:
-        """Returns whether a rule of the config places a variable; one that the model lacks is not fixed."""
+    def is_fixed(self, path: str) -> bool:
+        """Returns whether a rule of the config places a variable; a variable that does not exist is not fixed."""
         return path in self.variables and path not in self.free
 
-    def set(self, path: str, spec: Spec, reason: str) -> None:
+    def decide(self, path: str, spec: Spec, reason: str) -> None:
         """Decides a variable, unless a rule or an earlier principle has."""
-        if self.open(path):
-            self.specs[path], self.reasons[path] = spec, reason
+        if self.is_open(path):
+            self.specs[path] = spec
+            self.reasons[path] = reason
 
-    def axis(self, *dims: int) -> str | None:
-        """Returns the largest model axis that divides all of these dims."""
-        fitting = [axis for axis, size in self.model_axes.items() if all(dim % size == 0 for dim in dims)]
-        return max(fitting, key=lambda axis: self.model_axes[axis]) if fitting else None
+    def axis_dividing(self, size: int) -> str | None:
+        """Returns the largest model axis that divides the size of a dim."""
+        dividing = [axis for axis, axis_size in self.model_axes.items() if size % axis_size == 0]
+        return max(dividing, key=self.model_axes.__getitem__, default=None)
 
-    def sizes(self) -> str:
-        """Returns the model axes in words."""
+    def described_axes(self) -> str:
+        """Returns the model axes and their sizes for a reason."""
         return " or ".join(f"{axis} of size {size}" for axis, size in self.model_axes.items())
 
-    def dense(self) -> list[str]:
-        """Returns the dense layers in order: a kernel of two dims, a bias perhaps, nothing else."""
-        return [
-            layer
-            for layer, names in self.layers.items()
-            if len(names.get("kernel", ())) == 2 and set(names) <= {"kernel", "bias"}
-        ]
+    def dense_layers(self) -> list[str]:
+        """Returns the dense layers in order: a kernel of two dims, perhaps a bias, nothing else."""
+        return [layer for layer, shapes in self.layers.items() if _has_only_kernel_and_bias(shapes, rank=2)]
+
+    def kernel_elements(self, layer: str) -> int:
+        """Returns the number of elements of a layer's kernel."""
+        return math.prod(self.layers[layer]["kernel"])
 
 
-def _split_transformers(plan: _Plan, structure: transformers.Structure, axes: Mapping[str, int]) -> None:
+def _has_only_kernel_and_bias(shapes: Mapping[str, Shape], rank: int) -> bool:
+    """Returns whether a layer has a kernel of this rank, perhaps a bias, and nothing else."""
+    return len(shapes.get("kernel", ())) == rank and shapes.keys() <= {"kernel", "bias"}
+
+
+def _shard_transformers(plan: _Plan, structure: transformers.Structure, axes: Mapping[str, int]) -> None:
+    """Decides the variables of recognized parts of a transformer."""
     for path, role in structure.roles.items():
-        if not plan.open(path):
+        if not plan.is_open(path):
             continue
-        axis = plan.axis(role.units) if plan.model_axes else EXPERTS
+        if not plan.model_axes:
+            # Only the axis of experts is free.
+            axis: str | None = EXPERTS
+        else:
+            axis = plan.axis_dividing(role.units)
+        # If no axis divides the units, any of them gives the spec without one.
         spec, reason = transformers.place(role, plan.variables[path], axis or next(iter(plan.model_axes)), axes)
-        if axis is None and not any(spec) and not role.whole:
-            reason = f"no axis ({plan.sizes()}) divides its {role.count}"
+        if axis is None and not any(spec) and not role.why_replicated:
+            reason = f"no axis ({plan.described_axes()}) divides its {role.count}"
+        # Without a reason the role does not concern the free axes.
         if reason:
-            plan.set(path, spec, reason)
+            plan.decide(path, spec, reason)
 
 
-def _split_attention(plan: _Plan) -> None:
-    groups: dict[str, list[str]] = {}
-    for layer, names in plan.layers.items():
-        if len(names.get("kernel", ())) == 3 and set(names) <= {"kernel", "bias"}:
-            groups.setdefault(layer.rpartition("/")[0], []).append(layer)
-    for group, layers in groups.items():
+def _shard_attention(plan: _Plan) -> None:
+    """Decides kernels of three dims that have the shapes of attention, whatever their names."""
+    by_parent: dict[str, list[str]] = {}
+    for layer, shapes in plan.layers.items():
+        if _has_only_kernel_and_bias(shapes, rank=3):
+            by_parent.setdefault(layer.rpartition("/")[0], []).append(layer)
+    for parent, layers in by_parent.items():
         output = _output_projection(plan, layers)
         if output is None:
             continue
         heads = plan.layers[output]["kernel"][0]
-        inward = [layer for layer in layers if layer != output and plan.layers[layer]["kernel"][1] == heads]
-        axis = plan.axis(heads)
-        attention = group or "the attention"
-        for layer in [*inward, output]:
-            dim = 0 if layer == output else 1
+        axis = plan.axis_dividing(heads)
+        inputs = [layer for layer in layers if layer != output and plan.layers[layer]["kernel"][1] == heads]
+        for layer in [*inputs, output]:
             kernel = f"{layer}/kernel"
-            bias = f"{layer}/bias"
             if axis is None:
-                plan.set(kernel, whole(plan.variables[kernel]), f"no axis ({plan.sizes()}) divides its {heads} heads")
+                reason = f"no axis ({plan.described_axes()}) divides its {heads} heads"
+                plan.decide(kernel, replicated(plan.variables[kernel]), reason)
                 continue
-            plan.set(kernel, _at(3, dim, axis), f"{heads} heads of {attention}, {axis} divides them")
+            heads_dim = 0 if layer == output else 1
+            reason = f"{heads} heads of {parent or 'the attention'}, {axis} divides them"
+            plan.decide(kernel, spec_of_dim(3, heads_dim, axis), reason)
+            bias = f"{layer}/bias"
             if layer != output and bias in plan.variables:
-                plan.set(bias, _at(2, 0, axis), f"{heads} heads, split like {kernel}")
+                plan.decide(bias, spec_of_dim(2, 0, axis), f"{heads} heads, sharded like {kernel}")
 
 
 def _output_projection(plan: _Plan, layers: Sequence[str]) -> str | None:
-    """Finds the kernel (heads, head_dim, dim) to which the others' (dim, heads, head_dim) lead; the last such."""
-    inward: dict[Shape, list[str]] = {}
+    """Returns the layer with the kernel (heads, head_width, dim) that another's (dim, heads, head_width) leads to.
+
+    If several fit, the last: the output is computed after the projections to heads.
+    """
+    inputs_by_heads: dict[Shape, list[str]] = {}
     for layer in layers:
-        names = plan.layers[layer]
-        if len(names.get("bias", (1, 1))) == 2:
-            inward.setdefault(names["kernel"][1:], []).append(layer)
+        shapes = plan.layers[layer]
+        has_bias_of_heads = len(shapes.get("bias", (1, 1))) == 2
+        if has_bias_of_heads:
+            inputs_by_heads.setdefault(shapes["kernel"][1:], []).append(layer)
     for output in reversed(layers):
-        heads, head_dim, _ = plan.layers[output]["kernel"]
-        if len(plan.layers[output].get("bias", (1,))) != 1:
+        shapes = plan.layers[output]
+        if len(shapes.get("bias", (1,))) != 1:
             continue
-        if any(layer != output for layer in inward.get((heads, head_dim), ())):
+        heads_and_width = shapes["kernel"][:2]
+        if any(layer != output for layer in inputs_by_heads.get(heads_and_width, ())):
             return output
     return None
 
 
-def _split_dense_pairs(plan: _Plan) -> None:
-    order = list(plan.layers)
-    dense = set(plan.dense())
-    pairs = [
-        (first, second)
-        for first, second in itertools.pairwise(order)
-        if {first, second} <= dense and plan.layers[first]["kernel"][1] == plan.layers[second]["kernel"][0]
-    ]
-    for first, second in sorted(pairs, key=lambda pair: -sum(_kernel_elements(plan, layer) for layer in pair)):
-        column = f"{first}/kernel"
-        row = f"{second}/kernel"
-        axis = plan.axis(plan.layers[first]["kernel"][1])
-        elements = _kernel_elements(plan, first) + _kernel_elements(plan, second)
-        if (
-            axis is None
-            or elements < SMALL
-            or plan.fixed(f"{first}/bias")
-            or not (plan.open(column) and plan.open(row))
-        ):
+def _shard_dense_pairs(plan: _Plan) -> None:
+    """Decides consecutive dense layers: the first by columns, the second by rows."""
+    dense = set(plan.dense_layers())
+    # (elements of both kernels, first layer, second layer)
+    pairs: list[tuple[int, str, str]] = []
+    for first, second in itertools.pairwise(plan.layers):
+        if {first, second} <= dense and plan.layers[first]["kernel"][1] == plan.layers[second]["kernel"][0]:
+            pairs.append((plan.kernel_elements(first) + plan.kernel_elements(second), first, second))
+    # The sort is stable: of equal pairs the first in the model's order comes first.
+    for elements, first, second in sorted(pairs, key=lambda pair: -pair[0]):
+        column_kernel = f"{first}/kernel"
+        row_kernel = f"{second}/kernel"
+        axis = plan.axis_dividing(plan.layers[first]["kernel"][1])
+        if axis is None or elements < SMALL:
             continue
-        plan.set(column, (None, axis), f"column, then {row} by row: the activation between stays split over {axis}")
-        plan.set(f"{first}/bias", (axis,), f"split like the columns of {column}")
-        plan.set(row, (axis, None), f"row, after {column} by column: one all-reduce over {axis} gives its output")
-        plan.set(f"{second}/bias", (None,), f"added after the all-reduce of {row}")
+        if plan.is_fixed(f"{first}/bias") or not (plan.is_open(column_kernel) and plan.is_open(row_kernel)):
+            continue
+        plan.decide(
+            column_kernel,
+            (None, axis),
+            f"column, then {row_kernel} by row: the activation between stays sharded over {axis}",
+        )
+        plan.decide(f"{first}/bias", (axis,), f"sharded like the columns of {column_kernel}")
+        plan.decide(
+            row_kernel,
+            (axis, None),
+            f"row, after {column_kernel} by column: one all-reduce over {axis} gives its output",
+        )
+        plan.decide(f"{second}/bias", (None,), f"added after the all-reduce of {row_kernel}")
 
 
-def _kernel_elements(plan: _Plan, layer: str) -> int:
-    return math.prod(plan.layers[layer]["kernel"])
-
-
-def _split_lone_dense(plan: _Plan) -> None:
-    dense = plan.dense()
-    every = sum(math.prod(shape) for shape in plan.variables.values())
-    for layer in sorted(dense, key=lambda layer: -_kernel_elements(plan, layer)):
+def _shard_single_dense(plan: _Plan) -> None:
+    """Decides dense layers that are in no pair."""
+    dense = plan.dense_layers()
+    all_elements = sum(math.prod(shape) for shape in plan.variables.values())
+    for layer in sorted(dense, key=lambda layer: -plan.kernel_elements(layer)):
         kernel = f"{layer}/kernel"
-        elements = _kernel_elements(plan, layer)
-        if not plan.open(kernel) or elements < SMALL:
+        bias = f"{layer}/bias"
+        elements = plan.kernel_elements(layer)
+        if not plan.is_open(kernel) or elements < SMALL:
             continue
-        if elements < WORTH * every:
-            share = f"{elements / every:.1%} of all elements"
-            plan.set(kernel, (None, None), f"alone with {share}: saves less than its split would move")
+        if elements < WORTH * all_elements:
+            share = f"{elements / all_elements:.1%} of all elements"
+            plan.decide(kernel, (None, None), f"alone with {share}: saves less memory than its sharding communicates")
             continue
         rows, columns = plan.variables[kernel]
-        last = layer == dense[-1]
-        if by_row := plan.axis(rows):
-            plan.set(kernel, (by_row, None), f"alone, by row: one all-reduce over {by_row} gives its output")
-            plan.set(f"{layer}/bias", (None,), f"added after the all-reduce of {kernel}")
-        elif (by_column := plan.axis(columns)) and not last and not plan.fixed(f"{layer}/bias"):
-            plan.set(kernel, (None, by_column), f"alone, by column: {by_column} does not divide its {rows} rows")
-            plan.set(f"{layer}/bias", (by_column,), f"split like the columns of {kernel}")
-        elif by_column and last:
-            plan.set(kernel, (None, None), "its columns are the outputs, and no axis divides its rows")
+        row_axis = plan.axis_dividing(rows)
+        column_axis = plan.axis_dividing(columns)
+        is_last = layer == dense[-1]
+        if row_axis is not None:
+            plan.decide(kernel, (row_axis, None), f"alone, by row: one all-reduce over {row_axis} gives its output")
+            plan.decide(bias, (None,), f"added after the all-reduce of {kernel}")
+        elif column_axis is not None and is_last:
+            plan.decide(kernel, (None, None), "its columns are the outputs, and no axis divides its rows")
+        elif column_axis is not None and not plan.is_fixed(bias):
+            reason = f"alone, by column: {column_axis} does not divide its {rows} rows"
+            plan.decide(kernel, (None, column_axis), reason)
+            plan.decide(bias, (column_axis,), f"sharded like the columns of {kernel}")
 
 
-def _split_convolutions(plan: _Plan) -> None:
-    for layer, names in plan.layers.items():
-        shape = names.get("kernel", ())
-        if len(shape) == 4 and math.prod(shape) >= SMALL and (axis := plan.axis(shape[-1])):
-            plan.set(f"{layer}/kernel", _at(4, 3, axis), f"convolution: {shape[-1]} output channels, in store")
+def _shard_convolutions(plan: _Plan) -> None:
+    """Decides kernels of convolutions over images."""
+    for layer, shapes in plan.layers.items():
+        shape = shapes.get("kernel", ())
+        if len(shape) != 4 or math.prod(shape) < SMALL:
+            continue
+        channels = shape[-1]
+        axis = plan.axis_dividing(channels)
+        if axis is not None:
+            reason = f"convolution: {channels} output channels, gathered before use"
+            plan.decide(f"{layer}/kernel", spec_of_dim(4, 3, axis), reason)
 
 
-def _leave_rest(plan: _Plan) -> None:
+def _replicate_rest(plan: _Plan) -> None:
+    """Replicates all variables that are not decided yet, each with its reason."""
     for path in plan.free:
         shape = plan.variables[path]
         layer, _, name = path.rpartition("/")
+        has_divisible_dim = any(dim % size == 0 for dim in shape for size in plan.model_axes.values())
         if math.prod(shape) < SMALL:
             reason = f"small, {_count(shape)}"
         elif name == "bias":
-            reason = "the bias of a layer whose output is whole"
+            reason = "the bias of a layer whose output is replicated"
         elif name != "kernel" and len(shape) < 2:
             reason = "no kernel: each device needs all of it"
-        elif plan.model_axes and not any(dim % size == 0 for dim in shape for size in plan.model_axes.values()):
-            reason = f"no axis ({plan.sizes()}) divides a dim of {list(shape)}"
+        elif plan.model_axes and not has_divisible_dim:
+            reason = f"no axis ({plan.described_axes()}) divides a dim of {list(shape)}"
         elif name == "kernel" and len(shape) == 4:
-            reason = f"convolution, and no axis ({plan.sizes()}) divides its {shape[-1]} output channels"
+            reason = f"convolution, and no axis ({plan.described_axes()}) divides its {shape[-1]} output channels"
         else:
             noun = "kernel" if name == "kernel" else "variable"
             reason = f"no principle fits a {noun} of shape {list(shape)} in {layer or 'the model'}"
-        plan.set(path, whole(shape), reason)
+        plan.decide(path, replicated(shape), reason)
 
 
-def _split_over_batch(
+def _shard_over_batch(
     plan: _Plan, config: LayoutConfig, axes: Mapping[str, int], structure: transformers.Structure
 ) -> None:
+    """Decides all variables without a model axis: FSDP over the batch axis."""
     axis = batch_axis(config, axes)
     for path in plan.free:
         shape = plan.variables[path]
         size = axes[axis] if axis else 1
         if axis is None or size == 1:
-            plan.set(path, whole(shape), "no axis of more than one device is left to split weights over")
+            plan.decide(path, replicated(shape), "no axis of more than one device is left to shard weights over")
             continue
-        spec = shard_spec(shape, axis, size, SMALL, first=int(path in structure.stacked))
-        if any(spec):
+        # Dim 0 of stacked layers is never sharded.
+        first_dim = 1 if path in structure.stacked else 0
+        spec = shard_spec(shape, axis, size, SMALL, first_dim)
+        if axis in spec:
             dim = spec.index(axis)
-            plan.set(
-                path, spec, f"{_count(shape)}: dim {dim} ({shape[dim]}) is the largest that {axis} divides, in store"
-            )
+            reason = f"{_count(shape)}: dim {dim} ({shape[dim]}) is the largest that {axis} divides (FSDP)"
         elif math.prod(shape) < SMALL:
-            plan.set(path, spec, f"small, {_count(shape)}")
+            reason = f"small, {_count(shape)}"
         else:
-            plan.set(path, spec, f"{axis} of size {size} divides no dim of {list(shape)}")
+            reason = f"{axis} of size {size} divides no dim of {list(shape)}"
+        plan.decide(path, spec, reason)
 
 
 def _count(shape: Shape) -> str:
-    return f"{math.prod(shape):,} element{'' if math.prod(shape) == 1 else 's'}"
-
-
-def _at(rank: int, dim: int, axis: str) -> Spec:
-    return tuple(axis if index == dim else None for index in range(rank))
+    """Returns the number of elements with its unit."""
+    elements = math.prod(shape)
+    return f"{elements:,} element{'' if elements == 1 else 's'}"
 
 
 def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
-    """Writes the config's rules and the proposals as an option of the layout group.
+    """Returns the config's rules and the proposals as the YAML of a layout option.
 
     Args:
       proposals: of `propose` for that config.
       config: its rules come first, its inputs are kept.
 
     Returns:
-      YAML with the keys of every layout option, each rule on a line under its reason; `auto` is false, so what it says
+      YAML with the keys of every layout option, each rule on one line below its reason. `auto` is false, so the option
       no longer depends on the model.
     """
     lines = [
         "# Rules that layout=auto proposed for one model on one mesh.",
-        "auto: false # proposes a rule for every variable that no rule catches",
+        "auto: false # proposes a rule for every variable that no rule matches",
     ]
     rules = []
     for rule in config.rules:
         rules += ["  # a rule of the config", f"  - {_flow(_rule_content(rule))}"]
     for proposal in proposals:
         rules += [f"  # {proposal.reason}", f"  - {_flow(_rule_content(proposal.rule))}"]
-    lines += (
-        ["rules: # first re.fullmatch on layer/variable wins; no match: replicated", *rules]
-        if rules
-        else ["rules: [] # first re.fullmatch on layer/variable wins; no match: replicated"]
+    empty_list = "" if rules else " []"
+    lines.append(f"rules:{empty_list} # first re.fullmatch on layer/variable wins; no match: replicated")
+    lines += rules
+    empty_mapping = "" if config.inputs else " {}"
+    lines.append(
+        f"inputs:{empty_mapping} # array of a batch -> one entry per dim; others are sharded over their first dim"
     )
-    what = "array of a batch -> one entry a dim; what is not named is split over its first dim"
-    lines.append(f"inputs: # {what}" if config.inputs else f"inputs: {{}} # {what}")
-    lines += [f"  {name}: {_flow(list(spec))}" for name, spec in config.inputs.items()]
-    lines.append(f"sequence: {config.sequence or 'null'} # axis that splits tokens; null: none")
-    lines.append("from_model: false # what no rule catches lies as the model's own get_layout_map says")
+    for name, spec in config.inputs.items():
+        lines.append(f"  {name}: {_flow(list(spec))}")
+    lines.append(f"sequence: {config.sequence or 'null'} # axis that shards tokens; null: none")
+    lines.append("from_model: false # for unmatched variables, use the model's own get_layout_map")
     return "\n".join(lines) + "\n"
 
 
 def _rule_content(rule: RuleConfig) -> dict[str, object]:
+    """Returns the keys of a rule that have a value."""
     content: dict[str, object] = {"match": rule.match}
     for name in ("transformer", "store", "shard"):
-        if (axis := getattr(rule, name)) is not None:
+        axis = getattr(rule, name)
+        if axis is not None:
             content[name] = axis
     if rule.spec is not None:
         content["spec"] = list(rule.spec)
@@ -356,5 +401,6 @@ def _rule_content(rule: RuleConfig) -> dict[str, object]:
 
 
 def _flow(content: object) -> str:
+    """Returns YAML on one line."""
     text: str = yaml.safe_dump(content, default_flow_style=True, sort_keys=False, width=float("inf"))
     return text.strip()

@@ -1,4 +1,4 @@
-"""Which mesh axes split a batch. Imports no NumPy, which a refusal would wait for."""
+"""Mesh axes that shard a batch. Imports no NumPy, which would delay an error message."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from runner.config.schema import LayoutConfig
 
 BATCH = "batch"
-SEQUENCE = "sequence"  # the name of the dim that counts tokens
+# Name of the dim of tokens.
+SEQUENCE = "sequence"
 
 
 def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
-    """Returns the axis that splits examples: the first entry of `layout.inputs`, else the mesh's axis `batch`.
+    """Returns the axis that shards the examples: the first entry of `layout.inputs`, else the axis `batch`.
 
     Args:
-      config: checked, so that its inputs agree.
+      config: checked, so that all its inputs have the same first entry.
       axes: mesh axis to size.
     """
     for spec in config.inputs.values():
@@ -24,6 +25,7 @@ def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
 
 
 def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
-    """Returns the axes that split some dim of a batch's arrays; gradients are summed over these."""
+    """Returns the axes that shard any dim of a batch's arrays; gradients are summed over these."""
     named = {axis for spec in config.inputs.values() for axis in spec}
-    return {axis for axis in (*named, batch_axis(config, axes), config.sequence) if axis is not None}
+    candidates = (*named, batch_axis(config, axes), config.sequence)
+    return {axis for axis in candidates if axis is not None}

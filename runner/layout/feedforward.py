@@ -1,4 +1,8 @@
-"""Feed-forwards and experts by their shapes: (D, F) up and perhaps a gate, (F, D) down, D the width of the model."""
+"""Recognizes feed-forwards and mixtures of experts by kernel shapes.
+
+Legend: D model width, F hidden units, E experts. A feed-forward has kernels (D, F) up, perhaps (D, F) gate, and (F, D)
+down.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +10,81 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from runner.layout.roles import Layer, Role, above, tokens
+from runner.layout.roles import Layer, Role, ancestors, words_of
 from runner.layout.specs import Shape
 
-_DOWN = {"down", "output", "out", "wo", "linear", "o", "v"}
-_MOST_UPS = 2  # with a gate
-_BLOCKS = 3  # levels above an attention within which its feed-forward is looked for
+# Words of the names of down projections, for kernels whose shape does not tell.
+_DOWN_NAMES = {"down", "output", "out", "wo", "linear", "o", "v"}
+
+# An up projection and a gate.
+_MOST_UPS = 2
+
+# A feed-forward belongs to an attention if a path at most so many levels above the attention contains both.
+_LEVELS_ABOVE = 3
+
+_HIDDEN_UNITS = "hidden units"
+_EXPERTS = "experts"
 
 
-def beside(owners: Iterable[tuple[str, int]], near: Mapping[str, Sequence[Layer]]) -> dict[str, Role]:
-    """Returns the roles of the feed-forwards in blocks of attentions: the nearest level above each that has one.
+def beside(owners: Iterable[tuple[str, int]], dense_below: Mapping[str, Sequence[Layer]]) -> dict[str, Role]:
+    """Returns the roles of the feed-forwards of attentions: in the nearest level above each that has any.
 
     Args:
-      owners: of the attentions, each with the model's width; the first that a variable is beside gives its role.
-      near: path to the dense layers below it, in order, without those of attentions.
+      owners: path and model width of each attention; the first that finds a variable gives its role.
+      dense_below: path to the dense layers below it, in order, without those of attentions.
     """
     roles: dict[str, Role] = {}
-    # Where no block has a feed-forward, as of a mixture of experts, all attentions look at the path that holds the
-    # blocks: it is read once.
-    read: dict[tuple[str, int], dict[str, Role]] = {}
+    # If no block has a feed-forward, as with a mixture of experts, all attentions get to the path that contains the
+    # blocks. It is read once only, so that the cost grows with the number of variables, not with its square.
+    roles_below: dict[tuple[str, int], dict[str, Role]] = {}
     for owner, width in owners:
-        for block in itertools.islice(above(owner), _BLOCKS):
-            known = (block, width) in read
-            if not known:
-                read[block, width] = dict(_pairs(block, width, near.get(block, ())))
-            if not read[block, width]:
-                continue
-            if not known:
-                for path, role in read[block, width].items():
+        for block in itertools.islice(ancestors(owner), _LEVELS_ABOVE):
+            if (block, width) not in roles_below:
+                block_roles = dict(_feedforwards(block, width, dense_below.get(block, ())))
+                roles_below[block, width] = block_roles
+                for path, role in block_roles.items():
                     roles.setdefault(path, role)
-            break
+            if roles_below[block, width]:
+                break
     return roles
 
 
 def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
-    """Returns the roles of feed-forwards in blocks whose mixing of tokens is of another kind, as of FNet and RWKV.
+    """Returns the roles of feed-forwards in blocks that mix tokens without attention, such as FNet and RWKV.
 
     Args:
-      layers: that have no role yet, in order.
-      widths: that the model may have, the likeliest first.
+      layers: without a role yet, in order.
+      widths: possible model widths, the most plausible first.
     """
-    blocks: dict[str, list[Layer]] = {}
+    by_block: dict[str, list[Layer]] = {}
     for layer in layers:
         if layer.parent and len(layer.shape) == 2:
-            blocks.setdefault(layer.parent, []).append(layer)
-    found: dict[str, Role] = {}
-    order = {width: index for index, width in enumerate(widths)}
-    for block, dense in blocks.items():
-        # Of a width that no layer here leads to there is nothing.
-        near = {layer.shape[1] for layer in dense} & order.keys()
-        for width in sorted(near, key=order.__getitem__):
+            by_block.setdefault(layer.parent, []).append(layer)
+    roles: dict[str, Role] = {}
+    rank = {width: index for index, width in enumerate(widths)}
+    for block, dense in by_block.items():
+        # Only widths that a layer of the block has as its output can be the model's here.
+        block_widths = {layer.shape[1] for layer in dense} & rank.keys()
+        for width in sorted(block_widths, key=rank.__getitem__):
+            # Hidden units are more than the width, else any two dense layers would be a feed-forward.
             wide = [layer for layer in dense if max(layer.shape) > width]
-            for path, role in dict(_pairs(block, width, wide)).items():
-                found.setdefault(path, role)
-    return found
+            for path, role in dict(_feedforwards(block, width, wide)).items():
+                roles.setdefault(path, role)
+    return roles
 
 
-def _pairs(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tuple[str, Role]]:
-    for hidden in dict.fromkeys(layer.shape[0] for layer in dense if layer.shape[1] == width):
+def _feedforwards(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tuple[str, Role]]:
+    """Yields path and role of the variables of the feed-forwards among dense layers.
+
+    Args:
+      block: their owner, for the reasons of specs.
+      width: of the model.
+      dense: layers whose kernels have two dims.
+    """
+    widths_in = dict.fromkeys(layer.shape[0] for layer in dense if layer.shape[1] == width)
+    for hidden in widths_in:
         if hidden == width:
-            ups, downs = _square([layer for layer in dense if layer.shape == (width, width)])
+            ups, downs = _square_ups_and_downs([layer for layer in dense if layer.shape == (width, width)])
         else:
             ups = [layer for layer in dense if layer.shape == (width, hidden)]
             downs = [layer for layer in dense if layer.shape == (hidden, width)]
@@ -73,26 +92,26 @@ def _pairs(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tuple[str
         if hidden < 2 or len(downs) != 1:
             continue
         down = downs[0]
-        role = Role("hidden units", block, hidden)
         if 1 <= len(ups) <= _MOST_UPS:
             for up in ups:
-                yield up.kernel, Role(role.noun, block, hidden, 1, width=0)
+                yield up.kernel, Role(_HIDDEN_UNITS, block, hidden, 1, width=0)
                 if up.bias is not None:
-                    yield up.bias_path, Role(role.noun, block, hidden, 0)
+                    yield up.bias_path, Role(_HIDDEN_UNITS, block, hidden, 0)
         elif not ups and len(fused) == 1 and hidden != width:
-            told = "gate and up are one kernel, of which a cut of columns would part the two"
-            yield fused[0].kernel, Role(role.noun, block, hidden, whole=told, width=0)
+            why = "gate and up are one kernel, whose columns can't be sharded without separating the two"
+            yield fused[0].kernel, Role(_HIDDEN_UNITS, block, hidden, why_replicated=why, width=0)
         else:
             continue
-        yield down.kernel, Role(role.noun, block, hidden, 0, width=1)
+        yield down.kernel, Role(_HIDDEN_UNITS, block, hidden, 0, width=1)
 
 
-def _square(dense: Sequence[Layer]) -> tuple[list[Layer], list[Layer]]:
-    """Tells which of two or three square kernels leads back: by its name, else the last."""
-    if not 2 <= len(dense) <= _MOST_UPS + 1 or len({layer.parent for layer in dense}) > 1:
+def _square_ups_and_downs(dense: Sequence[Layer]) -> tuple[list[Layer], list[Layer]]:
+    """Returns which of two or three square kernels are up (or gate), and which is down: by its name, else the last."""
+    is_one_feedforward = 2 <= len(dense) <= _MOST_UPS + 1 and len({layer.parent for layer in dense}) == 1
+    if not is_one_feedforward:
         return [], []
-    named = [layer for layer in dense if tokens(layer.name) & _DOWN]
-    down = named[0] if len(named) == 1 else dense[-1]
+    named_down = [layer for layer in dense if words_of(layer.name) & _DOWN_NAMES]
+    down = named_down[0] if len(named_down) == 1 else dense[-1]
     return [layer for layer in dense if layer is not down], [down]
 
 
@@ -101,48 +120,82 @@ def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str
 
     Args:
       variables: path to shape, without dims of stacked layers.
-      widths: that the model may have, the likeliest first.
+      widths: possible model widths, the most plausible first.
     """
     mixtures: dict[str, dict[str, Shape]] = {}
     for path, shape in variables.items():
-        held = path.rpartition("/")[0]
+        owner = path.rpartition("/")[0]
         if path.endswith(("/kernel", "/bias")):
-            held = held.rpartition("/")[0]
-        if len(shape) in (2, 3) and re.search("expert|moe", held.lower()):
-            mixtures.setdefault(held, {})[path] = shape
-    found: dict[str, Role] = {}
-    for owner, held_shapes in mixtures.items():
-        found |= _mixture(owner, held_shapes, widths)
-    return found
+            owner = owner.rpartition("/")[0]
+        if len(shape) in (2, 3) and re.search("expert|moe", owner.lower()):
+            mixtures.setdefault(owner, {})[path] = shape
+    roles: dict[str, Role] = {}
+    for owner, shapes in mixtures.items():
+        roles |= _mixture(owner, shapes, widths)
+    return roles
 
 
-def _mixture(owner: str, held: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
-    kernels = {path: shape for path, shape in held.items() if len(shape) == 3}
-    count = {shape[0] for shape in kernels.values()}
+def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
+    """Returns the roles of one mixture's variables; empty if the shapes fit none of the widths."""
+    kernels = {path: shape for path, shape in shapes.items() if len(shape) == 3}
+    counts = {shape[0] for shape in kernels.values()}
+    if len(counts) != 1:
+        return {}
+    (count,) = counts
     for width in widths:
-        downs = [path for path, shape in kernels.items() if shape[2] == width and shape[1] != width]
-        if len(count) == 1 and len(kernels) > 1 and all(shape[1:] == (width, width) for shape in kernels.values()):
-            return {path: Role("experts", owner, shape[0], 0, width=1, experts=0) for path, shape in kernels.items()}
-        if not downs and [shape[1:] for shape in kernels.values()].count((width, 2 * width)) == 1:
-            downs = [path for path, shape in kernels.items() if shape[1:] == (width, width)]
-        if len(downs) != 1 or len(count) != 1:
+        if len(kernels) > 1 and all(shape[1:] == (width, width) for shape in kernels.values()):
+            # Up and down have the same shape, so hidden units can't be told from the width.
+            return {path: Role(_EXPERTS, owner, count, 0, width=1, experts=0) for path in kernels}
+        down = _down_of_mixture(kernels, width)
+        if down is None:
             continue
-        number, hidden, _ = kernels[downs[0]]
-        roles = {downs[0]: Role("hidden units", owner, hidden, 1, width=2, experts=0)}
+        hidden = kernels[down][1]
+        roles = {down: Role(_HIDDEN_UNITS, owner, hidden, 1, width=2, experts=0)}
         for path, shape in kernels.items():
-            if shape == (number, width, hidden):
-                roles[path] = Role("hidden units", owner, hidden, 2, width=1, experts=0)
-            elif shape == (number, width, 2 * hidden):  # by hidden units it would be parted between gate and up
-                roles[path] = Role("experts", owner, number, 0, width=1, experts=0)
-        if any(role.noun == "experts" for role in roles.values()):
-            roles[downs[0]] = Role("experts", owner, number, 0, width=2, experts=0)
-        for path, shape_ in held.items():
-            kernel = re.sub(r"[/_]bias$", "", path)
-            role = roles.get(kernel) or roles.get(f"{kernel}/kernel")
-            if len(shape_) == 2 and role is not None and shape_[0] == number and kernel != path:
-                by_hidden = role.noun == "hidden units" and shape_[1] == hidden and hidden != width
-                dim = 0 if role.noun == "experts" else 1 if by_hidden else None
-                why = "" if dim is not None else "added after the sum of the experts' parts"
-                roles[path] = Role(role.noun, owner, role.units, dim, why, experts=0)
+            if shape == (count, width, hidden):
+                roles[path] = Role(_HIDDEN_UNITS, owner, hidden, 2, width=1, experts=0)
+            elif shape == (count, width, 2 * hidden):
+                # Sharded by hidden units, gate and up would be on different devices.
+                roles[path] = Role(_EXPERTS, owner, count, 0, width=1, experts=0)
+        if any(role.noun == _EXPERTS for role in roles.values()):
+            roles[down] = Role(_EXPERTS, owner, count, 0, width=2, experts=0)
+        for path, bias_shape in shapes.items():
+            bias_role = _bias_role(path, bias_shape, roles, count, width)
+            if bias_role is not None:
+                roles[path] = bias_role
         return roles
     return {}
+
+
+def _down_of_mixture(kernels: Mapping[str, Shape], width: int) -> str | None:
+    """Returns the path of the only kernel (E, F, D); None if there is none or several."""
+    downs = [path for path, shape in kernels.items() if shape[2] == width and shape[1] != width]
+    if not downs:
+        # With F = D the kernel is square; that of gate and up still tells it apart.
+        is_gated = [shape[1:] for shape in kernels.values()].count((width, 2 * width)) == 1
+        if is_gated:
+            downs = [path for path, shape in kernels.items() if shape[1:] == (width, width)]
+    return downs[0] if len(downs) == 1 else None
+
+
+def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, width: int) -> Role | None:
+    """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel; None if the variable is no such bias.
+
+    Args:
+      path: of the variable.
+      shape: of the variable.
+      roles: of the mixture's kernels.
+      count: E.
+      width: D.
+    """
+    kernel = re.sub(r"[/_]bias$", "", path)
+    role = roles.get(kernel) or roles.get(f"{kernel}/kernel")
+    if kernel == path or role is None or len(shape) != 2 or shape[0] != count:
+        return None
+    if role.noun == _EXPERTS:
+        return Role(role.noun, role.owner, role.units, 0, experts=0)
+    hidden = role.units
+    if shape[1] == hidden and hidden != width:
+        return Role(role.noun, role.owner, hidden, 1, experts=0)
+    why = "added after the sum of the experts' parts"
+    return Role(role.noun, role.owner, hidden, why_replicated=why, experts=0)

@@ -1,4 +1,4 @@
-"""How a batch's arrays lie on the mesh."""
+"""Specs of a batch's arrays."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from runner.layout.specs import Spec
 
 
 def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]) -> dict[str, Spec]:
-    """Returns one entry a dim, the examples' first, of every array of a batch and of `weight`.
+    """Returns the spec of every array of a batch and of `weight`; the first entry is that of the examples.
 
-    An array that `layout.inputs` does not name is split over its first dim, and its sequence by `layout.sequence`.
+    An array that `layout.inputs` does not name is sharded over its first dim, and its sequence by `layout.sequence`.
 
     Args:
       config: checked.
       arrays: specs by name.
       axes: mesh axis to size.
     """
-    first = batch_axis(config, axes)
-    found: dict[str, Spec] = {}
-    for name, spec in arrays.items():
-        named = config.inputs.get(name)
-        dims = spec.dims or [""] * len(spec.shape)
-        lies: list[str | None] = [first, *[None] * len(dims)]
-        if SEQUENCE in dims:
-            lies[1 + dims.index(SEQUENCE)] = config.sequence
-        found[name] = tuple(named) if named else tuple(lies)
-    return found | {WEIGHT: (first,)}
+    examples_axis = batch_axis(config, axes)
+    by_name: dict[str, Spec] = {}
+    for name, array in arrays.items():
+        configured = config.inputs.get(name)
+        if configured:
+            by_name[name] = tuple(configured)
+            continue
+        spec: list[str | None] = [examples_axis, *[None] * len(array.shape)]
+        if SEQUENCE in array.dims:
+            spec[1 + array.dims.index(SEQUENCE)] = config.sequence
+        by_name[name] = tuple(spec)
+    by_name[WEIGHT] = (examples_axis,)
+    return by_name

@@ -1,4 +1,4 @@
-"""The arithmetic of a mesh's axes; each engine makes its own mesh of it."""
+"""Axes of a mesh and their sizes; each engine creates its own mesh from them."""
 
 from __future__ import annotations
 
@@ -6,121 +6,153 @@ import math
 import re
 
 from runner.config.schema import MeshConfig
-from runner.errors import invalid
+from runner.errors import ConfigError, invalid
 
 DEVICES = ("cpu", "gpu", "tpu", "auto")
+
+# As the size of an axis: all devices that the other axes leave.
+REST = -1
+
+# Virtual devices into which a CPU may be split at most.
 _MOST_CPU_DEVICES = 256
+
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def device_kind(config: MeshConfig) -> str:
-    """Returns `cpu`, `gpu` or `tpu`; `runner.engine.devices` has settled `auto`, else it is the CPU."""
+    """Returns `cpu`, `gpu` or `tpu`; `auto` means the CPU unless `runner.engine.devices` has resolved it."""
     return "cpu" if config.device == "auto" else config.device
 
 
 def check(config: MeshConfig) -> None:
-    """Checks the group by itself.
+    """Checks the group on its own.
 
     Raises:
-      ConfigError: no axes, a bad name or size, or no such kind of device.
+      ConfigError: no axes, an invalid name or size, or an unknown kind of device.
     """
     if config.device not in DEVICES:
-        raise invalid("mesh.device", config.device, problem=f"one of {', '.join(DEVICES)}", fix="set mesh.device=cpu")
+        raise invalid(
+            "mesh.device", config.device, problem=f"must be one of {', '.join(DEVICES)}", fix="set mesh.device=cpu"
+        )
     if not 1 <= config.cpu_devices <= _MOST_CPU_DEVICES:
         raise invalid(
-            "mesh.cpu_devices", config.cpu_devices, problem=f"1 to {_MOST_CPU_DEVICES}", fix="set mesh.cpu_devices=8"
+            "mesh.cpu_devices",
+            config.cpu_devices,
+            problem=f"must be 1 to {_MOST_CPU_DEVICES}",
+            fix="set mesh.cpu_devices=8",
         )
     if not config.axes:
-        raise invalid("mesh.axes", "{}", problem="at least one axis", fix="set mesh=single or mesh.axes.batch=8")
+        raise invalid("mesh.axes", "{}", problem="needs at least one axis", fix="set mesh=single or mesh.axes.batch=8")
     for name, size in config.axes.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        key = f"mesh.axes.{name}"
+        if not _AXIS_NAME.fullmatch(name):
             raise invalid(
-                f"mesh.axes.{name}",
+                key,
                 size,
-                problem="names of letters, digits and _",
-                fix="rename it, as mesh.axes.batch=8",
+                problem="an axis name must consist of letters, digits and _",
+                fix="rename it, for example to mesh.axes.batch=8",
             )
-        if size < 1 and size != -1:
+        if size < 1 and size != REST:
             raise invalid(
-                f"mesh.axes.{name}",
+                key,
                 size,
-                problem="a size of at least 1, or -1 for the rest of the devices",
-                fix=f"set mesh.axes.{name}=1 or more",
+                problem=f"must be at least 1, or {REST} for all remaining devices",
+                fix=f"set {key}=1 or more",
             )
 
 
 def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, int]:
-    """Checks the group and settles a size of -1.
+    """Checks the group and resolves a size of -1.
 
     Args:
       config: the mesh group.
-      devices: how many of its kind there are, in all processes; null: as many as the CPU may be split into.
+      devices: number of devices of its kind in all processes; None: as many as the CPU may be split into.
 
     Returns:
-      Axis name to size, in order, every size at least 1.
+      Axis name to size, in order; all sizes are at least 1.
 
     Raises:
-      ConfigError: see `check`; or more devices than there are.
+      ConfigError: as `check`; more devices than there are, or a size of -1 that can't be resolved.
     """
     check(config)
-    return _fit(config, config.cpu_devices if devices is None else devices)
-
-
-def _fit(config: MeshConfig, devices: int) -> dict[str, int]:
-    free = [name for name, size in config.axes.items() if size == -1]
-    fixed = math.prod(size for size in config.axes.values() if size != -1)
+    available = config.cpu_devices if devices is None else devices
+    rest_axes = [name for name, size in config.axes.items() if size == REST]
+    needed = math.prod(size for size in config.axes.values() if size != REST)
     kind = device_kind(config)
-    if len(free) > 1:
+    if len(rest_axes) > 1:
         raise invalid(
-            f"mesh.axes.{free[1]}", -1, problem=f"one axis may be -1, and {free[0]} is", fix="give one of them a size"
+            f"mesh.axes.{rest_axes[1]}",
+            REST,
+            problem=f"only one axis may be {REST}, but {rest_axes[0]} is too",
+            fix="give one of them a size",
         )
-    if free and not devices:  # of a plan
-        axis = free[0]
-        unit = kind.upper()
-        raise invalid(f"mesh.axes.{axis}", -1, problem=f"no {unit} is here to take", fix=f"set mesh.axes.{axis}=8")
-    if fixed > devices:
-        grow = f", or set mesh.cpu_devices={fixed}" if fixed <= _MOST_CPU_DEVICES else ""
-        grow = grow if kind == "cpu" else ", or set mesh.device=cpu"
-        shown = "{" + ",".join(f"{name}:{size}" for name, size in config.axes.items()) + "}"
+    rest_axis = rest_axes[0] if rest_axes else None
+    if rest_axis is not None and not available:
+        # A plan needs no devices, so there may be none.
         raise invalid(
-            "mesh.axes",
-            shown,
-            problem=f"{fixed} devices are asked for, {devices} of kind {kind} are there",
-            fix=f"choose a smaller mesh{grow}",
+            f"mesh.axes.{rest_axis}",
+            REST,
+            problem=f"there is no {kind.upper()} here to count",
+            fix=f"set mesh.axes.{rest_axis}=8",
         )
-    if free and devices % fixed:
+    if needed > available:
+        raise _too_few_devices(config, needed, available)
+    if rest_axis is not None and available % needed:
         raise invalid(
-            f"mesh.axes.{free[0]}",
-            -1,
-            problem=f"the other axes ({fixed}) must divide the {devices} devices there",
-            fix=f"set mesh.axes.{free[0]}={devices // fixed}",
+            f"mesh.axes.{rest_axis}",
+            REST,
+            problem=f"the other axes ({needed}) must divide the {available} devices",
+            fix=f"set mesh.axes.{rest_axis}={available // needed}",
         )
-    return {name: devices // fixed if size == -1 else size for name, size in config.axes.items()}
+    return {name: available // needed if size == REST else size for name, size in config.axes.items()}
+
+
+def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigError:
+    """Returns the error for a mesh that is larger than the number of devices."""
+    kind = device_kind(config)
+    fix = "choose a smaller mesh"
+    if kind != "cpu":
+        fix += ", or set mesh.device=cpu"
+    elif needed <= _MOST_CPU_DEVICES:
+        fix += f", or set mesh.cpu_devices={needed}"
+    axes = ",".join(f"{name}:{size}" for name, size in config.axes.items())
+    noun = "device is" if available == 1 else "devices are"
+    return invalid(
+        "mesh.axes",
+        f"{{{axes}}}",
+        problem=f"needs {needed} devices, but only {available} {kind.upper()} {noun} available",
+        fix=fix,
+    )
 
 
 def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> list[int]:
-    """Returns the places along an axis that one process's devices have.
+    """Returns the indexes along an axis that the devices of one process have.
 
     Args:
-      axes: mesh axis to size; devices are numbered row-major, and shared out to the processes in that order.
+      axes: mesh axis to size; devices are numbered row-major, and divided among the processes in that order.
       axis: one of them.
-      process: its number.
-      processes: how many there are.
+      process: its rank.
+      processes: the number of processes.
     """
     own = size(axes) // processes
-    inner = math.prod(list(axes.values())[list(axes).index(axis) + 1 :])
-    return sorted({number // inner % axes[axis] for number in range(process * own, (process + 1) * own)})
+    position = list(axes).index(axis)
+    # Consecutive devices with the same index along the axis.
+    inner = math.prod(list(axes.values())[position + 1 :])
+    own_devices = range(process * own, (process + 1) * own)
+    return sorted({device // inner % axes[axis] for device in own_devices})
 
 
 def crossing(axes: dict[str, int], processes: int) -> list[str]:
     """Returns the axes along which neighbors may be in different processes; devices are numbered as in `columns`."""
     own = size(axes) // processes
-    found = []
+    crossing_axes = []
     inner = 1
     for name, count in reversed(axes.items()):
         if count > 1 and own % (inner * count):
-            found.append(name)
+            crossing_axes.append(name)
         inner *= count
-    return found[::-1]
+    crossing_axes.reverse()
+    return crossing_axes
 
 
 def size(axes: dict[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""Where each rule of a composed layout was written: a line of a config file, or an override."""
+"""Origin of each rule of a composed layout: a line of a config file, or an override."""
 
 from __future__ import annotations
 
@@ -8,50 +8,65 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-_LONGEST = 60
+# Longer overrides are cut: an origin is one cell of the plan's table.
+_LONGEST_OVERRIDE = 60
+
+_EXPERIMENT_OVERRIDE = re.compile(r"\+{0,2}experiment=['\"]?([\w/-]+)['\"]?")
+# With the index of a rule if the override sets a single one.
+_RULES_OVERRIDE = re.compile(r"\+{0,2}layout\.rules(?:(?:\.|\[)(\d+))?")
 
 
 def origins(choice: str, overrides: Sequence[str], folders: Sequence[Path], count: int) -> list[str]:
-    """Names the place of every rule of the composed layout.
+    """Returns the origin of every rule of the composed layout.
 
     Args:
-      choice: the layout option that was composed, as `megatron`.
-      overrides: the command line's, as Hydra lists them.
-      folders: of configs, the first that has a file wins.
-      count: how many rules the composed layout has.
+      choice: the composed layout option, for example `megatron`.
+      overrides: of the command line, as Hydra lists them.
+      folders: config folders; the first that has a file wins.
+      count: number of rules in the composed layout.
 
     Returns:
-      One place a rule: "layout/megatron.yaml:12" or "experiment/NAME.yaml:9", relative to its folder of configs, or
-      "override layout.rules=...". A file without lines to show (not in the folder, or composed of others) stands
-      without a line.
+      One origin per rule: "layout/megatron.yaml:12" or "experiment/NAME.yaml:9", relative to its config folder, or
+      "override layout.rules=...". The line is left out if the file is not in a folder or does not have all rules.
     """
-    name = f"layout/{choice}.yaml"
-    lines = _rule_lines(folders, name, ("rules",))
+    file = f"layout/{choice}.yaml"
+    lines = _rule_lines(folders, file, ("rules",))
+    # An experiment is merged after the layout, so its rules replace those of the layout.
     for override in overrides:
-        preset = re.fullmatch(r"\+{0,2}experiment=['\"]?([\w/-]+)['\"]?", override)
-        preset_lines = preset and _rule_lines(folders, f"experiment/{preset[1]}.yaml", ("layout", "rules"))
-        if preset and preset_lines:
-            name = f"experiment/{preset[1]}.yaml"
-            lines = preset_lines
-    exact = len(lines) == count
-    found = [f"{name}:{lines[index]}" if exact else name for index in range(count)]
-    for override in overrides:
-        key = re.match(r"\+{0,2}layout\.rules(?:(?:\.|\[)(\d+))?", override)
-        if key is None:
+        experiment = _EXPERIMENT_OVERRIDE.fullmatch(override)
+        if experiment is None:
             continue
-        for index in range(count) if key[1] is None else [int(key[1])]:
+        experiment_file = f"experiment/{experiment[1]}.yaml"
+        experiment_lines = _rule_lines(folders, experiment_file, ("layout", "rules"))
+        if experiment_lines:
+            file = experiment_file
+            lines = experiment_lines
+    has_lines = len(lines) == count
+    by_rule = [f"{file}:{lines[index]}" if has_lines else file for index in range(count)]
+    for override in overrides:
+        rules_key = _RULES_OVERRIDE.match(override)
+        if rules_key is None:
+            continue
+        indexes = range(count) if rules_key[1] is None else [int(rules_key[1])]
+        for index in indexes:
             if index < count:
-                found[index] = f"override {_shorten(override)}"
-    return found
+                by_rule[index] = f"override {_shortened(override)}"
+    return by_rule
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_OVERRIDE else text[: _LONGEST_OVERRIDE - 3] + "..."
 
 
-def _rule_lines(folders: Sequence[Path], name: str, keys: Sequence[str]) -> list[int]:
-    """Returns the lines, from 1, of the items of the list under nested keys of a YAML file."""
-    path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+def _rule_lines(folders: Sequence[Path], file: str, keys: Sequence[str]) -> list[int]:
+    """Returns the line numbers, from 1, of the items of a list in a YAML file.
+
+    Args:
+      folders: config folders; the first that has the file wins.
+      file: relative to a folder.
+      keys: nested keys that lead to the list.
+    """
+    path = next((folder / file for folder in folders if (folder / file).is_file()), None)
     if path is None:
         return []
     node = yaml.compose(path.read_text())
@@ -59,4 +74,6 @@ def _rule_lines(folders: Sequence[Path], name: str, keys: Sequence[str]) -> list
         if not isinstance(node, yaml.MappingNode):
             return []
         node = next((value for name, value in node.value if name.value == key), None)
-    return [item.start_mark.line + 1 for item in node.value] if isinstance(node, yaml.SequenceNode) else []
+    if not isinstance(node, yaml.SequenceNode):
+        return []
+    return [item.start_mark.line + 1 for item in node.value]

@@ -1,4 +1,4 @@
-"""Rules and variables -> one placement a variable, or a refusal; and warnings about placements that waste memory."""
+"""Resolves rules and variables to one placement per variable, and warns of placements that waste memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from runner.config.schema import LayoutConfig
 from runner.errors import ConfigError, invalid
 from runner.layout import transformers
 from runner.layout.auto import propose
-from runner.layout.rules import Catch, Placement, RuleTable, alike_once, catch, model_axes, show
+from runner.layout.rules import Placement, RuleMatch, RuleTable, alike_once, first_match, model_axes, show
 from runner.layout.specs import Shape
 
-LARGE = 1024  # elements; below that a warning costs more attention than the variable costs memory
+# Elements from which on a replicated variable is worth a warning: 4 KiB in float32.
+LARGE = 1024
+
+# The warnings name the largest variables: one of so many.
+_LARGEST_SHARE = 4
+
+# Paths that an error message lists at most.
+_MOST_PATHS = 12
 
 
 def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> LayoutConfig:
-    """Returns the config with the proposals of `auto` as rules after its own; unchanged where `auto` is false."""
+    """Returns the config with the proposals of `auto` appended to its rules; unchanged if `auto` is false."""
     if not config.auto:
         return config
     proposed = [proposal.rule for proposal in propose(variables, config, axes)]
@@ -26,77 +33,80 @@ def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[s
 
 
 def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> dict[str, Placement]:
-    """Gives every variable its exact spec.
+    """Resolves the exact spec of every variable.
 
     Args:
-      config: rules in order; the first whose pattern matches the whole path wins. With `auto`, what they leave is
-        placed by proposals.
+      config: rules in order; the first whose pattern matches the whole path wins. With `auto`, proposals place the
+        variables that no rule matches.
       variables: canonical path to shape.
       axes: mesh axis to size.
 
     Returns:
-      Canonical path to placement; a variable that no rule catches is replicated.
+      Canonical path to placement; a variable that no rule matches is replicated.
 
     Raises:
-      ConfigError: a spec of another rank, a dim that the axis does not divide, or a rule that catches nothing; the
-        first of them in words, and how many more there are.
+      ConfigError: a spec of another rank, a dim that the axis does not divide, or a rule that matches nothing. The
+        message describes the first problem and counts the others.
     """
     table = RuleTable(expand(config, variables, axes).rules)
     structure = transformers.read(variables)
-    caught = {path: catch(table, path, shape, axes, structure) for path, shape in variables.items()}
-    problems = [*_misfits(config, caught), *_idle_rules(config, caught)]
+    matches = {path: first_match(table, path, shape, axes, structure) for path, shape in variables.items()}
+    problems = [*_misfits(config, matches), *_unused_rules(config, matches)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(f"{problems[0]}{more}")
-    return {path: each.placement for path, each in caught.items()}
+    return {path: match.placement for path, match in matches.items()}
 
 
-def _misfits(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[ConfigError]:
-    found = []
-    for path, each in caught.items():
-        for misfit in each.misfits:
-            index = each.placement.rule
+def _misfits(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> list[ConfigError]:
+    """Returns an error for each spec that does not fit its variable."""
+    errors = []
+    for path, match in matches.items():
+        for misfit in match.misfits:
+            index = match.placement.rule
             assert index is not None
-            found.append(
+            errors.append(
                 invalid(
                     f"layout.rules[{index}].spec",
                     show(config.rules[index].spec or []),
-                    problem=f"{misfit.problem} of {path}, shape {list(each.placement.shape)}",
+                    problem=f"{misfit.problem} of {path}, shape {list(match.placement.shape)}",
                     fix=misfit.fix,
                 )
             )
-    return found
+    return errors
 
 
-def _idle_rules(config: LayoutConfig, caught: Mapping[str, Catch]) -> list[ConfigError]:
-    """Words each rule that is not optional and catches nothing: it matches nothing, or earlier ones shadow it."""
-    used = {each.placement.rule for each in caught.values()}
+def _unused_rules(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> list[ConfigError]:
+    """Returns an error for each rule that is not optional and places no variable."""
+    used = {match.placement.rule for match in matches.values()}
     table = RuleTable(config.rules)
-    found = []
+    errors = []
     for index, rule in enumerate(config.rules):
         if index in used or rule.optional:
             continue
-        matched = table.matched(index, caught)
+        matched_paths = table.matched(index, matches)
         if rule.transformer is not None:
-            why = "no attention, feed-forward or vocabulary is known by paths and shapes, or earlier rules caught it"
+            problem = (
+                "applies to no variable (no attention, feed-forward or vocabulary is recognized by paths and shapes, "
+                "or earlier rules match them)"
+            )
             fix = "mark it optional: true, or write rules with spec"
-        elif matched:
-            earlier = sorted({caught[path].placement.rule or 0 for path in matched})
-            names = ", ".join(f"layout.rules[{each}]" for each in earlier)
-            why = f"earlier rules catch all that it matches: {names}"
-            fix = "move it up or drop it"
+        elif matched_paths:
+            earlier = sorted({matches[path].placement.rule or 0 for path in matched_paths})
+            names = ", ".join(f"layout.rules[{other}]" for other in earlier)
+            problem = f"earlier rules match all of its variables ({names})"
+            fix = "move it up or remove it"
         else:
-            why = f"variables are {_names(caught)}"
-            fix = "fix its match, drop it or mark it optional: true"
-        found.append(
-            invalid(f"layout.rules[{index}].match", rule.match, problem=f"it catches no variable ({why})", fix=fix)
-        )
-    return found
+            problem = f"matches no variable (the variables are {_listed(matches)})"
+            fix = "correct the pattern, remove the rule or mark it optional: true"
+        errors.append(invalid(f"layout.rules[{index}].match", rule.match, problem=problem, fix=fix))
+    return errors
 
 
-def _names(paths: Mapping[str, object], most: int = 12) -> str:
-    rest = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(itertools.islice(paths, most)) + rest
+def _listed(paths: Mapping[str, object]) -> str:
+    """Returns the first paths, and the number of the others."""
+    shown = ", ".join(itertools.islice(paths, _MOST_PATHS))
+    return shown if len(paths) <= _MOST_PATHS else f"{shown} and {len(paths) - _MOST_PATHS} more"
 
 
 def lint(
@@ -105,76 +115,90 @@ def lint(
     axes: Mapping[str, int],
     placed: Mapping[str, Placement] | None = None,
 ) -> list[str]:
-    """Says what works but is hardly meant.
+    """Returns warnings about placements that are valid but probably mistakes.
 
-    A large variable (of 1,024 elements at least) that is whole on a mesh with a model axis, an axis of more than one
-    device that splits no dim of the inputs: of the largest quarter each, of the others each kernel that no rule left
-    whole with a reason. And a `shard` rule that splits nothing.
+    These are a `shard` rule that shards nothing, and large variables (1,024 elements or more) that are replicated on a
+    mesh with a model axis, an axis of more than one device that shards no dim of the inputs. Of the largest quarter of
+    all variables each is reported, of the others each kernel for whose replication no rule has a reason.
 
     Args:
       config: as for `resolve`.
       variables: canonical path to shape.
       axes: mesh axis to size.
-      placed: as the engine placed them, where `from_model` says more than the config; None: as `resolve` does.
+      placed: as the engine placed them, if `from_model` adds to the config; None: as `resolve` does.
 
     Returns:
-      One line a warning, of equal blocks once.
+      One line per warning; variables that differ only in the number of their block share a line.
 
     Raises:
       ConfigError: as `resolve`.
     """
     if placed is None:
         placed = resolve(config, variables, axes)
-    return [*_whole_though_large(config, placed, axes), *_split_nothing(config, placed, axes)]
+    return [*_large_replicated(config, placed, axes), *_rules_without_effect(config, placed, axes)]
 
 
-def _whole_though_large(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    free = model_axes(config, axes)
-    if not free:
+def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
+    """Returns a warning for each large variable that is replicated although a model axis is free."""
+    free_axes = model_axes(config, axes)
+    if not free_axes:
         return []
-    reasons = {}
+    proposal_reasons = {}
     if config.auto:
         shapes = {path: placement.shape for path, placement in placed.items()}
-        reasons = {proposal.path: proposal.reason for proposal in propose(shapes, config, axes)}
+        proposal_reasons = {proposal.path: proposal.reason for proposal in propose(shapes, config, axes)}
+    axis_names = " and ".join(f"{axis!r} of size {size}" for axis, size in free_axes.items())
     by_size = sorted(placed.values(), key=lambda placement: -math.prod(placement.shape))
-    names = " and ".join(f"{axis!r} of size {size}" for axis, size in free.items())
-    return alike_once(
-        f"{each.path}, shape {list(each.shape)}, is whole on every device of axis {names}; "
-        + (f"layout=auto left it: {reasons[each.path]}" if each.path in reasons else _advice(each, free))
-        for place, each in enumerate(by_size)
-        if math.prod(each.shape) >= LARGE and not any(axis and axes[axis] > 1 for axis in each.spec)
-        if place < -(-len(by_size) // 4) or (_is_kernel(each) and each.path not in reasons)
-    )
+    largest = math.ceil(len(by_size) / _LARGEST_SHARE)
+    lines = []
+    for index, placement in enumerate(by_size):
+        path = placement.path
+        is_sharded = any(axis and axes[axis] > 1 for axis in placement.spec)
+        if is_sharded or math.prod(placement.shape) < LARGE:
+            continue
+        is_unexplained_kernel = _is_unexplained_kernel(placement) and path not in proposal_reasons
+        if index >= largest and not is_unexplained_kernel:
+            continue
+        if path in proposal_reasons:
+            advice = f"layout=auto left it: {proposal_reasons[path]}"
+        else:
+            advice = _advice(placement, free_axes)
+        lines.append(f"{path}, shape {list(placement.shape)}, is replicated over axis {axis_names}; {advice}")
+    return alike_once(lines)
 
 
-def _is_kernel(placement: Placement) -> bool:
-    """Tells whether it is a kernel of which no rule has said why it is whole."""
-    named = "kernel" in placement.path.rpartition("/")[2] and len(placement.shape) > 1
-    return named and not placement.reason and not placement.passed
+def _is_unexplained_kernel(placement: Placement) -> bool:
+    """Returns whether a placement is of a kernel, and no rule has a reason for it."""
+    is_kernel = "kernel" in placement.path.rpartition("/")[2] and len(placement.shape) > 1
+    return is_kernel and not placement.reason and not placement.passed
 
 
-def _advice(placement: Placement, free: Mapping[str, int]) -> str:
+def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:
+    """Returns the reason why a variable is replicated, else the dims that could be sharded."""
     if placement.reason:
         return placement.reason
     if placement.passed:
         return placement.passed[-1]
-    for axis, size in free.items():
-        fitting = [f"dim {index} ({dim})" for index, dim in enumerate(placement.shape) if dim % size == 0]
-        if fitting:
-            return f"{axis} divides {', '.join(fitting)}"
-    return "none of them divides a dim" if len(free) > 1 else "it divides no dim"
+    for axis, size in free_axes.items():
+        divisible = [f"dim {dim} ({count})" for dim, count in enumerate(placement.shape) if count % size == 0]
+        if divisible:
+            return f"{axis} divides {', '.join(divisible)}"
+    return "none of them divides a dim" if len(free_axes) > 1 else "it divides no dim"
 
 
-def _split_nothing(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    found = []
+def _rules_without_effect(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
+    """Returns a warning for each `shard` rule that matches variables and shards none of them."""
     by_rule: dict[int | None, list[Placement]] = {}
     for placement in placed.values():
         by_rule.setdefault(placement.rule, []).append(placement)
+    lines = []
     for index, rule in enumerate(config.rules):
-        mine = by_rule.get(index, [])
-        if rule.shard is not None and mine and not any(any(placement.spec) for placement in mine):
-            found.append(
-                f"layout.rules[{index}] splits none of the {len(mine)} variables that it catches: each has fewer than "
-                f"{rule.min_elements} elements or no dim that axis {rule.shard!r} of size {axes[rule.shard]} divides"
+        placements = by_rule.get(index, [])
+        shards_any = any(any(placement.spec) for placement in placements)
+        if rule.shard is not None and placements and not shards_any:
+            lines.append(
+                f"layout.rules[{index}] shards none of the {len(placements)} variables that it matches: each has "
+                f"fewer than {rule.min_elements} elements or no dim that axis {rule.shard!r} of size "
+                f"{axes[rule.shard]} divides"
             )
-    return found
+    return lines

@@ -1,4 +1,4 @@
-"""What a variable is to a transformer, and the words of its path that tell."""
+"""Roles of variables in a transformer, and the words of paths that indicate them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from runner.layout.specs import Shape
 
 @dataclass(frozen=True)
 class Role:
-    """What of a variable can be split.
+    """How a variable of a transformer can be sharded.
 
     Attributes:
-      noun: of what is shared out, as "heads".
-      owner: the layer or block that it belongs to.
-      units: how many there are; a model axis must divide them.
-      dim: of the variable in which they stand; None: it is whole on every device.
-      whole: why, of one that is whole.
-      width: the dim of the model's width, which may be split in store.
+      noun: the units that are distributed, for example "heads".
+      owner: the layer or block that the variable belongs to.
+      units: number of units; a model axis must divide it.
+      dim: of the variable that counts the units; None: it is replicated over a model axis.
+      why_replicated: the reason, if `dim` is None.
+      width: the dim of the model width, which FSDP may shard.
       experts: the dim of a mixture's experts.
-      stacked: 1 where dim 0 counts the layers of a scan.
-      adapter: half of one of low rank; why it is whole is told of its kernel.
+      stacked: 1 if dim 0 counts the layers of a scan.
+      adapter: one of the two kernels of LoRA; the reason for its sharding is that of the adapted kernel.
     """
 
     noun: str
     owner: str
     units: int
     dim: int | None = None
-    whole: str = ""
+    why_replicated: str = ""
     width: int | None = None
     experts: int | None = None
     stacked: int = 0
@@ -37,19 +37,24 @@ class Role:
 
     @property
     def count(self) -> str:
-        """Returns what is shared out, as "4 heads"."""
-        return f"{self.units:,} {self.noun.removesuffix('s') if self.units == 1 else self.noun}"
+        """The units, for example "4 heads"."""
+        noun = self.noun.removesuffix("s") if self.units == 1 else self.noun
+        return f"{self.units:,} {noun}"
 
     @property
-    def words(self) -> str:
-        """Returns what is shared out and whose, as "4 heads of block_0/attention"."""
+    def description(self) -> str:
+        """The units and their owner, for example "4 heads of block_0/attention"."""
         return f"{self.count} of {self.owner or 'the model'}"
 
-    def below(self, stacked: int) -> Role:
-        """Returns the role of a variable of stacked layers, every dim one further."""
-        dims = (dim if dim is None else dim + stacked for dim in (self.dim, self.width, self.experts))
-        dim, width, experts = dims
-        return replace(self, stacked=stacked, dim=dim, width=width, experts=experts)
+    def below_stack(self) -> Role:
+        """Returns the role of the same variable of stacked layers, whose dims are shifted by one."""
+        return replace(
+            self,
+            stacked=1,
+            dim=None if self.dim is None else self.dim + 1,
+            width=None if self.width is None else self.width + 1,
+            experts=None if self.experts is None else self.experts + 1,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,9 @@ class Layer:
 
     Attributes:
       path: of the layer.
-      name: its last part.
       kernel: path of the kernel.
-      shape: the kernel's, without a dim of stacked layers.
-      bias: the bias's shape likewise; None: it has none.
+      shape: of the kernel, without a dim of stacked layers.
+      bias: shape of the bias, without a dim of stacked layers; None: there is none.
     """
 
     path: str
@@ -71,36 +75,38 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """Returns the last part of the path."""
+        """The last part of the path."""
         return self.path.rpartition("/")[2]
 
     @property
     def parent(self) -> str:
-        """Returns the path of what holds the layer."""
+        """The path without its last part."""
         return self.path.rpartition("/")[0]
 
     @property
     def bias_path(self) -> str:
-        """Returns the path of the bias."""
+        """The path of the bias."""
         return f"{self.path}/bias"
 
 
 def layers(variables: Mapping[str, Shape]) -> list[Layer]:
-    """Returns the layers that have a kernel of two dims or more, in order."""
-    found = []
+    """Returns the layers that have a kernel of two or more dims, in order."""
+    with_kernel = []
     for path, shape in variables.items():
         layer, _, name = path.rpartition("/")
         if name == "kernel" and layer and len(shape) >= 2:
-            found.append(Layer(layer, path, shape, variables.get(f"{layer}/bias")))
-    return found
+            with_kernel.append(Layer(layer, path, shape, variables.get(f"{layer}/bias")))
+    return with_kernel
 
 
-def tokens(name: str) -> set[str]:
-    """Returns the words of a layer's name, as {"query", "dense"} of `query_dense`."""
+def words_of(name: str) -> set[str]:
+    """Returns the words of a layer's name, for example {"query", "dense"} of `query_dense`."""
     return set(re.findall(r"[a-z]+", name.lower()))
 
 
-def above(path: str) -> Iterator[str]:
-    """Yields what holds a path, from the nearest; not the model itself."""
-    while path := path.rpartition("/")[0]:
-        yield path
+def ancestors(path: str) -> Iterator[str]:
+    """Yields the paths that contain a path, from the nearest; without the model itself."""
+    parent = path.rpartition("/")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition("/")[0]

@@ -1,37 +1,43 @@
-"""Shapes and specs: which dims of a variable lie over which axes."""
+"""Shapes of variables, and specs: the mesh axis that shards each dim of a variable."""
 
 from __future__ import annotations
 
 import math
 
+# One entry per dim: the axis that shards it, or None.
 Spec = tuple[str | None, ...]
 Shape = tuple[int, ...]
 
 
-def whole(shape: Shape) -> Spec:
-    """Returns the spec of a variable that every device holds whole."""
+def replicated(shape: Shape) -> Spec:
+    """Returns the spec of a replicated variable."""
     return (None,) * len(shape)
 
 
 def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0, first: int = 0) -> Spec:
-    """Splits the largest dim that an axis divides, the last of equals.
+    """Shards the largest dim that an axis divides, the last of equal ones.
 
     Args:
       shape: the whole variable's.
       axis: mesh axis.
       size: its size.
-      min_elements: a variable of fewer elements stays whole.
-      first: dims before it are not split.
+      min_elements: a variable of fewer elements is replicated.
+      first: dims before this one are not sharded.
 
     Returns:
-      The spec; all None where the variable is too small or the axis divides no dim.
+      The spec; all None if the variable is too small or the axis divides no dim.
 
     Example:
       >>> shard_spec((3, 3, 24, 32), "batch", 8)
       (None, None, None, 'batch')
     """
-    fitting = [index for index, dim in enumerate(shape) if dim % size == 0 and index >= first]
-    if not fitting or math.prod(shape) < min_elements:
-        return whole(shape)
-    split = max(fitting, key=lambda index: (shape[index], index))
-    return tuple(axis if index == split else None for index in range(len(shape)))
+    divisible = [dim for dim, size_of_dim in enumerate(shape) if size_of_dim % size == 0 and dim >= first]
+    if not divisible or math.prod(shape) < min_elements:
+        return replicated(shape)
+    sharded_dim = max(divisible, key=lambda dim: (shape[dim], dim))
+    return spec_of_dim(len(shape), sharded_dim, axis)
+
+
+def spec_of_dim(rank: int, sharded_dim: int, axis: str) -> Spec:
+    """Returns the spec that shards a single dim."""
+    return tuple(axis if dim == sharded_dim else None for dim in range(rank))

@@ -14,12 +14,11 @@ from rich.table import Table as RichTable
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
-from runner.config.schema_data import DIGITS, OWN, TEXT
 from runner.data import loading
+from runner.data import registry as sources
 from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
 from runner.data.checks_text import is_text
 from runner.data.sources import text
-from runner.data.sources.tfds import cache
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
@@ -82,24 +81,13 @@ def _targets(config: RunConfig, data: Dataset) -> list[str]:
 
 
 def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
-    tokens = {"tokens in": str(text.folder(config.dataset))} if config.dataset.name == TEXT else {}
-    return {
-        "dataset": f"{data.name} {data.version}".rstrip(),
-        "source": data.source,
-        "lies in": str(_place(config)),
-        **tokens,
-        "sha256": data.digest,
-    }
-
-
-def _place(config: RunConfig) -> Path | str:
-    """Returns where the data lies on this machine."""
-    wanted = config.dataset
-    if wanted.name == DIGITS and wanted.builder is None:
-        return "scikit-learn's own folder"
-    if wanted.name in OWN and wanted.builder is None:
-        return Path(wanted.path).expanduser().absolute() if wanted.path else wanted.target
-    return text.folder(wanted) if is_text(wanted) else cache.decoded_dir(cache.data_dir(wanted))
+    location = sources.entry(config.dataset).import_module().location(config.dataset)
+    head = {"dataset": f"{data.name} {data.version}".rstrip(), "source": data.source, "location": location}
+    token_folder = str(text.folder(config.dataset))
+    if is_text(config.dataset) and token_folder != location:
+        head["tokens in"] = token_folder
+    head["sha256"] = data.digest
+    return head
 
 
 def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from runner.data.base import Dataset
-from runner.data.packed import SEGMENTS, TOKENS
+from runner.data.packing import SEGMENTS, TOKENS
 from runner.data.vocabulary import BYTES, Vocabulary
 from runner.look.contents import Table
 

@@ -1,1 +1,1 @@
-"""Model builders, one file a family, called with what their parameters name of the data: see `.builder.given`."""
+"""Model builders, one file per family, each called with the arguments of `.builder.data_arguments`."""

@@ -1,4 +1,4 @@
-"""Calling a config's builder, and what every engine refuses of it in the same words."""
+"""Calls of model builders, and checks of their models that all engines share."""
 
 from __future__ import annotations
 
@@ -11,57 +11,61 @@ from runner.errors import ConfigError, in_one_line
 from runner.optim.paths import RESERVED
 from runner.task.base import DataSpec
 
+# Keras's name of each `engine.precision`. Variables are float32 with both.
+_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+
 
 def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Returns a builder's parameters; none where it does not tell."""
+    """Returns a builder's parameters by name; none if its signature can't be read."""
     try:
         return inspect.signature(builder).parameters
     except (TypeError, ValueError):
         return {}
 
 
-def given(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
-    """Returns what a builder is told of the data, by the names of its parameters.
+def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
+    """Returns a builder's arguments that describe the data, selected by the names of its parameters.
 
-    `inputs` is name -> ArraySpec of what the model is called with, `outputs` the task's OutputSpec; `input_shape` is
-    the shape of one example of the only input, and `num_classes` the number of units, where there are such. `tokens`
-    is for how many tokens of an example the task wants an answer each; 0: for the example as a whole.
+    `inputs` is name -> ArraySpec of the model's inputs, `outputs` the task's OutputSpec; `input_shape` is the shape of
+    one example of the only input, and `num_classes` the number of units. `tokens` is the number of tokens per example
+    for which the task wants an output each; 0: one output per example.
 
     Args:
       builder: of the config's target.
       config: the model's.
-      data: what the engine is built for.
+      data: inputs and task that the engine is built for.
 
     Raises:
-      ConfigError: it asks for the one shape of several inputs, or for a number of units that the task leaves open.
+      ConfigError: it takes one shape but there are several inputs, or a number of units that the task leaves open.
     """
-    taken = parameters(builder)
+    names = parameters(builder)
     inputs = data.inputs
     outputs = data.task.outputs
-    several = len(inputs) > 1
-    first = next(iter(inputs))
-    told: dict[str, Any] = {}
-    if "inputs" in taken or (several and "input_shape" not in taken):  # what takes neither is refused as it is called
-        told["inputs"] = inputs
-    elif several:
+    has_several_inputs = len(inputs) > 1
+    first_input = next(iter(inputs))
+    arguments: dict[str, Any] = {}
+    # A builder that takes neither gets `inputs` if there are several; `call` then reports that it doesn't take them.
+    if "inputs" in names or (has_several_inputs and "input_shape" not in names):
+        arguments["inputs"] = inputs
+    elif has_several_inputs:
         raise ConfigError(
-            f"model._target_={config.target}: it takes `input_shape`, of one input, and the task has "
-            f"{', '.join(inputs)}; write it to take `inputs`, or set task.inputs=[{first}]"
+            f"model._target_={config.target}: it takes `input_shape`, of one input, but the task has "
+            f"{', '.join(inputs)}; write it to take `inputs`, or set task.inputs=[{first_input}]"
         )
     else:
-        told["input_shape"] = inputs[first].shape
-    if "tokens" in taken:
-        told["tokens"] = getattr(data.task, "tokens", 0)
-    if "outputs" in taken:
-        told["outputs"] = outputs
-    elif "num_classes" in taken or "inputs" not in told:
+        arguments["input_shape"] = inputs[first_input].shape
+    if "tokens" in names:
+        arguments["tokens"] = getattr(data.task, "tokens", 0)
+    if "outputs" in names:
+        arguments["outputs"] = outputs
+    elif "num_classes" in names or "inputs" not in arguments:
         if outputs.units is None:
             raise ConfigError(
-                f"model._target_={config.target}: it takes `num_classes`, and the task leaves the number "
-                "of units open; write it to take `outputs`"
+                f"model._target_={config.target}: it takes `num_classes`, but the task leaves the number of units "
+                "open; write it to take `outputs`"
             )
-        told["num_classes"] = outputs.units
-    return told
+        arguments["num_classes"] = outputs.units
+    return arguments
 
 
 def call(
@@ -69,111 +73,120 @@ def call(
     config: ModelConfig,
     fix: str = "",
     finish: Callable[[Any], Any] = lambda model: model,
-    **told: Any,
+    **arguments: Any,
 ) -> Any:
     """Calls a builder with the config's options.
 
     Args:
       builder: of the config's target.
-      config: its options go along.
-      fix: what else to do where it raises, or does not take what it is given.
-      finish: is handed the builder's model, and gives what is returned; what it raises is the builder's fault too.
-      **told: `keras`, which a builder that imports it itself need not take, what `given` returns, and what else the
-        engine gives.
+      config: its options are passed too.
+      fix: a further fix for a builder that raises or does not accept its arguments.
+      finish: is called with the builder's model and returns the result; what it raises is also the builder's fault.
+      **arguments: `keras`, which a builder that imports it itself need not take, the result of `data_arguments`, and
+        further arguments of the engine.
 
     Raises:
-      ConfigError: it does not take what it is given, or it raised. Whatever that is, it is the config's fault, and
-        goes into one line.
+      ConfigError: the builder does not accept its arguments, or it raised. Any exception of it is the config's fault,
+        reported in one line.
     """
-    if not _takes(builder, "keras"):
-        del told["keras"]
-    _check_takes(builder, config, told, fix)
+    if not _accepts(builder, "keras"):
+        del arguments["keras"]
+    _check_signature(builder, config, arguments, fix)
     try:
-        return finish(builder(**told, **config.options))
-    except ConfigError:  # one of our own builders knows the key
+        return finish(builder(**arguments, **config.options))
+    except ConfigError:
+        # From one of our own builders, which names the key.
         raise
     except Exception as error:
         reason = in_one_line(f"{type(error).__name__}: {error}")
-        options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
-        end = (f"; it was given {options}" if options else "") + (f"; {fix}" if fix else "")
-        raise ConfigError(f"model._target_={config.target}: the builder raised {reason}{end}") from error
+        message = f"model._target_={config.target}: the builder raised {reason}"
+        if config.options:
+            options = ", ".join(f"model.{key}={value}" for key, value in config.options.items())
+            message += f"; it was given {options}"
+        if fix:
+            message += f"; {fix}"
+        raise ConfigError(message) from error
 
 
-def _takes(builder: Callable[..., Any], name: str) -> bool:
-    """Tells whether a builder takes a parameter; True where it does not tell, or takes any.
+def _accepts(builder: Callable[..., Any], name: str) -> bool:
+    """Returns whether a builder has a parameter; True if its signature can't be read or it takes any keyword.
 
-    A wrapper that takes any hands on what the builder inside of it takes.
+    A wrapper that takes any keyword passes on what the builder inside of it takes.
     """
     try:
-        own = inspect.signature(builder, follow_wrapped=False).parameters
+        own_parameters = inspect.signature(builder, follow_wrapped=False).parameters
     except (TypeError, ValueError):
         return True
-    if name in own or not _takes_any(own):
-        return name in own
-    inner = parameters(builder)
-    return _takes_any(inner) or name in inner
+    if name in own_parameters or not _accepts_any(own_parameters):
+        return name in own_parameters
+    wrapped_parameters = parameters(builder)
+    return _accepts_any(wrapped_parameters) or name in wrapped_parameters
 
 
-def _takes_any(taken: Mapping[str, inspect.Parameter]) -> bool:
-    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
+def _accepts_any(named_parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in named_parameters.values())
 
 
-def _check_takes(builder: Callable[..., Any], config: ModelConfig, told: Mapping[str, Any], fix: str) -> None:
-    """Refuses a callable that is no builder before it is called: it may do anything."""
+def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments: Mapping[str, Any], fix: str) -> None:
+    """Rejects a callable that is no builder before it is called, since calling it might do anything."""
     try:
-        signature = inspect.signature(builder, follow_wrapped=False)  # a wrapper takes what it takes itself
+        # A wrapper is called with its own signature.
+        signature = inspect.signature(builder, follow_wrapped=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"model._target_={config.target}: it does not tell what it takes; name a function of Python"
+            f"model._target_={config.target}: its signature can't be read; use a plain Python function"
         ) from error
     try:
-        signature.bind(**told, **config.options)
+        signature.bind(**arguments, **config.options)
     except TypeError as error:
-        takes = ", ".join(signature.parameters) or "nothing"
+        own_names = ", ".join(signature.parameters) or "nothing"
         raise ConfigError(
-            f"model._target_={config.target}: it takes {takes}, and a builder takes "
-            f"{', '.join([*told, *config.options])}; {fix or error}"
+            f"model._target_={config.target}: it takes {own_names}, but a builder is called with "
+            f"{', '.join([*arguments, *config.options])}; {fix or error}"
         ) from error
 
 
 def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> None:
-    """Checks that a builder returned a model of the Keras it was given.
+    """Checks that a builder returned a model of the Keras that it was called with.
 
     Raises:
       ConfigError: it returned something else.
     """
-    if isinstance(model, list | tuple) and len(model) > 1 and all(isinstance(part, kind) for part in model):
+    is_several_models = (
+        isinstance(model, list | tuple) and len(model) > 1 and all(isinstance(part, kind) for part in model)
+    )
+    if is_several_models:
         raise ConfigError(
-            f"model._target_={config.target}: the builder returned {len(model)} models, and a run trains "
-            "one model with one optimizer; two optimizers, as of a GAN, are not offered; return one keras.Model, "
-            "whose outputs task=custom takes together"
+            f"model._target_={config.target}: the builder returned {len(model)} models, but a run trains one model "
+            "with one optimizer, and two optimizers (as in a GAN) are not supported; return one keras.Model, whose "
+            "outputs task=custom combines"
         )
     if not isinstance(model, kind):
         raise ConfigError(
-            f"model._target_={config.target}: a builder returns a keras.Model made with the `keras` it is "
-            f"given ({library}), this one returned {type(model).__name__}"
+            f"model._target_={config.target}: a builder must return a keras.Model made with its argument `keras` "
+            f"({library}), but this one returned {type(model).__name__}"
         )
 
 
-def check_trainable(trained: Sequence[Any], config: ModelConfig) -> None:
+def check_trainable(trainable: Sequence[Any], config: ModelConfig) -> None:
     """Checks that a model has something to train.
 
     Args:
-      trained: its trainable variables, or their paths.
+      trainable: its trainable variables, or their paths.
       config: the model's.
 
     Raises:
-      ConfigError: it has nothing.
+      ConfigError: it has nothing to train.
     """
-    if not trained:
+    if not trainable:
         raise ConfigError(
-            f"model._target_={config.target}: the model has nothing to train, no variable or none that is "
-            "trainable; give it a layer with weights, or leave layer.trainable at True"
+            f"model._target_={config.target}: the model has no trainable variable; add a layer with weights, or leave "
+            "layer.trainable at True"
         )
 
 
 def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
-    """Checks that no layer has the name of something else that a state holds beside a model's variables.
+    """Checks that no layer has a name that checkpoints reserve for state other than the model's variables.
 
     Args:
       paths: canonical, of the model's variables.
@@ -183,14 +196,14 @@ def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
       ConfigError: names the layer.
     """
     for path in paths:
-        first = path.split("/")[0]
-        if first in RESERVED:
+        layer = path.split("/")[0]
+        if layer in RESERVED:
             raise ConfigError(
-                f"model._target_={config.target}: a layer has the name '{first}', under which checkpoints "
-                f"keep what is not the model's; name it otherwise, as '{first}_layer'"
+                f"model._target_={config.target}: the layer name '{layer}' is reserved in checkpoints; rename the "
+                f"layer, for example to '{layer}_layer'"
             )
 
 
 def policy_name(precision: str) -> str:
-    """Returns the name that Keras's policies have for `engine.precision`; variables are float32 under both."""
-    return {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]
+    """Returns Keras's name of the dtype policy for `engine.precision`."""
+    return _POLICIES[precision]

@@ -1,16 +1,15 @@
-"""What Keras's `fit` does around a step: what of it a run honors, and the line that refuses each other thing by name.
+"""Checks that a run does everything that Keras's `fit` would do for a model, or rejects the model.
 
-Read in tf_keras 2.21 (`Model.train_step`, `Optimizer.apply_gradients`) and Keras 3.15 (`JAXTrainer.train_step`,
-`BaseOptimizer.apply`). An engine honors, as they do:
+Based on tf_keras 2.21 (`Model.train_step`, `Optimizer.apply_gradients`) and Keras 3.15 (`JAXTrainer.train_step`,
+`BaseOptimizer.apply`). Like these, an engine honors:
 
 - a variable's constraint, applied to the trainable variables after each update;
-- losses that layers add, those of the inputs too, and activity regularizers: added to the mean loss as they are; of a
-  step in micro-batches each counts for its share, as in Keras's `gradient_accumulation_steps`;
-- variables that a training call changes, whole numbers too, and the states of random generators;
-- `trainable`, as it is when the builder returns; `training`, as the layers are told.
+- losses that layers add, also those of the inputs, and activity regularizers: added to the mean loss; with gradient
+  accumulation the loss of each microbatch counts for its share, as in Keras's `gradient_accumulation_steps`;
+- variables that a training call changes, integers too, and the states of random generators;
+- `trainable`, as it is when the builder returns; `training`, as the layers receive it.
 
-What this module refuses is what `fit` would do and a run would not. It looks at models by their attributes alone and
-imports no library.
+This module rejects models that need more of `fit`. It looks at their attributes only and imports no library.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Tensor = Any  # of the model's library
 Constraint = Callable[[Tensor], Tensor]
 
 # Methods of a model that `fit` and `evaluate` call, and a run does not.
-_STEPS = (
+_FIT_METHODS = (
     "train_step",
     "test_step",
     "compute_loss",
@@ -37,156 +36,171 @@ _STEPS = (
     "fit",
     "evaluate",
 )
+
+# Packages of layers that need no check with padding; a model with layers of other packages is checked by `.padding`.
 _LIBRARIES = ("keras", "tf_keras", "tensorflow", "runner")
-# Layers of a library whose arithmetic is a user's.
-_HOLDS_OWN_CODE = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod", "InstanceProperty")
+
+# Layers of these libraries that run a user's code: Lambda, and tf_keras's wrappers of TensorFlow calls on symbolic
+# tensors.
+_USER_CODE_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod", "InstanceProperty")
 
 
 def check(
     model: object, layers: Sequence[object], base: type, config: ModelConfig, trainable: Collection[str] = ("float32",)
 ) -> None:
-    """Checks that a model asks for nothing of `fit` that a run would leave out.
+    """Checks that a model needs nothing of `fit` that a run would leave out.
 
     Args:
       model: built.
-      layers: all of its layers, and theirs.
-      base: the library's `Model`, whose steps a run stands for.
+      layers: all of its layers, nested ones included.
+      base: the library's `Model`, whose training and evaluation methods a run replaces.
       config: the model's.
-      trainable: dtypes that the engine's optimizers work in.
+      trainable: dtypes of trainable variables that the engine's optimizers support.
 
     Raises:
-      ConfigError: names what the model asks for, and a fix.
+      ConfigError: names what the model needs, and a fix.
     """
-    of_layers = map(_of_layer, [*layers, model])
-    for reason in (_of_model(model, base), *of_layers, _of_variables(model, trainable), _of_outputs(model)):
-        if reason:
-            raise ConfigError(f"model._target_={config.target}: {reason}")
+    problems = [_model_problem(model, base)]
+    problems += [_layer_problem(layer) for layer in [*layers, model]]
+    problems += [_variables_problem(model, trainable), _outputs_problem(model)]
+    for problem in problems:
+        if problem:
+            raise ConfigError(f"model._target_={config.target}: {problem}")
 
 
-def _of_model(model: object, base: type) -> str:
-    for name in _STEPS:
-        own = name in vars(model) or getattr(type(model), name, None) is not getattr(base, name, None)
-        if own and _has_several_optimizers(model, base):
+def check_steps(model: object, base: type, config: ModelConfig) -> None:
+    """Checks that a model has no training methods of its own, before it is called for the first time.
+
+    The call would fail for a model, such as a GAN, that computes in its own `train_step` and has no `call`.
+
+    Raises:
+      ConfigError: it overrides a method that `fit` calls.
+    """
+    problem = _model_problem(model, base)
+    if problem:
+        raise ConfigError(f"model._target_={config.target}: {problem}")
+
+
+def _model_problem(model: object, base: type) -> str:
+    """Returns what is wrong with a model's own methods or its compilation, with a fix; empty if nothing is."""
+    name = type(model).__name__
+    for method in _FIT_METHODS:
+        is_overridden = method in vars(model) or getattr(type(model), method, None) is not getattr(base, method, None)
+        if not is_overridden:
+            continue
+        if _has_several_optimizers(model, base):
             return (
-                f"{type(model).__name__} trains by a {name} of its own with an optimizer per network, as a GAN does; "
-                "a run has one optimizer and one loss, and two optimizers are not offered; train one network at a "
-                "time, or use Keras's fit"
+                f"{name} trains by a {method} of its own with an optimizer per network, as a GAN does, but a run has "
+                "one optimizer and one loss, and two optimizers are not supported; train one network at a time, or "
+                "use Keras's fit"
             )
-        if own:
-            return (
-                f"{type(model).__name__} has a {name} of its own, which a run does not call; write the loss and the "
-                "metrics as a task (task._target_), or add_loss in a layer's call, and leave the method out"
-            )
+        return (
+            f"{name} has a {method} of its own, which a run does not call; write the loss and the metrics as a task "
+            "(task._target_), or use add_loss in a layer's call, and remove the method"
+        )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
+        loss = getattr(model, "loss", None)
+        shown_loss = loss if isinstance(loss, str) else getattr(loss, "name", type(loss).__name__)
         return (
-            f"the model is compiled, with optimizer {type(optimizer).__name__} and loss "
-            f"{_shown(getattr(model, 'loss', None))}, and a run takes optimizer, loss and metrics from its config; "
-            "leave model.compile(...) out, or load a model with compile=False"
+            f"the model is compiled, with optimizer {type(optimizer).__name__} and loss {shown_loss}, but a run takes "
+            "optimizer, loss and metrics from its config; remove model.compile(...), or load the model with "
+            "compile=False"
         )
     return ""
 
 
 def _has_several_optimizers(model: object, base: type) -> bool:
-    """Returns whether a model takes an optimizer for each of several networks, or is several networks and no model."""
-    compiles = getattr(type(model), "compile", None)
-    if compiles is not None and compiles is not getattr(base, "compile", None):
-        taken = inspect.signature(compiles).parameters
-        if sum("opt" in name.lower() for name in taken) > 1:
+    """Returns whether a model has an optimizer per network, or consists of several models and has no call itself."""
+    compile_method = getattr(type(model), "compile", None)
+    if compile_method is not None and compile_method is not getattr(base, "compile", None):
+        names = inspect.signature(compile_method).parameters
+        if sum("opt" in name.lower() for name in names) > 1:
             return True
-    held = [value for value in vars(model).values() if hasattr(value, "apply_gradients")]
-    if len({id(value) for value in held}) > 1:
+    optimizers = {id(value) for value in vars(model).values() if hasattr(value, "apply_gradients")}
+    if len(optimizers) > 1:
         return True
-    parts = {id(value) for value in vars(model).values() if isinstance(value, base)}
+    networks = {id(value) for value in vars(model).values() if isinstance(value, base)}
     has_call = getattr(type(model), "call", None) is not getattr(base, "call", None)
-    return len(parts) > 1 and not has_call
+    return len(networks) > 1 and not has_call
 
 
-def check_steps(model: object, base: type, config: ModelConfig) -> None:
-    """Checks that a model leaves its training to a run, before it is called for the first time.
-
-    A model that is only called in a `train_step` of its own, as a GAN, need not have a `call`.
-
-    Raises:
-      ConfigError: it has a method that `fit` calls.
-    """
-    if reason := _of_model(model, base):
-        raise ConfigError(f"model._target_={config.target}: {reason}")
-
-
-def _of_layer(layer: object) -> str:
+def _layer_problem(layer: object) -> str:
+    """Returns what of a layer a run does not honor, with a fix; empty if all is honored."""
     name = getattr(layer, "name", type(layer).__name__)
     if getattr(layer, "compute_dtype", None) == "float16":
         return (
-            f"layer {name} computes in float16, whose gradients need the loss to be scaled, which a run does not do; "
-            "leave the layer's dtype out and set engine.precision=bfloat16"
+            f"layer {name} computes in float16, which needs loss scaling, but a run does not scale the loss; leave "
+            "out the layer's dtype and set engine.precision=bfloat16"
         )
     metrics = getattr(layer, "metrics", None) or []
     if metrics:
+        metric = getattr(metrics[0], "name", metrics[0])
         return (
-            f"layer {name} keeps the metric {getattr(metrics[0], 'name', metrics[0])}, which a run does not report; "
-            "leave it out, or report it as a metric of the task"
+            f"layer {name} has the metric {metric}, which a run does not report; remove it, or make it a metric of "
+            "the task"
         )
-    # Of tf_keras's layers each has the attribute, and one that holds an RNN tells of it.
+    # All layers of tf_keras have the attribute `stateful`, so only recurrent ones, which have a cell, are checked.
     if getattr(layer, "stateful", False) is True and hasattr(layer, "cell"):
         return (
-            f"layer {name} is a stateful RNN, which hands its state from one batch to the next, and a run's batches "
-            "do not follow one another; set stateful=False"
+            f"layer {name} is a stateful RNN, which carries its state from one batch to the next, but consecutive "
+            "batches of a run are unrelated; set stateful=False"
         )
     return ""
 
 
-def _of_variables(model: object, dtypes: Collection[str]) -> str:
-    for variable in _several(model, "trainable_variables"):
+def _variables_problem(model: object, dtypes: Collection[str]) -> str:
+    """Returns what is wrong with the trainable variables, with a fix; empty if nothing is."""
+    for variable in _listed(model, "trainable_variables"):
+        name = _variable_name(variable)
         dtype = getattr(variable.dtype, "name", variable.dtype)
         if getattr(variable, "overwrite_with_gradient", False):
             return (
-                f"variable {_name(variable)} is set by its gradient, as float8 layers do, and a run's optimizers do "
-                "not do that; leave model.quantize(...) out"
+                f"variable {name} is overwritten by its gradient, as in float8 layers, which a run's optimizers do "
+                "not support; remove model.quantize(...)"
             )
         if dtype not in dtypes:
             return (
-                f"trainable variable {_name(variable)} has dtype {dtype}, and a run's optimizers work in float32; "
-                "leave the layer's dtype out, and set engine.precision=bfloat16 to compute in it"
+                f"trainable variable {name} has dtype {dtype}, but a run's optimizers work in float32; leave out the "
+                "layer's dtype, and set engine.precision=bfloat16 to compute in bfloat16"
             )
     return ""
 
 
-def _of_outputs(model: object) -> str:
-    for output in _several(model, "outputs"):
-        if getattr(output, "_keras_mask", None) is not None and len(output.shape) > 2:
+def _outputs_problem(model: object) -> str:
+    """Returns what is wrong with a model's outputs, with a fix; empty if nothing is."""
+    for output in _listed(model, "outputs"):
+        if getattr(output, "_keras_mask", None) is None:
+            continue
+        if len(output.shape) > 2:
             return (
-                "its output carries a mask of the steps (tokens), by which Keras weighs the loss and a run does not; "
-                "end the mask before the last layer, by a layer whose compute_mask returns None (or leave mask_zero "
-                "out), and weigh the labels: task.label_weight names an array of weights for task=language_model, and "
-                "a loss of task=custom reads one from its batch; for one output per example, pool the steps first, "
-                "as keras.layers.GlobalAveragePooling1D"
+                "its output carries a mask of the steps (tokens), by which Keras weights the loss and a run does not; "
+                "end the mask before the last layer with a layer whose compute_mask returns None (or leave mask_zero "
+                "out), and weight the labels: task.label_weight names an array of weights for task=language_model, "
+                "and a loss of task=custom reads one from its batch; for one output per example, pool the steps "
+                "first, for example with keras.layers.GlobalAveragePooling1D"
             )
-        if getattr(output, "_keras_mask", None) is not None:
-            return (
-                "its output carries a mask, by which Keras weighs the loss and a run does not; take the masked steps "
-                "together by a layer that ends the mask, as keras.layers.GlobalAveragePooling1D or an RNN"
-            )
+        return (
+            "its output carries a mask, by which Keras weights the loss and a run does not; pool the masked steps "
+            "with a layer that ends the mask, such as keras.layers.GlobalAveragePooling1D or an RNN"
+        )
     return ""
 
 
-def _several(model: object, attribute: str) -> list[Any]:
-    """Returns what a model lists of its own; nothing where it does not tell."""
-    return list(getattr(model, attribute, None) or [])
+def _listed(owner: object, attribute: str) -> list[Any]:
+    """Returns an attribute that is a list; empty if it is missing or None, as of subclassed models."""
+    return list(getattr(owner, attribute, None) or [])
 
 
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else getattr(value, "name", type(value).__name__)
-
-
-def _name(variable: object) -> str:
+def _variable_name(variable: object) -> str:
+    """Returns the path of a Keras 3 variable, else the name of a TensorFlow variable."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", variable)).removesuffix(":0")
 
 
 def check_cover(
     paths: Mapping[str, object], variables: Iterable[object], config: ModelConfig, library: str = "the model's library"
 ) -> None:
-    """Checks that each of a model's variables has one path, so that all are trained and saved.
+    """Checks that each of a model's variables has a path, so that all are trained and saved.
 
     Args:
       paths: canonical path -> variable.
@@ -195,15 +209,17 @@ def check_cover(
       library: for the message.
 
     Raises:
-      ConfigError: names the variables that no path leads to.
+      ConfigError: names the variables without a path.
     """
-    named = {id(variable) for variable in paths.values()}
-    left = {id(variable): _name(variable) for variable in variables if id(variable) not in named}
-    if left:
+    with_path = {id(variable) for variable in paths.values()}
+    # By id: a variable that is listed twice counts once.
+    without_path = {id(variable): _variable_name(variable) for variable in variables if id(variable) not in with_path}
+    if without_path:
+        names = ", ".join(without_path.values())
         raise ConfigError(
-            f"model._target_={config.target}: {len(left)} of its variables, {', '.join(left.values())}, "
+            f"model._target_={config.target}: {len(without_path)} of its variables, {names}, "
             f"have no path of their own in {library}, so that they would be neither trained nor saved; give the "
-            "layers of nested models names of their own, and hold layers in attributes, lists or dicts"
+            "layers of nested models unique names, and store layers in attributes, lists or dicts"
         )
 
 
@@ -211,22 +227,29 @@ def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
     """Returns path -> constraint, of the variables that have one.
 
     Args:
-      variables: by canonical path, as the builder's layers made them: those on a mesh may have lost theirs.
+      variables: by canonical path, as the builder's layers created them: variables on a mesh may have lost theirs.
     """
-    found = {path: getattr(variable, "constraint", None) for path, variable in variables.items()}
-    return {path: constraint for path, constraint in found.items() if constraint is not None}
+    by_path = {}
+    for path, variable in variables.items():
+        constraint = getattr(variable, "constraint", None)
+        if constraint is not None:
+            by_path[path] = constraint
+    return by_path
 
 
 def has_own_code(layers: Iterable[object]) -> bool:
-    """Tells whether a model computes anything that is not a library's layer: what that does is not known."""
-    return any(
-        type(layer).__module__.split(".")[0] not in _LIBRARIES
-        or type(layer).__name__ in _HOLDS_OWN_CODE
-        or not all(hasattr(each, "weights") for each in _several(layer, "operations"))  # Keras 3's bare operations
-        for layer in layers
-    )
+    """Returns whether a model has a layer that runs code of a user: nothing is known of its computation."""
+    return any(_runs_user_code(layer) for layer in layers)
+
+
+def _runs_user_code(layer: object) -> bool:
+    package = type(layer).__module__.split(".")[0]
+    if package not in _LIBRARIES or type(layer).__name__ in _USER_CODE_LAYERS:
+        return True
+    # Keras 3 lists all operations of a functional model here; one without weights is a bare operation, no layer.
+    return not all(hasattr(operation, "weights") for operation in _listed(layer, "operations"))
 
 
 def has_activity_loss(layers: Iterable[object]) -> bool:
-    """Tells whether a layer adds a loss of what it gives."""
+    """Returns whether a layer adds a loss of its output (an activity regularizer)."""
     return any(getattr(layer, "activity_regularizer", None) is not None for layer in layers)

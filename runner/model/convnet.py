@@ -12,17 +12,17 @@ def build(keras: Any, inputs: Inputs, num_classes: int, dense: int = 256, dropou
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      inputs: specs by name, or the shape (height, width, channel) of an image alone, at least (8, 8, 1); other inputs
-        than the one image go into the head.
+      inputs: specs by name, or the shape (height, width, channel) of the only image, at least (8, 8, 1); inputs other
+        than the image go into the head.
       num_classes: units of the last layer.
       dense: units of the hidden dense layer.
-      dropout: share of its outputs set to zero while training.
+      dropout: dropout rate of its outputs.
 
     Returns:
       A model: float32 images in [0, 1] (batch, height, width, channel) -> logits (batch, num_classes).
     """
     layers = keras.layers
-    taken, image, beside = with_image(keras, inputs)
+    taken, image, with_other_inputs = with_image(keras, inputs)
     x = layers.Conv2D(12, 3, padding="same", use_bias=False, name="conv1")(image)
     x = layers.BatchNormalization(scale=False, center=True, name="conv1_norm")(x)
     x = layers.ReLU(name="conv1_relu")(x)
@@ -33,6 +33,7 @@ def build(keras: Any, inputs: Inputs, num_classes: int, dense: int = 256, dropou
     x = layers.BatchNormalization(scale=False, center=True, name="conv3_norm")(x)
     x = layers.ReLU(name="conv3_relu")(x)
     x = layers.GlobalAveragePooling2D(name="pool")(x)
-    x = layers.Dense(dense, activation="relu", name="dense1")(beside(x))
+    x = layers.Dense(dense, activation="relu", name="dense1")(with_other_inputs(x))
     x = layers.Dropout(dropout, name="dropout")(x)
-    return keras.Model(taken, layers.Dense(num_classes, name="dense2")(x), name="convnet")
+    logits = layers.Dense(num_classes, name="dense2")(x)
+    return keras.Model(taken, logits, name="convnet")

@@ -1,7 +1,7 @@
-"""Dense layers on TensorFlow Core: tf.Module and DVariable, as the tutorial on distributed training with Core APIs.
+"""The MLP of TensorFlow's tutorial on distributed training with Core APIs: tf.Module and DVariable, without Keras.
 
-https://www.tensorflow.org/guide/core/distribution. One builder serves both DTensor engines: given Keras it builds the
-same network of Keras layers, with the same variables.
+https://www.tensorflow.org/guide/core/distribution. One builder serves both DTensor engines: called with Keras it
+builds the same network from Keras layers, with the same variables.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def build(
       keras: `tf_keras` or `keras`; None builds tf.Modules.
       input_shape: (height, width, channel) of one example.
       num_classes: units of the last layer.
-      layouts: `d1/kernel` and the like -> DTensor layout; none or empty builds on one device.
+      layouts: `d1/kernel` and the like -> DTensor layout; empty or None builds on one device.
       hidden: units of each hidden layer.
       overwrite_second: reproduces a bug of the tutorial's code: the second hidden size is the number of classes.
-      same_key: as the tutorial, draws every layer from the one key (seed, seed + 1), not each from its own.
+      same_key: draws every layer from one key, (seed, seed + 1), as the tutorial does; else each layer has a key.
       seed: of the initial weights.
 
     Returns:
@@ -43,7 +43,10 @@ def build(
     if keras is not None:
         return mlp.explicit(keras, input_shape, num_classes, layouts or {}, units, "relu")
     units.append(num_classes)
-    keys = [(seed, seed + 1) if same_key else (seed, index) for index in range(len(units))]
-    from runner.model.core_modules import mlp as modules  # here: engine=jax has a Keras, and may lack TensorFlow
+    keys = [(seed, index) for index in range(len(units))]
+    if same_key:
+        keys = [(seed, seed + 1)] * len(units)
+    # Imported here: engine=jax calls this builder with a Keras, and may run without TensorFlow.
+    from runner.model import core_modules
 
-    return modules(input_shape, units, layouts or {}, keys)
+    return core_modules.mlp(input_shape, units, layouts or {}, keys)

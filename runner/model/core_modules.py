@@ -1,4 +1,4 @@
-"""The layers of `.core` as tf.Modules, with variables on one device or under DTensor layouts. Imports TensorFlow."""
+"""Dense layers as tf.Modules, with variables on one device or with DTensor layouts. Imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Layouts = Mapping[str, dtensor.Layout]
 class Dense(tf.Module):  # type: ignore[misc]
     """activation(x @ kernel + bias), (batch, in) -> (batch, out).
 
-    Weights are uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio, 2010), drawn without state from the layer's key;
-    biases are zero.
+    Weights are uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio, 2010), drawn by a stateless generator from the
+    layer's key; biases are zero.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class Dense(tf.Module):  # type: ignore[misc]
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the layer's outputs."""
         with self.name_scope:
-            return self.activation(tf.add(tf.matmul(scope.as_rows(x, self.kernel), self.kernel), self.bias))
+            x = scope.as_rows(x, self.kernel)
+            return self.activation(tf.add(tf.matmul(x, self.kernel), self.bias))
 
 
 class Mlp(tf.Module):  # type: ignore[misc]
@@ -66,24 +67,24 @@ def mlp(input_shape: Sequence[int], units: Sequence[int], layouts: Layouts, keys
       input_shape: of one example.
       units: of each layer.
       layouts: `d1/kernel` and the like -> layout; empty builds on one device.
-      keys: of the initial weights, one a layer.
+      keys: of the initial weights, one per layer.
     """
     sizes = [math.prod(input_shape), *units]
-    pairs = list(itertools.pairwise(sizes))
-    last = len(pairs) - 1
-    return Mlp(
-        [
-            Dense(f"d{index + 1}", pair, tf.identity if index == last else tf.nn.relu, keys[index], layouts)
-            for index, pair in enumerate(pairs)
-        ]
-    )
+    layers = []
+    for index, (width_in, width_out) in enumerate(itertools.pairwise(sizes)):
+        is_last = index == len(units) - 1
+        activation = tf.identity if is_last else tf.nn.relu
+        layers.append(Dense(f"d{index + 1}", (width_in, width_out), activation, keys[index], layouts))
+    return Mlp(layers)
 
 
 def _variable(path: str, draw: Callable[[], tf.Tensor], layouts: Layouts) -> tf.Variable:
-    """Returns a variable of what a function draws, drawn whole: under a sharded layout other numbers come out."""
+    """Returns a variable with its layout, initialized with what `draw` returns."""
     if path not in layouts:
         return tf.Variable(draw(), name=path)
     layout = layouts[path]
-    whole = dtensor.Layout.replicated(layout.mesh, layout.rank)
-    value = dtensor.call_with_layout(tf.function(draw), whole)
+    # Drawn replicated and then sharded: DTensor draws other numbers under a sharded layout, so the initial weights
+    # would depend on the mesh.
+    replicated = dtensor.Layout.replicated(layout.mesh, layout.rank)
+    value = dtensor.call_with_layout(tf.function(draw), replicated)
     return dtensor.DVariable(dtensor.relayout(value, layout), name=path.replace("/", "."))

@@ -6,18 +6,26 @@ With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
+from runner.model import ops
 from runner.model.gpt_options import check_options, scans
 from runner.model.inputs import Inputs
-from runner.model.transformer import Sizes, layers
+from runner.model.portable import bind
+from runner.model.transformer import Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
     from runner.task.base import OutputSpec
 
 SEGMENTS = "segments"
+
+# Gated feed-forwards have three kernels instead of two. Llama (arXiv:2302.13971) keeps their parameters equal with 2/3
+# of the usual 4 * dim hidden units, rounded up so that many mesh sizes and tile sizes divide them.
+_GATED_UNITS_PER_DIM = (8, 3)
+_GATED_MULTIPLE = 64
 
 
 def build(
@@ -46,86 +54,148 @@ def build(
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      inputs: whole numbers (T,), the tokens; and perhaps `segments` (T,), the document that each token is of within
-        its row. A token sees those before it of its own document.
+      inputs: token ids (T,), integers; optionally `segments` (T,), the document of each token within its row. A token
+        attends to the earlier ones of its own document.
       outputs: of a task whose units are the vocabulary.
-      dim: width of a token.
-      depth: blocks.
+      dim: model width.
+      depth: number of blocks.
       heads: attention heads; must divide `dim`.
-      key_value_heads: heads of keys and values, each for as many heads of queries; null: as `heads`.
+      key_value_heads: key/value heads, fewer for grouped-query attention; null: as `heads`.
       feedforward: hidden units of a block; null: 4 * dim, and with swiglu 8/3 * dim, up to a multiple of 64.
-      positions: `learned`, a vector a place, or `rotary`.
-      max_length: places that `learned` has vectors for; null: as many as a row has tokens.
-      wavelength: the longest of `rotary`, over two pi.
+      positions: `learned` position embeddings, or `rotary` (RoPE).
+      max_length: number of learned positions; null: the tokens of a row.
+      wavelength: RoPE base (theta).
       norm: `layer` or `rms`.
       epsilon: of the norms.
       activation: `gelu` or `swiglu`.
-      bias: whether projections have one; the head has none.
-      tied: the head's kernel is the embeddings' table.
-      dropout: share set to zero of the embedded tokens and of each block's two outputs, while training.
-      remat: what the backward pass computes again to save memory, with Keras on JAX: `none`, `full` (each block) or a
-        policy of `jax.checkpoint_policies`, as `dots_saveable`.
-      scan: stacks the blocks' variables, (depth, ...), and computes the blocks by a loop, with Keras on JAX; null:
+      bias: projections have a bias; the head never has one.
+      tied: tied embeddings: the head's kernel is the embedding table.
+      dropout: dropout rate of the embedded tokens and of each block's two branches.
+      remat: activation checkpointing, with Keras on JAX: `none`, `full` (each block) or a policy of
+        `jax.checkpoint_policies`, such as `dots_saveable`.
+      scan: stacks the blocks' variables, (depth, ...), and computes the blocks with a scan, with Keras on JAX; null:
         from 32 blocks on.
-      fused_head: gives what logits are made of, for a loss in chunks; null: where Keras runs on JAX.
+      fused_head: returns the factors of the logits, for a loss that computes them in chunks; null: with Keras on JAX.
 
     Returns:
       A model: int32 (batch, T) -> float32 logits (batch, T, vocabulary), or
       {"hidden": (batch, T, dim), "head": (dim, vocabulary)}.
 
     Raises:
-      ValueError: sizes that do not divide each other, other inputs, or a name that is none of an option's.
+      ValueError: sizes that do not divide each other, other inputs, or an unknown choice.
     """
-    given = dict(locals())  # the options, before there are other names
-    tokens_name, length = _tokens(inputs)
-    on_jax = hasattr(keras, "ops")
-    check_options(given, on_jax=on_jax)
-    fused = on_jax if fused_head is None else fused_head
+    # The arguments by name, read before there are other local variables.
+    arguments = dict(locals())
+    tokens_name, length = _token_input(inputs)
+    on_jax = ops.is_on_jax(keras)
+    check_options(arguments, on_jax=on_jax)
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
+    is_gated = activation == "swiglu"
     sizes = Sizes(
         dim=dim,
         heads=heads,
         key_value_heads=heads if key_value_heads is None else key_value_heads,
-        feedforward=feedforward or (64 * -(-8 * dim // (3 * 64)) if activation == "swiglu" else 4 * dim),
+        feedforward=feedforward or _default_feedforward(dim, is_gated=is_gated),
         depth=depth,
         rotary=wavelength if positions == "rotary" else None,
         norm=norm,
-        gated=activation == "swiglu",
+        gated=is_gated,
         bias=bias,
         dropout=dropout,
         epsilon=epsilon,
         remat=remat,
     )
-    made = layers(keras)
+    return _assembled(
+        keras,
+        inputs,
+        tokens_name,
+        sizes,
+        vocabulary=outputs.units,
+        learned_positions=(max_length or length) if positions == "learned" else None,
+        is_scanned=scans(scan, depth, on_jax=on_jax),
+        is_tied=tied,
+        is_fused=on_jax if fused_head is None else fused_head,
+    )
+
+
+def _assembled(
+    keras: Any,
+    inputs: Inputs,
+    tokens_name: str,
+    sizes: Sizes,
+    *,
+    vocabulary: int,
+    learned_positions: int | None,
+    is_scanned: bool,
+    is_tied: bool,
+    is_fused: bool,
+) -> Any:
+    """Returns the model of valid options.
+
+    Args:
+      keras: the `tf_keras` or `keras` module.
+      inputs: as those of `build`.
+      tokens_name: name of the token ids.
+      sizes: of the blocks.
+      vocabulary: number of tokens.
+      learned_positions: number of position embeddings; None: there are none.
+      is_scanned: the blocks are computed by a scan.
+      is_tied: the head's kernel is the embedding table.
+      is_fused: the head returns the factors of the logits.
+    """
     taken = model_inputs.make(keras, inputs)
-    tokens = taken[tokens_name] if isinstance(taken, dict) else taken
-    segments = {SEGMENTS: taken[SEGMENTS]} if isinstance(taken, dict) else {}
-    x = made.TokenEmbedding(outputs.units, dim, gives_table=tied, name="token_embedding")(tokens)
-    x, *table = x if tied else (x,)
-    if positions == "learned":
-        x = made.PositionEmbedding(max_length or length, name="position_embedding")(x)
-    x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
-    unrolled = (made.Block(sizes, name=f"block_{index}") for index in range(depth))
-    scanned = scans(scan, depth, on_jax=on_jax)
-    for block in [made.Blocks(sizes, name="blocks")] if scanned else unrolled:
-        x = block(x, **segments)
-    x = made.norm(sizes, "norm")(x)
-    head = made.Head(outputs.units, tied=tied, fused=fused, name="head")
-    return keras.Model(taken, head(x, *table), name="gpt")
+    tokens = taken
+    segments = {}
+    if isinstance(taken, dict):
+        tokens = taken[tokens_name]
+        segments[SEGMENTS] = taken[SEGMENTS]
+
+    embedded = bind(TokenEmbedding, keras)(vocabulary, sizes.dim, gives_table=is_tied, name="token_embedding")(tokens)
+    x = embedded
+    # The table is an argument of a tied head, so that its gradient flows through both uses.
+    head_arguments = []
+    if is_tied:
+        x, table = embedded
+        head_arguments.append(table)
+    if learned_positions is not None:
+        x = bind(PositionEmbedding, keras)(learned_positions, name="position_embedding")(x)
+    x = keras.layers.Dropout(sizes.dropout, name="embedding_dropout")(x)
+
+    if is_scanned:
+        x = bind(Blocks, keras)(sizes, name="blocks")(x, **segments)
+    else:
+        for index in range(sizes.depth):
+            x = bind(Block, keras)(sizes, name=f"block_{index}")(x, **segments)
+
+    x = make_norm(keras, sizes, "norm")(x)
+    head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, name="head")
+    return keras.Model(taken, head(x, *head_arguments), name="gpt")
 
 
-def _tokens(inputs: Inputs) -> tuple[str, int]:
-    """Returns the name of the tokens and how many a row has.
+def _default_feedforward(dim: int, *, is_gated: bool) -> int:
+    """Returns the number of hidden units that the width implies."""
+    if not is_gated:
+        return 4 * dim
+    numerator, denominator = _GATED_UNITS_PER_DIM
+    return _GATED_MULTIPLE * math.ceil(numerator * dim / (denominator * _GATED_MULTIPLE))
+
+
+def _token_input(inputs: Inputs) -> tuple[str, int]:
+    """Returns the name of the token ids and the number of tokens in a row.
 
     Raises:
       ValueError: there are other inputs.
     """
-    found: dict[str, ArraySpec] = model_inputs.specs(inputs)
-    names = [name for name in found if name != SEGMENTS]
-    if len(names) != 1 or any(len(spec.shape) != 1 or "int" not in spec.dtype for spec in found.values()):
-        told = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in found.items())
-        raise ValueError(f"it takes whole numbers (T,), the tokens, and perhaps {SEGMENTS} (T,), not {told}")
-    return names[0], found[names[0]].shape[0]
+    by_name: dict[str, ArraySpec] = model_inputs.specs(inputs)
+    names = [name for name in by_name if name != SEGMENTS]
+    are_integer_rows = all(len(spec.shape) == 1 and "int" in spec.dtype for spec in by_name.values())
+    if len(names) != 1 or not are_integer_rows:
+        listed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in by_name.items())
+        raise ValueError(
+            f"it needs token ids (T,), integers, and optionally {SEGMENTS} (T,), but the task has {listed}"
+        )
+    name = names[0]
+    return name, by_name[name].shape[0]

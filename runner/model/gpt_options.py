@@ -90,36 +90,36 @@ def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
     return on_jax and depth >= DEEP if scan is None else scan
 
 
-def check(config: ModelConfig, engine: str, key: str = "engine") -> None:
+def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
     """Checks the config of this builder; those of other builders pass.
 
     Args:
       config: whose options have the types that the builder declares.
-      engine: that Keras runs on.
       key: config key of the engine.
+      on_jax: Keras runs on JAX.
 
     Raises:
       ConfigError: the first problem.
     """
     names = (*CONSTRAINTS, *_NEEDS_JAX)
     if config.target == TARGET and all(name in config.options for name in names):
-        check_options(config.options, on_jax=engine == "jax", engine_key=key)
+        check_options(config.options, on_jax=on_jax, engine_key=key)
 
 
-def check_against(config: ModelConfig, engine: str, other: str | None) -> None:
+def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> None:
     """Checks that two compared engines use the same variable paths for a deep model, which only one may scan.
 
     Args:
       config: of the model, checked.
-      engine: that trains.
-      other: that is compared with it; None: none.
+      on_jax: Keras runs on JAX in the engine that trains.
+      other_on_jax: Keras runs on JAX in the engine that is compared with it.
 
     Raises:
       ConfigError: one of them scans by default.
     """
     is_left_to_engine = config.target == TARGET and config.options.get("scan") is None
     is_deep = int(config.options.get("depth") or 0) >= DEEP
-    if is_left_to_engine and is_deep and other is not None and (engine == "jax") != (other == "jax"):
+    if is_left_to_engine and is_deep and on_jax != other_on_jax:
         raise invalid(
             "model.scan",
             None,

@@ -1,112 +1,116 @@
-"""What the networks of this package begin with: one image or vector, or several arrays joined to one vector."""
+"""First layers of the networks of this package: one image, one vector, or several arrays joined to one vector."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from runner.data.base import ArraySpec
-from runner.model import ops
+from runner.model.portable import PortableLayer, Tensor, bind
 
-Inputs = Mapping[str, ArraySpec] | Sequence[int]  # by name, or the shape of the only one
+Inputs = Mapping[str, ArraySpec] | Sequence[int]  # specs by name, or the shape of the only input
+
+
+class OneHot(PortableLayer):
+    """Maps integers from 0 to `categories` - 1, (B, ...), to one-hot vectors (B, ..., categories)."""
+
+    def __init__(self, categories: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.categories = categories
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the layer's arguments."""
+        return {**super().get_config(), "categories": self.categories}
+
+    def call(self, numbers: Tensor) -> Tensor:
+        """Returns the vectors."""
+        return self.ops.one_hot(self.ops.cast(numbers, "int32"), self.categories)
 
 
 def specs(inputs: Inputs) -> dict[str, ArraySpec]:
-    """Returns the inputs by name; a shape alone is one of fractions."""
-    return dict(inputs) if isinstance(inputs, Mapping) else {"inputs": ArraySpec(tuple(inputs), "float32")}
+    """Returns the specs by name; an input that is only a shape is float32."""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    return {"inputs": ArraySpec(tuple(inputs), "float32")}
 
 
-def is_plain(inputs: Inputs) -> bool:
-    """Tells whether there is one input, of fractions."""
+def is_single_float(inputs: Inputs) -> bool:
+    """Returns whether there is one input, of float32."""
     return [spec.dtype for spec in specs(inputs).values()] == ["float32"]
 
 
 def make(keras: Any, inputs: Inputs) -> Any:
-    """Returns Keras's inputs: one tensor, or tensors by name."""
-    found = specs(inputs)
-    if len(found) == 1:
-        only = next(iter(found.values()))
-        return keras.Input(only.shape) if only.dtype == "float32" else keras.Input(only.shape, dtype=only.dtype)
-    return {name: keras.Input(spec.shape, name=name, dtype=spec.dtype) for name, spec in found.items()}
+    """Returns the Keras inputs: one tensor, or tensors by name if there are several."""
+    by_name = specs(inputs)
+    if len(by_name) > 1:
+        return {name: keras.Input(spec.shape, name=name, dtype=spec.dtype) for name, spec in by_name.items()}
+    (spec,) = by_name.values()
+    return keras.Input(spec.shape, dtype=spec.dtype)
 
 
 def as_vector(keras: Any, inputs: Inputs) -> Any:
-    """Returns a function of what `make` gives to one vector an example: all inputs, flattened and put end to end.
+    """Returns a function of the result of `make` to one vector per example: all inputs, flattened and concatenated.
 
-    Whole numbers that count named categories become one-hot, other ones fractions.
+    Integers that encode named categories become one-hot vectors, other integers floats.
     """
-    found = specs(inputs)
-    if len(found) == 1:
-        return _chained(_layers(keras, next(iter(found.values())), ""))
-    each = {name: _chained(_layers(keras, spec, f"{name}.")) for name, spec in found.items()}
+    by_name = specs(inputs)
+    if len(by_name) == 1:
+        (spec,) = by_name.values()
+        return _vector_layer(keras, spec, "")
+    parts = {name: _vector_layer(keras, spec, f"{name}.") for name, spec in by_name.items()}
     join = keras.layers.Concatenate(name="joined")
-    return lambda tensors: join([layer(tensors[name]) for name, layer in each.items()])
+    return lambda tensors: join([part(tensors[name]) for name, part in parts.items()])
 
 
-def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Any, Any]:
-    """Returns what a network of images begins with.
+def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tensor], Tensor]]:
+    """Returns the inputs of an image network.
 
     Returns:
-      Keras's inputs; the image among them; and a function that puts the other inputs, as one vector, behind a vector
-      (batch, n) made of it, or gives that back where there are none.
+      The Keras inputs; the image among them; and a function that concatenates a vector (batch, n) and all other inputs
+      as one vector. Without other inputs it returns its argument.
 
     Raises:
-      ValueError: several inputs, of which none or more than one is an image.
+      ValueError: a single input that is no image, or several of which none or more than one is an image.
     """
-    found = specs(inputs)
-    taken = make(keras, inputs)
-    if len(found) == 1:
-        shape = next(iter(found.values())).shape
-        if len(shape) != 3:
-            raise ValueError(
-                f"it takes an image, [height, width, channel]; {next(iter(found))} has shape {list(shape)}"
-            )
-        return taken, taken, lambda x: x
-    images = [name for name, spec in found.items() if spec.is_image]
+    by_name = specs(inputs)
+    tensors = make(keras, inputs)
+    if len(by_name) == 1:
+        ((name, spec),) = by_name.items()
+        if len(spec.shape) != 3:
+            raise ValueError(f"it takes an image, [height, width, channel]; {name} has shape {list(spec.shape)}")
+        return tensors, tensors, lambda x: x
+    images = [name for name, spec in by_name.items() if spec.is_image]
     if len(images) != 1:
-        told = f"it takes one image among its inputs, and of {', '.join(found)} {len(images) or 'none'} are"
-        raise ValueError(f"{told}; name others in task.inputs, or set model=mlp")
-    others = {name: _chained(_layers(keras, spec, f"{name}.")) for name, spec in found.items() if name != images[0]}
+        raise ValueError(
+            f"it needs exactly one image among its inputs, but {len(images) or 'none'} of {', '.join(by_name)} are "
+            "images; choose other inputs with task.inputs, or set model=mlp"
+        )
+    parts = {}
+    for name, spec in by_name.items():
+        if name != images[0]:
+            parts[name] = _vector_layer(keras, spec, f"{name}.")
     join = keras.layers.Concatenate(name="joined")
-    return taken, taken[images[0]], lambda x: join([x, *(layer(taken[name]) for name, layer in others.items())])
+
+    def with_other_inputs(x: Tensor) -> Tensor:
+        vectors = [part(tensors[name]) for name, part in parts.items()]
+        return join([x, *vectors])
+
+    return tensors, tensors[images[0]], with_other_inputs
 
 
-def _layers(keras: Any, spec: ArraySpec, prefix: str) -> list[Any]:
+def _vector_layer(keras: Any, spec: ArraySpec, prefix: str) -> Any:
+    """Returns a layer, or a function that calls two, from one input to a float vector per example.
+
+    A single layer is returned itself, not in a function: a `Sequential` model needs layers.
+    """
     flatten = keras.layers.Flatten(name=f"{prefix}flatten")
     if spec.dtype == "float32":
-        return [flatten]
+        return flatten
     if spec.names and np.dtype(spec.dtype).kind in "iu":
-        return [_one_hot(keras)(len(spec.names), name=f"{prefix}one_hot"), flatten]
-    return [keras.layers.Rescaling(1.0, name=f"{prefix}fractions"), flatten]
-
-
-def _chained(layers: Sequence[Any]) -> Any:
-    def call(x: Any) -> Any:
-        for layer in layers:
-            x = layer(x)
-        return x
-
-    return layers[0] if len(layers) == 1 else call
-
-
-def _one_hot(keras: Any) -> Any:
-    tensors = ops.of(keras)
-
-    class OneHot(keras.layers.Layer):  # type: ignore[misc]
-        """Whole numbers from 0 to `categories` - 1, (B, ...), to one-hot vectors (B, ..., categories)."""
-
-        def __init__(self, categories: int, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.categories = categories
-
-        def get_config(self) -> dict[str, Any]:
-            """Returns the layer's arguments."""
-            return {**super().get_config(), "categories": self.categories}
-
-        def call(self, numbers: Any) -> Any:
-            """Returns the vectors."""
-            return tensors.one_hot(tensors.cast(numbers, "int32"), self.categories)
-
-    return OneHot
+        to_float = bind(OneHot, keras)(len(spec.names), name=f"{prefix}one_hot")
+    else:
+        # A Rescaling by 1 is Keras's cast to float.
+        to_float = keras.layers.Rescaling(1.0, name=f"{prefix}fractions")
+    return lambda x: flatten(to_float(x))

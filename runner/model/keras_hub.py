@@ -1,7 +1,7 @@
-"""Any backbone of KerasHub with the head that the run's task needs: `model=keras_hub model.backbone=GPT2Backbone`.
+"""Any KerasHub backbone with the head that the run's task needs: `model=keras_hub model.backbone=GPT2Backbone`.
 
-Engine `jax` alone. A causal language model is KerasHub's own, and so is a classifier; a backbone without one for the
-run's task gets a dense head on what it gives. Variables go by KerasHub's own paths.
+For engine `jax` only. Causal language models and classifiers are KerasHub's own; a backbone without one for the run's
+task gets a dense head. Variables have KerasHub's own paths.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ else:
 
 logger = logging.getLogger(__name__)
 
-# KerasHub loads these only because they are installed, TensorFlow for the preprocessing of text that no run needs.
+# KerasHub imports these if they are installed, TensorFlow for preprocessing of text. A run needs none of them.
 _HIDDEN = ("tensorflow", "tensorflow_text", "pandas", "sklearn", "matplotlib")
 
 
-@functools.cache  # a run builds its model several times
-def _say_what_it_may_see(name: str) -> None:
+@functools.cache  # once per class: a run builds its model several times
+def _warn_of_leak(name: str) -> None:
+    """Warns that a language model may see the tokens that it has to predict."""
     logger.warning(
-        "KerasHub has no causal language model of %s: where its tokens see those behind them, they see the very ones "
-        "that they are to tell, and losses say nothing",
+        "KerasHub has no causal language model of %s: if its tokens attend to later ones, the target leaks into the "
+        "input and losses mean nothing; use it only to verify a layout",
         name,
     )
 
@@ -62,48 +63,65 @@ def build(
 
     Args:
       keras: Keras 3, on the JAX backend.
-      inputs: specs by name; see `runner.model.hub.inputs` for what is made of them.
-      outputs: what the task wants.
-      tokens: for how many tokens of an example it wants it; 0: for the example as a whole.
-      backbone: KerasHub's class by its public name; None: as the preset says.
+      inputs: specs by name; `runner.model.hub.inputs` derives the backbone's inputs from them.
+      outputs: of the task.
+      tokens: number of tokens per example for which the task wants an output each; 0: one output per example.
+      backbone: public name of KerasHub's class; None: that of the preset.
       task: `CausalLM`, `TextClassifier`, `ImageClassifier`, a class's name, or `Backbone` for a dense head; None: by
         the run's task.
-      preset: a folder that `save_to_preset` wrote, or a preset's name, which is fetched.
-      lora_rank: of adapters that are trained in place of the backbone; None: none.
-      fused_head: gives the loss what logits are made of, which it then computes in chunks; causal language models.
-      config: further keys of the class, whose names are taken above.
-      **keys: the class's own keys.
+      preset: a folder that `save_to_preset` wrote, or a preset's name, which is downloaded.
+      lora_rank: LoRA rank; None: full fine-tuning.
+      fused_head: returns the factors of the logits, for a loss that computes them in chunks; causal language models.
+      config: further options of the class, whose names are parameters above.
+      **keys: options of the class.
 
     Returns:
       A functional model: arrays by name -> logits (B, T, units) of a language model, else (B, units).
 
     Raises:
-      ValueError: the class does not take the arrays, or KerasHub has no such task for it.
+      ValueError: the class does not accept the arrays, or KerasHub has no such task for it.
     """
     load()
     per_token = tokens > 0
-    given = options.given({**keys, **(config or {})})
+    class_options = options.without_unset({**keys, **(config or {})})
+    opened_preset = None
     if preset is None:
-        assert backbone is not None  # see `runner.model.hub.check`
-        told = options.filled(backbone, given, inputs, outputs.units if per_token else None)
-        held = None
-        body = getattr(keras_hub.models, backbone)(**options.made(keras_hub, told))
+        # `runner.model.hub.check` has required one of the two.
+        assert backbone is not None
+        vocabulary = outputs.units if per_token else None
+        class_options = options.with_data(backbone, class_options, inputs, vocabulary)
+        body = getattr(keras_hub.models, backbone)(**options.instantiated(keras_hub, class_options))
     else:
-        held = presets.opened(preset)
-        body = held.backbone(keras, options.made(keras_hub, given))
-    kind = heads.chosen(keras_hub, body, task, per_token=per_token)
-    if per_token and kind is None and task is None:
-        _say_what_it_may_see(type(body).__name__)
-    size = next((found for key in options.SIZES if (found := getattr(body, key, None)) is not None), None)
+        opened_preset = presets.opened(preset)
+        body = opened_preset.backbone(keras, options.instantiated(keras_hub, class_options))
+
+    name = type(body).__name__
+    task_class = heads.choose(keras_hub, body, task, per_token=per_token)
+    if per_token and task_class is None and task is None:
+        _warn_of_leak(name)
+    size = _vocabulary_size(body)
     if per_token and size is not None and outputs.units is not None:
-        options.check_vocabulary(type(body).__name__, size, outputs.units, tied=kind is not None)
-    whole: Any = heads.attached(keras, kind, body, outputs.units, tokens)
-    head = heads.in_chunks(keras, kind, body, whole) if fused_head else whole
-    wanted = body.input if kind is None or fused_head else whole.input
-    taken, called = hub_inputs.taken(keras, type(body).__name__, wanted, inputs)
-    model = keras.Model(taken, head(called), name="keras_hub")
-    if held is not None:
-        stored.give(model, held.values(body, None if kind is None else whole))
+        options.check_vocabulary(name, size, outputs.units, tied=task_class is not None)
+
+    task_model: Any = heads.attached(keras, task_class, body, outputs.units, tokens)
+    head = heads.fused(keras, task_class, body, task_model) if fused_head else task_model
+    is_called_with_backbone_inputs = task_class is None or fused_head
+    wanted = body.input if is_called_with_backbone_inputs else task_model.input
+    model_inputs, head_inputs = hub_inputs.connected(keras, name, wanted, inputs)
+    model = keras.Model(model_inputs, head(head_inputs), name="keras_hub")
+
+    if opened_preset is not None:
+        stored.attach(model, opened_preset.values(body, None if task_class is None else task_model))
+    # After the weights: adapters are not among them.
     if lora_rank is not None:
         tuning.enable_lora(body, lora_rank)
     return model
+
+
+def _vocabulary_size(backbone: Any) -> int | None:
+    """Returns the size of a backbone's vocabulary; None if it has none."""
+    for attribute in options.SIZES:
+        size: int | None = getattr(backbone, attribute, None)
+        if size is not None:
+            return size
+    return None

@@ -1,43 +1,18 @@
-"""The multilayer perceptron of the Keras tutorial in three Keras styles, and with its layouts layer by layer.
+"""The multilayer perceptron of the Keras tutorial in three Keras styles, and with explicit layouts per layer.
 
-Layers are named d1, d2, ... so that a variable's canonical path is `d1/kernel`, whatever the style.
+Layers are named d1, d2, ... so that a variable's canonical path is `d1/kernel` in every style.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.model.inputs import Inputs, as_vector, is_plain, make
+from runner.model.inputs import Inputs, as_vector, is_single_float, make
+from runner.model.portable import Tensor
 
-
-def _dense(keras: Any, hidden: Sequence[int], activation: str, num_classes: int, **extra: Any) -> list[Any]:
-    """Returns the dense layers; the last has no activation, it gives logits."""
-    units = [*hidden, num_classes]
-    return [
-        keras.layers.Dense(
-            count,
-            activation=activation if index < len(hidden) else None,
-            name=f"d{index + 1}",
-            **{key: give(index) for key, give in extra.items()},
-        )
-        for index, count in enumerate(units)
-    ]
-
-
-def _stacked(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
-    """Returns the layers as a `Sequential`, which takes one tensor; of other inputs a functional model."""
-    if is_plain(inputs):
-        return keras.Sequential([make(keras, inputs), as_vector(keras, inputs), *layers], name="mlp")
-    return _chained(keras, inputs, layers)
-
-
-def _chained(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
-    taken = make(keras, inputs)
-    x = as_vector(keras, inputs)(taken)
-    for layer in layers:
-        x = layer(x)
-    return keras.Model(taken, x, name="mlp")
+# Keyword of a layer -> its value for the layer of an index.
+LayerOptions = Mapping[str, Callable[[int], Any]]
 
 
 def sequential(
@@ -47,7 +22,7 @@ def sequential(
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      inputs: specs by name, or the shape of the only one, as (height, width, channel); several are put end to end.
+      inputs: specs by name, or the shape of the only one, such as (height, width, channel); several are concatenated.
       num_classes: units of the last layer.
       hidden: units of each hidden layer.
       activation: of the hidden layers.
@@ -56,14 +31,14 @@ def sequential(
       A built model: images (batch, height, width, channel), vectors or arrays by name -> logits (batch, num_classes).
       Several inputs make it a functional model.
     """
-    return _stacked(keras, inputs, _dense(keras, hidden, activation, num_classes))
+    return _stacked(keras, inputs, _dense_layers(keras, hidden, activation, num_classes))
 
 
 def functional(
     keras: Any, inputs: Inputs, num_classes: int, hidden: Sequence[int] = (128,), activation: str = "relu"
 ) -> Any:
     """Builds the MLP in the functional style; arguments and result as `sequential`."""
-    return _chained(keras, inputs, _dense(keras, hidden, activation, num_classes))
+    return _chained(keras, inputs, _dense_layers(keras, hidden, activation, num_classes))
 
 
 def subclassed(
@@ -72,9 +47,9 @@ def subclassed(
     """Builds the MLP as a subclass of `keras.Model`; arguments as `sequential`.
 
     Returns:
-      A model whose weights are made at its first call, as is usual in this style; the engine makes that call.
+      A model without weights: as usual in this style, its first call creates them. The engine makes that call.
     """
-    dense = _dense(keras, hidden, activation, num_classes)
+    dense_layers = _dense_layers(keras, hidden, activation, num_classes)
 
     class Mlp(keras.Model):  # type: ignore[misc]
         """Dense layers as attributes d1, d2, ..."""
@@ -82,14 +57,14 @@ def subclassed(
         def __init__(self) -> None:
             super().__init__(name="mlp")
             self.flatten = as_vector(keras, inputs)
-            for layer in dense:
+            for layer in dense_layers:
                 setattr(self, layer.name, layer)
 
-        def call(self, inputs: Any, training: bool | None = None) -> Any:
+        def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
             """Returns the logits; `training` changes nothing here."""
             del training
             x = self.flatten(inputs)
-            for layer in dense:
+            for layer in dense_layers:
                 x = layer(x)
             return x
 
@@ -104,10 +79,10 @@ def explicit(
     hidden: Sequence[int] = (128,),
     activation: str = "relu",
 ) -> Any:
-    """Builds the MLP with `kernel_layout` and `bias_layout` given to each layer, as the tutorial's first model.
+    """Builds the MLP with `kernel_layout` and `bias_layout` of each layer, as the first model of the tutorial.
 
     Args:
-      keras: the `tf_keras` module; Keras 3 layers take no layouts.
+      keras: the `tf_keras` module; layers of Keras 3 take no layouts.
       inputs: as `sequential`.
       num_classes: units of the last layer.
       layouts: `d1/kernel` and the like -> DTensor layout; an empty mapping builds a plain model.
@@ -119,12 +94,40 @@ def explicit(
     """
     if not layouts:
         return sequential(keras, inputs, num_classes, hidden, activation)
-    layers = _dense(
-        keras,
-        hidden,
-        activation,
-        num_classes,
-        kernel_layout=lambda index: layouts[f"d{index + 1}/kernel"],
-        bias_layout=lambda index: layouts[f"d{index + 1}/bias"],
-    )
-    return _stacked(keras, inputs, layers)
+    options: LayerOptions = {
+        "kernel_layout": lambda index: layouts[f"d{index + 1}/kernel"],
+        "bias_layout": lambda index: layouts[f"d{index + 1}/bias"],
+    }
+    return _stacked(keras, inputs, _dense_layers(keras, hidden, activation, num_classes, options))
+
+
+def _dense_layers(
+    keras: Any, hidden: Sequence[int], activation: str, num_classes: int, options: LayerOptions | None = None
+) -> list[Any]:
+    """Returns the dense layers; the last has no activation, since it computes logits."""
+    layers = []
+    for index, units in enumerate([*hidden, num_classes]):
+        more = {name: value(index) for name, value in (options or {}).items()}
+        is_hidden = index < len(hidden)
+        layer = keras.layers.Dense(units, activation=activation if is_hidden else None, name=f"d{index + 1}", **more)
+        layers.append(layer)
+    return layers
+
+
+def _stacked(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
+    """Returns the layers as a `Sequential` if there is one input of float32, else as a functional model.
+
+    A `Sequential` takes one tensor, and the layers that convert others to floats are no single layer.
+    """
+    if is_single_float(inputs):
+        return keras.Sequential([make(keras, inputs), as_vector(keras, inputs), *layers], name="mlp")
+    return _chained(keras, inputs, layers)
+
+
+def _chained(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
+    """Returns the layers as a functional model."""
+    taken = make(keras, inputs)
+    x = as_vector(keras, inputs)(taken)
+    for layer in layers:
+        x = layer(x)
+    return keras.Model(taken, x, name="mlp")

@@ -1,4 +1,4 @@
-"""Tensor functions under one set of names, so that one builder serves tf_keras and Keras 3."""
+"""Tensor functions under one set of names for both Keras flavors, so that one builder serves tf_keras and Keras 3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 # Functions that TensorFlow and `keras.ops` name alike.
-_SAME = (
+_SAME_NAME = (
     "cast",
     "convert_to_tensor",
     "einsum",
@@ -22,17 +22,27 @@ _SAME = (
 )
 
 
-def of(keras: Any) -> Any:
-    """Returns functions that take and give tensors, as `keras.ops` names them, of the Keras that a builder was given.
+def is_on_jax(keras: Any) -> bool:
+    """Returns whether a Keras module is Keras 3, which this project runs on JAX only."""
+    return hasattr(keras, "ops")
 
-    For tf_keras these are `softmax` and `mean` over the last dim, `take`, `rsqrt`, `sigmoid`, and what TensorFlow has
-    under the same name.
+
+def of(keras: Any) -> Any:
+    """Returns the tensor functions of a Keras flavor, named as in `keras.ops`.
+
+    For tf_keras these are `softmax` and `mean` over the last dim, `take`, `rsqrt`, `sigmoid`, and the functions that
+    TensorFlow has under the same name.
+
+    Args:
+      keras: the `tf_keras` or `keras` module.
     """
-    if hasattr(keras, "ops"):
+    if is_on_jax(keras):
         return keras.ops
-    tf = importlib.import_module("tensorflow")  # which tf_keras has imported; Keras 3 on JAX has none
+    # Imported by name: tf_keras has imported TensorFlow already, but engine=jax may run without it.
+    tf = importlib.import_module("tensorflow")
+    functions = {name: getattr(tf, name) for name in _SAME_NAME}
     return SimpleNamespace(
-        **{name: getattr(tf, name) for name in _SAME},
+        **functions,
         softmax=tf.nn.softmax,
         mean=tf.reduce_mean,
         take=tf.gather,

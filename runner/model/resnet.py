@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.model.inputs import Inputs, with_image
+from runner.model.portable import Tensor
 
 
 def build(
@@ -20,11 +21,11 @@ def build(
 
     Args:
       keras: the `tf_keras` or `keras` module.
-      inputs: specs by name, or the shape (height, width, channel) of an image alone; other inputs than the one image
-        go into the head.
+      inputs: specs by name, or the shape (height, width, channel) of the only image; inputs other than the image go
+        into the head.
       num_classes: units of the last layer.
       widths: channels of each stage; 3 stages of 3 blocks are the paper's ResNet-20.
-      blocks: residual blocks a stage.
+      blocks: residual blocks per stage.
       activation: after each normalization.
 
     Returns:
@@ -32,7 +33,8 @@ def build(
     """
     layers = keras.layers
 
-    def normalized(x: Any, width: int, kernel: int, stride: int, name: str, number: str) -> Any:
+    def convolution(x: Tensor, width: int, kernel: int, stride: int, name: str, number: str) -> Tensor:
+        """Returns a convolution without bias, and batch normalization."""
         x = layers.Conv2D(
             width,
             kernel,
@@ -44,17 +46,23 @@ def build(
         )(x)
         return layers.BatchNormalization(name=f"{name}norm{number}")(x)
 
-    taken, image, beside = with_image(keras, inputs)
-    x = layers.Activation(activation, name="stem.activation")(normalized(image, widths[0], 3, 1, "stem.", ""))
+    def residual_block(x: Tensor, width: int, stride: int, name: str) -> Tensor:
+        y = convolution(x, width, 3, stride, name, "1")
+        y = layers.Activation(activation, name=f"{name}activation1")(y)
+        y = convolution(y, width, 3, 1, name, "2")
+        # The paper's option B: a projection only where the shape changes.
+        if stride != 1 or x.shape[-1] != width:
+            x = convolution(x, width, 1, stride, name, "_shortcut")
+        x = layers.Add(name=f"{name}add")([x, y])
+        return layers.Activation(activation, name=f"{name}activation2")(x)
+
+    taken, image, with_other_inputs = with_image(keras, inputs)
+    x = convolution(image, widths[0], 3, 1, "stem.", "")
+    x = layers.Activation(activation, name="stem.activation")(x)
     for stage, width in enumerate(widths):
         for block in range(blocks):
-            name = f"stage_{stage}.block_{block}."
             stride = 2 if stage > 0 and block == 0 else 1
-            y = normalized(x, width, 3, stride, name, "1")
-            y = layers.Activation(activation, name=f"{name}activation1")(y)
-            y = normalized(y, width, 3, 1, name, "2")
-            if stride != 1 or x.shape[-1] != width:
-                x = normalized(x, width, 1, stride, name, "_shortcut")
-            x = layers.Activation(activation, name=f"{name}activation2")(layers.Add(name=f"{name}add")([x, y]))
+            x = residual_block(x, width, stride, f"stage_{stage}.block_{block}.")
     x = layers.GlobalAveragePooling2D(name="pool")(x)
-    return keras.Model(taken, layers.Dense(num_classes, name="head")(beside(x)), name="resnet")
+    logits = layers.Dense(num_classes, name="head")(with_other_inputs(x))
+    return keras.Model(taken, logits, name="resnet")

@@ -1,7 +1,7 @@
-"""What layers may know of the run that traces them: the step, the seed, and how examples lie on the mesh.
+"""State of the traced model call that layers can read: seed, step, and how the batch is sharded over the mesh.
 
-An engine enters a scope around each call of the model. Outside of one, layers are plain Keras layers. The functions
-that lay tensors are those of the engine's placer, so that this module imports no library.
+An engine enters a scope around each call of the model. Outside of a scope, layers are plain Keras layers. The engine's
+placer shards the tensors, so that this module imports no library.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Tensor = Any  # of whatever library traces the model
+Tensor = Any  # of the library that traces the model
 Spec = Sequence[str | None]
-MATCH = "match"  # in a spec: as it is
+
+# In a spec: the dim stays sharded as it is.
+MATCH = "match"
 
 
 class Placer(Protocol):
-    """Lays tensors on a mesh whose layouts the layers must mind."""
+    """Reshards tensors on a mesh whose layouts the layers have to respect."""
 
     def size(self, axis: str) -> int:
         """Returns the size of a mesh axis."""
         ...
 
     def lay(self, x: Tensor, spec: Spec, back: Spec | None) -> Tensor:
-        """Returns `x` split as a spec says, see the function `lay`."""
+        """Returns `x` sharded by a spec, see the function `lay`."""
         ...
 
     def axis(self, kernel: Tensor, dim: int) -> str | None:
-        """Returns the axis that splits a dim of a kernel, as it is used."""
+        """Returns the axis that shards a dim of a kernel as it is used."""
         ...
 
 
@@ -40,11 +42,11 @@ class Scope:
 
     Attributes:
       seed: of the run.
-      step: scalar int32 tensor, micro-batches done before; None where nothing is drawn, as in an evaluation.
-      placer: of the mesh; None on one plain device, and in JAX, whose compiler lays tensors by itself.
-      batch: axis that splits examples.
-      space: axes that split the height and the width of images.
-      parts: `runner.engine.jax.layers.batch_norm.Parts`, in JAX where a mesh splits the examples and no image.
+      step: scalar int32 tensor, number of earlier microbatches; None if nothing random is drawn, as in an evaluation.
+      placer: of the mesh; None on one plain device, and with JAX, whose compiler reshards by itself.
+      batch: axis that shards the examples.
+      space: axes that shard the height and the width of images.
+      parts: `runner.engine.jax.layers.batch_norm.Parts`, with JAX if a mesh shards the examples and no image dim.
     """
 
     seed: int
@@ -55,65 +57,68 @@ class Scope:
     parts: Any = None
 
 
-_entered: list[tuple[Scope, Counter[str]]] = []
+# The entered scopes, the current one last, each with the number of masks drawn per layer name.
+_stack: list[tuple[Scope, Counter[str]]] = []
 
 
 @contextmanager
 def enter(scope: Scope) -> Iterator[None]:
-    """Makes a scope the current one for what is traced inside, of which no mask has been drawn yet."""
-    _entered.append((scope, Counter()))
+    """Makes a scope the current one while the context lasts, with no masks drawn yet."""
+    _stack.append((scope, Counter()))
     try:
         yield
     finally:
-        _entered.pop()
+        _stack.pop()
 
 
 def current() -> Scope | None:
-    """Returns the scope of the call being traced, None outside of an engine."""
-    return _entered[-1][0] if _entered else None
+    """Returns the scope of the call being traced; None outside of an engine."""
+    return _stack[-1][0] if _stack else None
 
 
 def next_mask_key(layer: str) -> int:
-    """Returns the part of the seed of a layer's next mask that the step does not change.
+    """Returns the part of the seed of a layer's next dropout mask that does not depend on the step.
 
-    It is another one each time that the layer's name comes up in a call, so that a layer that is called twice, and two
-    layers of one name, draw masks of their own. Only inside of a scope.
+    The key differs for each call with the same layer name, so that a layer that is called twice, and two layers of one
+    name, draw different masks. Must be called inside of a scope.
     """
-    scope, drawn = _entered[-1]
-    before = drawn[layer]
+    scope, drawn = _stack[-1]
+    earlier_calls = drawn[layer]
     drawn[layer] += 1
-    name = f"{layer}\0{before}" if before else layer  # no layer's name holds a zero byte
+    # The zero byte keeps a second call of `dropout` apart from a layer called `dropout1`.
+    name = f"{layer}\0{earlier_calls}" if earlier_calls else layer
+    # 31 bits, so that the key is a non-negative int32.
     return (zlib.crc32(name.encode()) ^ scope.seed) & 0x7FFFFFFF
 
 
 def _placer() -> Placer | None:
     scope = current()
-    return scope.placer if scope is not None else None
+    return None if scope is None else scope.placer
 
 
 def lay(x: Tensor, spec: Spec, back: Spec | None = None) -> Tensor:
-    """Returns `x` split as a spec says, on a mesh; elsewhere `x` itself.
+    """Returns `x` sharded by a spec, on a mesh; without a placer `x` itself.
 
     Args:
       x: tensor.
-      spec: one entry a dim: an axis, None for whole, and at most one `MATCH` for as it is.
-      back: how `x` lies and its gradient shall, where that is known. Both ends are then held there, in the value and
-        in the gradient: else DTensor hands the new split on to the operation before, say a convolution, which has
-        none.
+      spec: one entry per dim: an axis, None for replicated, and at most one `MATCH`, which keeps the dim as it is.
+      back: current sharding of `x` and that of its gradient, if known. Both ends are then fixed, in the value and in
+        the gradient. Otherwise DTensor propagates the new sharding to the operation before, which may not support it;
+        convolutions do not.
     """
     placer = _placer()
     return x if placer is None else placer.lay(x, spec, back)
 
 
 def replicate(x: Tensor) -> Tensor:
-    """Returns `x` whole on every device."""
+    """Returns `x` replicated on every device."""
     return lay(x, [None] * len(x.shape))
 
 
 def batch_axis() -> str | None:
-    """Returns the axis that splits batches."""
+    """Returns the axis that shards the examples."""
     scope = current()
-    return scope.batch if scope is not None else None
+    return None if scope is None else scope.batch
 
 
 def _batch_spec(x: Tensor) -> Spec:
@@ -121,30 +126,36 @@ def _batch_spec(x: Tensor) -> Spec:
 
 
 def by_batch(x: Tensor) -> Tensor:
-    """Returns `x` split along its first dim as batches are, all else whole."""
+    """Returns `x` sharded by examples only."""
     return lay(x, _batch_spec(x))
 
 
 def splits_space() -> bool:
-    """Tells whether the mesh splits the height or width of images."""
+    """Returns whether the mesh shards the height or width of images."""
     scope = current()
     return scope is not None and scope.placer is not None and any(scope.space)
 
 
 def image_spec(shape: Sequence[int]) -> Spec:
-    """Returns how (batch, height, width, channel) images are split; a dim that its axis does not divide is whole."""
+    """Returns the spec of images (batch, height, width, channel).
+
+    A dim that its axis does not divide is replicated.
+    """
     scope = current()
     assert scope is not None
     assert scope.placer is not None
-    fits = [
-        axis if axis is not None and size % scope.placer.size(axis) == 0 else None
-        for size, axis in zip(shape[1:3], scope.space, strict=True)
-    ]
-    return [scope.batch, *fits, None]
+    spec: list[str | None] = [scope.batch]
+    for size, axis in zip(shape[1:3], scope.space, strict=True):
+        is_divisible = axis is not None and size % scope.placer.size(axis) == 0
+        spec.append(axis if is_divisible else None)
+    return [*spec, None]
 
 
 def as_flat(x: Tensor) -> Tensor:
-    """Returns images whose height alone is split in space, as DTensor merges dims of which the first alone is."""
+    """Returns images ready to be flattened: of their dims in space at most the height is sharded.
+
+    DTensor merges dims only if none but the first of them is sharded.
+    """
     if not splits_space() or len(x.shape) != 4:
         return x
     spec = image_spec(x.shape)
@@ -152,39 +163,54 @@ def as_flat(x: Tensor) -> Tensor:
 
 
 def whole_images(x: Tensor) -> Tensor:
-    """Returns images split over the batch alone, as a convolution or a window needs them, of images split in space."""
-    return lay(x, _batch_spec(x), image_spec(x.shape) if splits_space() else None)
+    """Returns images sharded by examples only, as a convolution or a pooling window needs them."""
+    current_spec = image_spec(x.shape) if splits_space() else None
+    return lay(x, _batch_spec(x), current_spec)
 
 
 def as_images(x: Tensor) -> Tensor:
-    """Returns images split in space as the inputs are, of images split over the batch alone.
+    """Returns images that are sharded by examples only, sharded in space like the inputs.
 
-    Where no image is split in space they are held by batch: else a split that a later layer asks for, as of a dense
-    kernel's rows, reaches the convolution or the window before, which has no rule for it.
+    If the mesh does not shard space, this fixes the sharding by examples. Otherwise a sharding that a later layer asks
+    for, such as that of a dense kernel's rows, would propagate back to the convolution or window, which does not
+    support it.
     """
-    return lay(x, image_spec(x.shape), _batch_spec(x)) if splits_space() else by_batch(x)
+    if not splits_space():
+        return by_batch(x)
+    return lay(x, image_spec(x.shape), _batch_spec(x))
 
 
 def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
-    """Returns a layer's input with its last dim split as its kernel's first is, where that is split over the mesh.
+    """Returns a layer's input with its last dim sharded like its kernel's first, if a mesh axis shards that.
 
     Args:
       x: (batch, in) or (batch, tokens, in).
       kernel: variable (in, out).
     """
     placer = _placer()
-    axis = placer.axis(kernel, 0) if placer is not None and len(x.shape) <= 3 else None
-    return x if axis is None else lay(x, [batch_axis(), *([MATCH] if len(x.shape) == 3 else []), axis])
+    if placer is None or len(x.shape) > 3:
+        return x
+    axis = placer.axis(kernel, 0)
+    if axis is None:
+        return x
+    tokens = [MATCH] if len(x.shape) == 3 else []
+    return lay(x, [batch_axis(), *tokens, axis])
 
 
 def met_by(x_bthk: Tensor, kernel: Tensor, other: Tensor) -> Tensor:
-    """Returns heads whole where those that they meet are split over another axis, for which DTensor has no rule.
+    """Returns heads, replicated if those that they are multiplied with are sharded over another axis.
+
+    DTensor has no rule for a product of dims that two axes shard.
 
     Args:
-      x_bthk: (batch, tokens, heads, width of a head).
-      kernel: variable (in, heads, width of a head) that made them.
-      other: likewise, of the heads that they meet.
+      x_bthk: (batch, tokens, heads, head width).
+      kernel: variable (in, heads, head width) that computed them.
+      other: the same, of the other heads.
     """
     placer = _placer()
-    axes = set() if placer is None else {placer.axis(kernel, 1), placer.axis(other, 1)} - {None}
-    return lay(x_bthk, [batch_axis(), MATCH, None, None]) if len(axes) > 1 else x_bthk
+    if placer is None:
+        return x_bthk
+    axes = {placer.axis(kernel, 1), placer.axis(other, 1)} - {None}
+    if len(axes) <= 1:
+        return x_bthk
+    return lay(x_bthk, [batch_axis(), MATCH, None, None])

@@ -1,6 +1,7 @@
-"""Values that a builder has for its model's variables, as a preset's weights: an engine reads them in parts.
+"""Initial values of a model's variables that are in files, such as a preset's weights, read by shards.
 
-A builder that assigned them would hold the whole model. It says where they lie, and each device gets its own part.
+A builder that assigned them would need the whole model in memory. Instead it attaches them to the model unread, and
+each device reads its shard.
 """
 
 from __future__ import annotations
@@ -10,38 +11,39 @@ from typing import Any, Protocol
 
 from runner.data.base import Array
 
-_HELD = "_runner_stored"
+_ATTRIBUTE = "_runner_stored"
 
 
 class StoredValue(Protocol):
-    """A variable's initial value where it lies."""
+    """A variable's initial value in a file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the whole."""
+        """Shape of the whole value."""
         ...
 
     def read(self, index: tuple[slice, ...]) -> Array:
-        """Returns a part, one slice a dim, of any float dtype; it is cast to the variable's."""
+        """Returns a part, one slice per dim, of any float dtype; it is cast to the variable's."""
         ...
 
 
-def give(model: object, values: Mapping[int, StoredValue]) -> None:
-    """Says of a built model what its variables begin with, in place of what their initializers draw.
+def attach(model: object, values: Mapping[int, StoredValue]) -> None:
+    """Replaces the values that initializers would draw for a built model's variables.
 
     Args:
-      model: that the builder returns.
-      values: id of a variable -> its value; variables that are not there are drawn.
+      model: returned by the builder.
+      values: id of a variable -> its value; the initial values of other variables are drawn.
     """
-    object.__setattr__(model, _HELD, dict(values))  # past Keras's own, which would track it
+    # Bypasses Keras's `__setattr__`, which would track the dict as part of the model.
+    object.__setattr__(model, _ATTRIBUTE, dict(values))
 
 
-def given(model: object) -> Mapping[int, StoredValue]:
-    """Returns what `give` was told of a model; empty where it was told nothing."""
-    found: Mapping[int, StoredValue] = vars(model).get(_HELD, {})
-    return found
+def attached(model: object) -> Mapping[int, StoredValue]:
+    """Returns the values that `attach` has added to a model; empty if none."""
+    values: Mapping[int, StoredValue] = vars(model).get(_ATTRIBUTE, {})
+    return values
 
 
-def whole(value: StoredValue) -> Any:
+def read_whole(value: StoredValue) -> Any:
     """Returns a whole value."""
     return value.read(tuple(slice(None) for _ in value.shape))

@@ -1,4 +1,4 @@
-"""Checks what an import path of the config names by reading its source: nothing heavy is imported to invalid it."""
+"""Checks of the import path `model._target_` by reading its source: nothing heavy is imported before an error."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from runner.config.schema import ModelConfig
 from runner.errors import invalid
 from runner.host import definition, import_path
 
-GIVEN = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")  # a builder takes those it names
+# Arguments that a builder is called with if it has a parameter of that name.
+_DATA_ARGUMENTS = ("keras", "inputs", "outputs", "input_shape", "num_classes", "tokens")
 LAYOUTS = "layouts"
 _KEY = "model._target_"
 
+_SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_LIST_PREFIXES = ("list[", "Sequence[", "tuple[")
+
 
 def check(config: ModelConfig) -> None:
-    """Checks that the builder is there, callable, and takes the options given to it.
+    """Checks that the builder exists, is callable, and accepts the options of the config.
 
     Raises:
-      ConfigError: no such module or name, not callable, or options that the builder's signature refuses.
+      ConfigError: no such module or name, not callable, or options that don't match the builder's signature.
     """
     found = import_path.look_up(_KEY, config.target)
     if found.arguments is not None:
@@ -27,72 +31,92 @@ def check(config: ModelConfig) -> None:
 
 
 def takes(config: ModelConfig, name: str) -> bool:
-    """Tells whether a builder that `check` has passed takes a parameter; True where its source does not tell."""
-    found = definition.find(config.target)
-    if found.arguments is None:
+    """Returns whether a builder that `check` has passed takes a parameter; True if its source does not tell."""
+    arguments = definition.find(config.target).arguments
+    if arguments is None or arguments.kwarg is not None:
         return True
-    return found.arguments.kwarg is not None or name in [
-        argument.arg for argument in (*found.arguments.args, *found.arguments.kwonlyargs)
-    ]
+    return any(argument.arg == name for argument in (*arguments.args, *arguments.kwonlyargs))
 
 
 def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -> None:
-    by_place = [argument.arg for argument in arguments.posonlyargs]
-    by_name = (*arguments.args, *arguments.kwonlyargs)
-    names = [argument.arg for argument in by_name]
+    """Checks the parameters of a builder against what it is called with.
+
+    Args:
+      config: the model's.
+      name: the builder's, for a fix.
+      arguments: the builder's, as its source has them.
+    """
+    positional_only = [argument.arg for argument in arguments.posonlyargs]
+    named = (*arguments.args, *arguments.kwonlyargs)
+    names = [argument.arg for argument in named]
     if arguments.kwarg is None:
-        inputs = ("inputs", "input_shape")
-        outputs = ("outputs", "num_classes")
-        if not {*inputs} & {*names} or not {*outputs} & {*names}:
+        takes_inputs = "inputs" in names or "input_shape" in names
+        takes_outputs = "outputs" in names or "num_classes" in names
+        if not takes_inputs or not takes_outputs:
             raise invalid(
                 _KEY,
                 config.target,
-                problem=f"a builder takes {' or '.join(inputs)}, {' or '.join(outputs)}, and keras if it wants; "
-                f"this one takes {', '.join([*by_place, *names]) or 'nothing'}",
+                problem="a builder must take inputs or input_shape, outputs or num_classes, and optionally keras; "
+                f"this one takes {', '.join([*positional_only, *names]) or 'nothing'}",
                 fix=f"write def {name}(keras, inputs, outputs, ...)",
             )
-    for one in import_path.required(arguments):
-        if one in by_place:
-            raise invalid(_KEY, config.target, problem=f"{one} has no name to be given by", fix="drop the / behind it")
-    import_path.check_options("model", config.target, arguments, config.options, (*GIVEN, LAYOUTS))
-    for argument in by_name:
+    for parameter in import_path.required(arguments):
+        if parameter in positional_only:
+            raise invalid(
+                _KEY,
+                config.target,
+                problem=f"parameter {parameter} is positional-only, but a builder is called by keyword",
+                fix="remove the / behind it",
+            )
+    import_path.check_options("model", config.target, arguments, config.options, (*_DATA_ARGUMENTS, LAYOUTS))
+    for argument in named:
         if argument.arg in config.options and argument.annotation is not None:
             _check_type(argument.arg, config.options[argument.arg], ast.unparse(argument.annotation))
 
 
-_SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-
-
 def _check_type(name: str, value: Any, annotation: str) -> None:
-    """Checks a value against the plain annotations; one that it does not know passes."""
+    """Checks a value against an annotation of scalars and lists of these; any other annotation passes.
+
+    Args:
+      name: of the option.
+      value: of the option.
+      annotation: as it is in the source.
+    """
     kinds = [part.strip() for part in annotation.split("|")]
-    known = [kind for kind in kinds if kind == "None" or _element(kind) in _SCALARS]
-    if len(known) == len(kinds) and not any(_matches(value, kind) for kind in kinds):
-        raise invalid(f"model.{name}", value, problem=f"a value of type {annotation}", fix=f"set model.{name} to one")
-    # A list of whole numbers is one of sizes, and no layer has a size below 1.
-    sizes = isinstance(value, list) and any(_element(kind) == "int" for kind in kinds)
-    if sizes and any(number < 1 for number in value):
-        raise invalid(f"model.{name}", value, problem="sizes of at least 1", fix=f"set model.{name}=[128]")
+    are_known = all(kind == "None" or _element(kind) in _SCALARS for kind in kinds)
+    if are_known and not any(_matches(value, kind) for kind in kinds):
+        raise invalid(
+            f"model.{name}", value, problem=f"must be of type {annotation}", fix=f"set model.{name} to such a value"
+        )
+    # A list of integers is a list of sizes in every builder, and no layer has a size below 1.
+    is_list_of_sizes = isinstance(value, list) and any(_element(kind) == "int" for kind in kinds)
+    if is_list_of_sizes and any(number < 1 for number in value):
+        raise invalid(f"model.{name}", value, problem="sizes must be at least 1", fix=f"set model.{name}=[128]")
 
 
 def _element(kind: str) -> str:
-    for prefix in ("list[", "Sequence[", "tuple["):
+    """Returns the type of the elements of a list's annotation; that of a scalar is returned as it is."""
+    for prefix in _LIST_PREFIXES:
         if kind.startswith(prefix) and kind.endswith("]"):
             return kind[len(prefix) : -1].removesuffix(", ...")
     return kind
 
 
 def _matches(value: Any, kind: str) -> bool:
+    """Returns whether a value is of one known kind."""
     if kind == "None":
         return value is None
     element = _element(kind)
     if element != kind:
-        return isinstance(value, list) and all(_matches(each, element) for each in value)
-    return isinstance(value, _SCALARS[kind]) and (kind == "bool" or not isinstance(value, bool))
+        return isinstance(value, list) and all(_matches(item, element) for item in value)
+    # To Python True is an integer, but no option means it.
+    if isinstance(value, bool) and kind != "bool":
+        return False
+    return isinstance(value, _SCALARS[kind])
 
 
 def is_own(config: ModelConfig) -> bool:
-    """Tells whether a builder is one of this package's, not a user's."""
+    """Returns whether a builder is one of this package's, not a user's."""
     return config.target.startswith("runner.")
 
 

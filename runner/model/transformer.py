@@ -1,8 +1,8 @@
-"""Layers of a decoder-only transformer, for tf_keras and Keras 3 alike.
+"""Layers of a decoder-only transformer, for tf_keras and Keras 3.
 
-Shapes: B batch, T tokens, S tokens attended to, D dim, H heads, G heads of keys and values, R queries' heads to one of
-these, K numbers a head, F hidden units, V vocabulary. Kernels of attention keep their heads as a dim of their own, so
-that a rule can split them over a mesh axis.
+Legend of the shape suffixes: B batch, T tokens, D model width, H heads, G key/value heads, K head width, F hidden
+units, V vocabulary. Kernels of attention keep their heads as a dim of their own, so that a rule can shard them over a
+mesh axis.
 """
 
 from __future__ import annotations
@@ -10,37 +10,43 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-from runner.model import attention, ops, scope
+from runner.model import attention, scope
+from runner.model.portable import PortableLayer, Tensor, bind
 
-Tensor = Any  # of the Keras that a builder was given
+# Standard deviation of GPT-2's initial weights (Radford et al., 2019; its released code).
+_STDDEV = 0.02
 
+# The dropout layers of a block, in the order in which it calls them.
 _DROPOUTS = ("attention_dropout", "feedforward_dropout")
-_ONES = ("gamma", "scale")  # variables that begin at 1
+
+# Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
+_INITIALLY_ONE = ("gamma", "scale")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the blocks of one transformer have in common.
+    """Options that all blocks of one transformer share.
 
     Attributes:
-      dim: width of a token.
-      heads: of queries.
-      key_value_heads: each serves as many heads of queries.
+      dim: model width.
+      heads: query heads.
+      key_value_heads: each serves `heads / key_value_heads` query heads.
       feedforward: hidden units.
-      depth: blocks; the projections that end a branch begin smaller by the square root of the branches.
-      rotary: longest wavelength of rotary positions over two pi; None: positions are none of the blocks' business.
+      depth: number of blocks. The projections that end a branch are initialized smaller, by the square root of the
+        number of branches, so that the residual stream keeps its variance (Radford et al., 2019).
+      rotary: RoPE base (theta); None: the blocks add no positions.
       norm: `layer` or `rms`.
-      gated: the hidden units are SiLU(gate) times up, else GELU of up.
-      bias: of every projection.
-      dropout: share of each branch's output set to zero while training.
+      gated: the hidden units are SiLU(gate) * up, else GELU(up).
+      bias: every projection has a bias.
+      dropout: dropout rate of each branch's output.
       epsilon: of the norms.
-      remat: what a block's backward pass computes again: `none`, `full`, or the name of a policy of
-        `jax.checkpoint_policies`, which says what is kept.
+      remat: activation checkpointing: `none`, `full`, or the name of a policy of `jax.checkpoint_policies`, which
+        selects the activations that are kept.
     """
 
     dim: int
@@ -57,326 +63,406 @@ class Sizes:
     remat: str = "none"
 
     @property
-    def head(self) -> int:
-        """Numbers of one head."""
+    def head_width(self) -> int:
+        """Width of one head."""
         return self.dim // self.heads
 
 
-@functools.cache
-def layers(keras: ModuleType) -> SimpleNamespace:
-    """Returns the layers that Keras has not, as classes of the Keras given: what a builder puts together."""
-    tensors = ops.of(keras)
-    jax = hasattr(keras, "ops")
-    stock = keras.layers
-    base: Any = stock.Layer
+class TokenEmbedding(PortableLayer):
+    """Embeds token ids (B, T) as (B, T, D); can also return the table (V, D), for tied embeddings."""
 
-    class TokenEmbedding(base):  # type: ignore[misc]
-        """Vectors of tokens, (B, T) whole numbers -> (B, T, D); and the table (V, D) itself, for a tied head."""
+    def __init__(self, vocabulary: int, dim: int, *, gives_table: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.vocabulary = vocabulary
+        self.dim = dim
+        self.gives_table = gives_table
 
-        def __init__(self, vocabulary: int, dim: int, *, gives_table: bool = False, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.vocabulary = vocabulary
-            self.dim = dim
-            self.gives_table = gives_table
+    def build(self, input_shape: Any) -> None:
+        """Creates the table."""
+        options: dict[str, Any] = {}
+        if self.on_jax:
+            # Under mixed precision Keras 3 would cast the whole table before a row is looked up. The gradient of a
+            # frequent token is a sum of many rows, so it must be added up in float32.
+            options["autocast"] = False
+        self.embeddings = self.add_weight(
+            shape=(self.vocabulary, self.dim), initializer=_normal(self.keras), name="embeddings", **options
+        )
+        super().build(input_shape)
 
-        def build(self, input_shape: Any) -> None:
-            """Makes the table."""
-            # Whole precision until a row is taken: the gradients of a token that comes often are added up.
-            told = {"autocast": False} if jax else {}
-            self.embeddings = self.add_weight(
-                shape=(self.vocabulary, self.dim), initializer=_normal(keras), name="embeddings", **told
+    def call(self, tokens: Tensor) -> Any:
+        """Returns the vectors, or the vectors and the table if `gives_table`."""
+        table = self.ops.convert_to_tensor(self.embeddings)
+        x_btd = self.ops.cast(self.ops.take(table, tokens, axis=0), self.compute_dtype)
+        if not self.gives_table:
+            return x_btd
+        return x_btd, self.ops.cast(table, self.compute_dtype)
+
+
+class PositionEmbedding(PortableLayer):
+    """Adds a learned vector to each token, by its position in the row."""
+
+    def __init__(self, length: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.length = length
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the table (length, D)."""
+        shape = (self.length, input_shape[-1])
+        self.embeddings = self.add_weight(shape=shape, initializer=_normal(self.keras), name="embeddings")
+        super().build(input_shape)
+
+    def call(self, x_btd: Tensor) -> Tensor:
+        """Returns the tokens with their positions added."""
+        tokens = int(x_btd.shape[1])
+        table = self.ops.cast(self.ops.convert_to_tensor(self.embeddings), x_btd.dtype)
+        if tokens != self.length:
+            table = table[:tokens]
+        return x_btd + table
+
+
+class RMSNorm(PortableLayer):
+    """x / sqrt(mean(x^2) + epsilon) * scale over the last dim, computed in float32: arXiv:1910.07467."""
+
+    def __init__(self, epsilon: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the scale (D,), initially 1."""
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="scale")
+        super().build(input_shape)
+
+    def call(self, x_btd: Tensor) -> Tensor:
+        """Returns the normalized tokens, times the scale."""
+        x = x_btd
+        if self.compute_dtype == "bfloat16":
+            # The mean of squares needs more than the 8 bits of a bfloat16 mantissa.
+            x = self.ops.cast(x, "float32")
+        mean_square = self.ops.mean(self.ops.square(x), axis=-1, keepdims=True)
+        x = x * self.ops.rsqrt(mean_square + self.epsilon)
+        return self.ops.cast(x * self.ops.cast(self.scale, x.dtype), self.compute_dtype)
+
+
+class Mix(PortableLayer):
+    """Causal attention of each head: softmax(q k^T / sqrt(K)) v over the earlier tokens of the same document."""
+
+    def __init__(self, rotary: float | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rotary = rotary
+
+    def call(self, inputs: Sequence[Tensor], segments: Tensor = None) -> Tensor:
+        """Returns the attended values (B, T, H, K).
+
+        Args:
+          inputs: queries (B, T, H, K), keys (B, T, G, K) and values (B, T, G, K).
+          segments: document of each token (B, T); None: each row is one document.
+        """
+        q, k, v = inputs
+        if self.rotary is not None:
+            rotation = attention.rotation(int(q.shape[1]), int(q.shape[3]), self.rotary)
+            q = attention.rotated(self.ops, q, rotation, on_jax=self.on_jax)
+            k = attention.rotated(self.ops, k, rotation, on_jax=self.on_jax)
+        return attention.attend(self.ops, q, k, v, segments, on_jax=self.on_jax)
+
+
+class Block(PortableLayer):
+    """One pre-norm block: x + attention(norm(x)), then x + feedforward(norm(x)).
+
+    The parts of both branches are held in dicts: the paths of variables contain the keys, and `output` can't be an
+    attribute, since Keras layers have a property of that name.
+    """
+
+    def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        keras = self.keras
+        name = self.name
+        # A block has two branches, so the model adds up 2 * depth of them.
+        residual_scale = 1.0 / math.sqrt(2 * sizes.depth)
+        dropout = keras.layers.Dropout
+        self.sizes = sizes
+        self.attention_norm = make_norm(keras, sizes, f"{name}.attention_norm")
+        self.attention = {
+            "query": _to_heads(keras, sizes, f"{name}.attention.query", sizes.heads),
+            "key": _to_heads(keras, sizes, f"{name}.attention.key", sizes.key_value_heads),
+            "value": _to_heads(keras, sizes, f"{name}.attention.value", sizes.key_value_heads),
+            "mix": bind(Mix, keras)(sizes.rotary, name=f"{name}.attention.mix"),
+            "output": _from_heads(keras, sizes, f"{name}.attention.output", residual_scale),
+        }
+        self.attention_dropout = dropout(sizes.dropout, name=f"{name}.attention_dropout")
+        self.feedforward_norm = make_norm(keras, sizes, f"{name}.feedforward_norm")
+        # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
+        # layers decides the initial values.
+        feedforward: dict[str, Any] = {}
+        if sizes.gated:
+            feedforward["gate"] = _projection(keras, sizes, f"{name}.feedforward.gate", sizes.feedforward)
+        feedforward["up"] = _projection(keras, sizes, f"{name}.feedforward.up", sizes.feedforward)
+        feedforward["down"] = _projection(keras, sizes, f"{name}.feedforward.down", sizes.dim, residual_scale)
+        self.feedforward = feedforward
+        self.feedforward_dropout = dropout(sizes.dropout, name=f"{name}.feedforward_dropout")
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the variables of all parts."""
+        sizes = self.sizes
+        length = input_shape[1]
+        tokens = (None, length, sizes.dim)
+        self.attention_norm.build(tokens)
+        self.feedforward_norm.build(tokens)
+        for part in ("query", "key", "value"):
+            self.attention[part].build(tokens)
+        self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
+        for part, layer in self.feedforward.items():
+            layer.build((None, length, sizes.feedforward) if part == "down" else tokens)
+        super().build(input_shape)
+
+    def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
+        """Returns the tokens after the block."""
+        dropouts = [self.attention_dropout, self.feedforward_dropout]
+        if self.sizes.remat == "none":
+            first, second = [functools.partial(layer, training=training) for layer in dropouts]
+            return self._branches(x_btd, segments, first, second)
+        # The masks are drawn outside of the function that is computed twice: a random generator of Keras can't update
+        # its state inside of `jax.checkpoint`.
+        masks = _dropout_masks(self.ops, dropouts, x_btd, self.sizes, training=training)
+        return _checkpointed(self.call_with_masks, self.sizes.remat)(x_btd, segments, masks)
+
+    def call_with_masks(self, x_btd: Tensor, segments: Tensor, masks: Sequence[Tensor]) -> Tensor:
+        """Returns the tokens after the block, with dropout masks that are already drawn.
+
+        Args:
+          x_btd: tokens.
+          segments: document of each token (B, T), or None.
+          masks: of both branches (B, T, D), True where an element is kept; empty: no dropout.
+        """
+        if not masks:
+            return self._branches(x_btd, segments, _identity, _identity)
+        first, second = [functools.partial(self._drop, mask) for mask in masks]
+        return self._branches(x_btd, segments, first, second)
+
+    def _drop(self, mask: Tensor, x_btd: Tensor) -> Tensor:
+        """Applies a dropout mask, scaling what is kept."""
+        return self.ops.where(mask, x_btd / (1.0 - self.sizes.dropout), self.ops.zeros_like(x_btd))
+
+    def _branches(
+        self,
+        x_btd: Tensor,
+        segments: Tensor,
+        attention_dropout: Callable[[Tensor], Tensor],
+        feedforward_dropout: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Returns the tokens after both branches, with the given dropouts."""
+        x_btd = x_btd + attention_dropout(self._attention_branch(self.attention_norm(x_btd), segments))
+        return x_btd + feedforward_dropout(self._feedforward_branch(self.feedforward_norm(x_btd)))
+
+    def _attention_branch(self, x_btd: Tensor, segments: Tensor) -> Tensor:
+        """Returns the output projection of the attended values."""
+        query = self.attention["query"]
+        key = self.attention["key"]
+        value = self.attention["value"]
+        q = query(x_btd)
+        # A rule may shard key/value heads over another axis than query heads.
+        k = scope.met_by(key(x_btd), key.kernel, query.kernel)
+        v = scope.met_by(value(x_btd), value.kernel, query.kernel)
+        return self.attention["output"](self.attention["mix"]([q, k, v], segments=segments))
+
+    def _feedforward_branch(self, x_btd: Tensor) -> Tensor:
+        """Returns the output of the hidden units: gated by SiLU (SwiGLU, arXiv:2002.05202), or GELU."""
+        up = self.feedforward["up"](x_btd)
+        if not self.sizes.gated:
+            return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
+        gate = self.feedforward["gate"](x_btd)
+        return self.feedforward["down"](gate * self.ops.sigmoid(gate) * up)
+
+
+class Blocks(PortableLayer):
+    """All blocks as one layer: their variables are stacked (depth, ...) and a scan computes them, compiled once."""
+
+    def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sizes = sizes
+        # One dropout layer per dropout of the unrolled blocks, with the same names: a mask depends on the name of its
+        # layer, so a scanned model draws the same masks as an unrolled one.
+        self.dropouts = []
+        if sizes.dropout:
+            for index in range(sizes.depth):
+                for part in _DROPOUTS:
+                    self.dropouts.append(self.keras.layers.Dropout(sizes.dropout, name=f"block_{index}.{part}"))
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the stacked variables, under the keys that a block has."""
+        block = _built_without_values(lambda: bind(Block, self.keras)(self.sizes, name=self.name), tuple(input_shape))
+        # (a variable of the one block, its stacked variable)
+        pairs: list[tuple[Any, Any]] = []
+        self.attention_norm = self._stacked(block.attention_norm, pairs)
+        self.feedforward_norm = self._stacked(block.feedforward_norm, pairs)
+        attention_variables = {}
+        for part, layer in block.attention.items():
+            if layer.weights:
+                attention_variables[part] = self._stacked(layer, pairs)
+        self.attention = attention_variables
+        self.feedforward = {part: self._stacked(layer, pairs) for part, layer in block.feedforward.items()}
+        # A function hides the block from Keras, which would otherwise track the block's variables as this layer's own;
+        # they have no values.
+        self.block_and_pairs: Callable[[], tuple[Any, list[tuple[Any, Any]]]] = lambda: (block, pairs)
+        super().build(input_shape)
+
+    def _stacked(self, layer: Any, pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+        """Creates the stacked variables of one part of the block.
+
+        Args:
+          layer: the part, built.
+          pairs: gets a pair per variable.
+
+        Returns:
+          Name of a variable in the block to the stacked variable.
+        """
+        prefix = layer.name.removeprefix(f"{self.name}.").replace(".", "_")
+        stacked = {}
+        for variable in layer.trainable_variables:
+            if variable.name == "kernel":
+                initializer = layer.kernel_initializer
+            elif variable.name in _INITIALLY_ONE:
+                initializer = "ones"
+            else:
+                initializer = "zeros"
+            stacked[variable.name] = self.add_weight(
+                shape=(self.sizes.depth, *variable.shape),
+                initializer=initializer,
+                name=f"{prefix}_{variable.name}",
+                # The block casts its own slice; here the cast would copy the whole stack.
+                autocast=False,
             )
-            super().build(input_shape)
+            pairs.append((variable, stacked[variable.name]))
+        return stacked
 
-        def call(self, tokens: Tensor) -> Any:
-            """Returns the vectors, and the table where it is asked for."""
-            table = tensors.convert_to_tensor(self.embeddings)
-            x = tensors.cast(tensors.take(table, tokens, axis=0), self.compute_dtype)
-            return (x, tensors.cast(table, self.compute_dtype)) if self.gives_table else x
+    def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
+        """Returns the tokens after all blocks."""
+        block, pairs = self.block_and_pairs()
+        sizes = self.sizes
+        ops = self.ops
+        block_variables = [variable for variable, _ in pairs]
+        stacked_values = [ops.convert_to_tensor(stacked) for _, stacked in pairs]
+        stacked_masks = None
+        masks = _dropout_masks(ops, self.dropouts, x_btd, sizes, training=training)
+        if masks:
+            stacked_masks = ops.reshape(ops.stack(masks), (sizes.depth, len(_DROPOUTS), *x_btd.shape))
 
-    class PositionEmbedding(base):  # type: ignore[misc]
-        """Adds a learned vector to each token, by its place in the row."""
+        def step(x: Tensor, slices: tuple[list[Tensor], Tensor]) -> tuple[Tensor, None]:
+            values, block_masks = slices
+            masks = [] if block_masks is None else [block_masks[0], block_masks[1]]
+            with self.keras.StatelessScope(zip(block_variables, values, strict=True)):
+                return block.call_with_masks(x, segments, masks), None
 
-        def __init__(self, length: int, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.length = length
+        body = step if sizes.remat == "none" else _checkpointed(step, sizes.remat, scanned=True)
+        return ops.scan(body, x_btd, (stacked_values, stacked_masks))[0]
 
-        def build(self, input_shape: Any) -> None:
-            """Makes the (length, D) table."""
-            shape = (self.length, input_shape[-1])
-            self.embeddings = self.add_weight(shape=shape, initializer=_normal(keras), name="embeddings")
-            super().build(input_shape)
 
-        def call(self, x_btd: Tensor) -> Tensor:
-            """Returns the tokens with their positions added."""
-            tokens = int(x_btd.shape[1])
-            table = tensors.cast(tensors.convert_to_tensor(self.embeddings), x_btd.dtype)
-            return x_btd + (table if tokens == self.length else table[:tokens])
+class Head(PortableLayer):
+    """Maps tokens (B, T, D) to logits (B, T, V).
 
-    class RMSNorm(base):  # type: ignore[misc]
-        """x / sqrt(mean(x^2) + epsilon) * scale over the last dim, in float32: arXiv:1910.07467."""
+    With `tied` it is called with the embedding table (V, D) and has no kernel of its own. With `fused` it returns the
+    tokens and the kernel (D, V) instead of the logits, so that the loss can compute them in chunks.
+    """
 
-        def __init__(self, epsilon: float, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.epsilon = epsilon
+    def __init__(self, vocabulary: int, *, tied: bool, fused: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.vocabulary = vocabulary
+        self.tied = tied
+        self.fused = fused
 
-        def build(self, input_shape: Any) -> None:
-            """Makes the scale (D,), which begins at 1."""
-            self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="scale")
-            super().build(input_shape)
+    def build(self, input_shape: Any) -> None:
+        """Creates the kernel (D, V), unless tied."""
+        if not self.tied:
+            shape = (input_shape[-1], self.vocabulary)
+            self.kernel = self.add_weight(shape=shape, initializer=_normal(self.keras), name="kernel")
+        super().build(input_shape)
 
-        def call(self, x_btd: Tensor) -> Tensor:
-            """Returns the tokens, of root mean square 1 before the scale."""
-            x = tensors.cast(x_btd, "float32") if self.compute_dtype == "bfloat16" else x_btd
-            x = x * tensors.rsqrt(tensors.mean(tensors.square(x), axis=-1, keepdims=True) + self.epsilon)
-            return tensors.cast(x * tensors.cast(self.scale, x.dtype), self.compute_dtype)
+    def call(self, x_btd: Tensor, table: Tensor = None) -> Any:
+        """Returns the logits, or {"hidden": (B, T, D), "head": (D, V)} if `fused`."""
+        if self.fused:
+            kernel = self.ops.transpose(table, (1, 0)) if self.tied else self.ops.convert_to_tensor(self.kernel)
+            return {"hidden": x_btd, "head": kernel}
+        if self.tied:
+            return self.ops.einsum("btd,vd->btv", x_btd, table)
+        return self.ops.einsum("btd,dv->btv", x_btd, self.kernel)
 
-    def norm(sizes: Sizes, name: str) -> Any:
-        return (
-            RMSNorm(sizes.epsilon, name=name)
-            if sizes.norm == "rms"
-            else stock.LayerNormalization(epsilon=sizes.epsilon, name=name)
-        )
 
-    def projection(sizes: Sizes, name: str, units: int, scale: float = 1.0) -> Any:
-        return stock.Dense(units, use_bias=sizes.bias, kernel_initializer=_normal(keras, scale), name=name)
+def make_norm(keras: ModuleType, sizes: Sizes, name: str) -> Any:
+    """Returns a new norm layer of the kind that `sizes.norm` names."""
+    if sizes.norm == "rms":
+        return bind(RMSNorm, keras)(sizes.epsilon, name=name)
+    return keras.layers.LayerNormalization(epsilon=sizes.epsilon, name=name)
 
-    def to_heads(sizes: Sizes, name: str, heads: int) -> Any:
-        return stock.EinsumDense(
-            "btd,dhk->bthk",
-            output_shape=(None, heads, sizes.head),
-            bias_axes="hk" if sizes.bias else None,
-            kernel_initializer=_normal(keras),
-            name=name,
-        )
 
-    def from_heads(sizes: Sizes, name: str, scale: float) -> Any:
-        return stock.EinsumDense(
-            "bthk,hkd->btd",
-            output_shape=(None, sizes.dim),
-            bias_axes="d" if sizes.bias else None,
-            kernel_initializer=_normal(keras, scale),
-            name=name,
-        )
+def _projection(keras: ModuleType, sizes: Sizes, name: str, units: int, scale: float = 1.0) -> Any:
+    """Returns a dense layer; `scale` multiplies the deviation of its initial weights."""
+    return keras.layers.Dense(units, use_bias=sizes.bias, kernel_initializer=_normal(keras, scale), name=name)
 
-    class Mix(base):  # type: ignore[misc]
-        """softmax(q k^T / sqrt(K)) v, head by head, over the tokens before each one in its own document."""
 
-        def __init__(self, rotary: float | None, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.rotary = rotary
+def _to_heads(keras: ModuleType, sizes: Sizes, name: str, heads: int) -> Any:
+    """Returns a projection (B, T, D) -> (B, T, heads, K)."""
+    return keras.layers.EinsumDense(
+        "btd,dhk->bthk",
+        output_shape=(None, heads, sizes.head_width),
+        bias_axes="hk" if sizes.bias else None,
+        kernel_initializer=_normal(keras),
+        name=name,
+    )
 
-        def call(self, inputs: Sequence[Tensor], segments: Tensor = None) -> Tensor:
-            """Returns (B, T, H, K) of queries (B, T, H, K), keys and values (B, T, G, K), segments (B, T) or None."""
-            q, k, v = inputs
-            if self.rotary is not None:
-                turn = attention.rotation(int(q.shape[1]), int(q.shape[3]), self.rotary)
-                q, k = (attention.rotated(tensors, each, turn, on_jax=jax) for each in (q, k))
-            return attention.attend(tensors, q, k, v, segments, on_jax=jax)
 
-    class Block(base):  # type: ignore[misc]
-        """One pre-norm block: x + attention(norm(x)), then x + feedforward(norm(x)).
-
-        The parts of the two are dicts: variables go by their keys, and no attribute of Keras's is named `output`.
-        """
-
-        def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.sizes = sizes
-            name = self.name
-            end = 1.0 / math.sqrt(2 * sizes.depth)
-            self.attention_norm = norm(sizes, f"{name}.attention_norm")
-            self.attention = {
-                "query": to_heads(sizes, f"{name}.attention.query", sizes.heads),
-                "key": to_heads(sizes, f"{name}.attention.key", sizes.key_value_heads),
-                "value": to_heads(sizes, f"{name}.attention.value", sizes.key_value_heads),
-                "mix": Mix(sizes.rotary, name=f"{name}.attention.mix"),
-                "output": from_heads(sizes, f"{name}.attention.output", end),
-            }
-            self.attention_dropout = stock.Dropout(sizes.dropout, name=f"{name}.attention_dropout")
-            self.feedforward_norm = norm(sizes, f"{name}.feedforward_norm")
-            gate = {"gate": projection(sizes, f"{name}.feedforward.gate", sizes.feedforward)} if sizes.gated else {}
-            self.feedforward = {
-                **gate,
-                "up": projection(sizes, f"{name}.feedforward.up", sizes.feedforward),
-                "down": projection(sizes, f"{name}.feedforward.down", sizes.dim, end),
-            }
-            self.feedforward_dropout = stock.Dropout(sizes.dropout, name=f"{name}.feedforward_dropout")
-
-        def build(self, input_shape: Any) -> None:
-            """Makes the weights of all that is inside."""
-            sizes = self.sizes
-            tokens = (None, input_shape[1], self.sizes.dim)
-            for each in (self.attention_norm, self.feedforward_norm):
-                each.build(tokens)
-            for part in ("query", "key", "value"):
-                self.attention[part].build(tokens)
-            self.attention["output"].build((None, input_shape[1], sizes.heads, sizes.head))
-            for part, each in self.feedforward.items():
-                each.build((None, input_shape[1], sizes.feedforward) if part == "down" else tokens)
-            super().build(input_shape)
-
-        def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
-            """Returns the tokens after the block."""
-            dropouts = (self.attention_dropout, self.feedforward_dropout)
-            if self.sizes.remat == "none":
-                drop = [functools.partial(each, training=training) for each in dropouts]
-                return self.computed(x_btd, segments, drop)
-            # Drawn outside of what is computed twice: a generator has no state to be moved in there.
-            kept = _kept(tensors, dropouts, x_btd, self.sizes, training=training)
-            return _again(self.masked, self.sizes.remat)(x_btd, segments, kept)
-
-        def masked(self, x_btd: Tensor, segments: Tensor, kept: Sequence[Tensor]) -> Tensor:
-            """Returns the same of masks (B, T, D), True where a number stays; none: all do."""
-
-            def drop(mask: Tensor) -> Any:
-                return lambda y: tensors.where(mask, y / (1.0 - self.sizes.dropout), tensors.zeros_like(y))
-
-            return self.computed(x_btd, segments, [drop(mask) for mask in kept] or [lambda y: y] * 2)
-
-        def computed(self, x_btd: Tensor, segments: Tensor, drop: Sequence[Any]) -> Tensor:
-            """Returns the tokens after the block, of the functions that its two branches end with."""
-            x_btd = x_btd + drop[0](self._attended(self.attention_norm(x_btd), segments))
-            return x_btd + drop[1](self._fed_forward(self.feedforward_norm(x_btd)))
-
-        def _attended(self, x_btd: Tensor, segments: Tensor) -> Tensor:
-            query, *pair = (self.attention[part] for part in ("query", "key", "value"))
-            heads = [query(x_btd), *(scope.met_by(each(x_btd), each.kernel, query.kernel) for each in pair)]
-            return self.attention["output"](self.attention["mix"](heads, segments=segments))
-
-        def _fed_forward(self, x_btd: Tensor) -> Tensor:
-            """Returns what the hidden units give: gated by SiLU (arXiv:2002.05202), or by GELU."""
-            up = self.feedforward["up"](x_btd)
-            if not self.sizes.gated:
-                return self.feedforward["down"](keras.activations.gelu(up, approximate=True))
-            gate = self.feedforward["gate"](x_btd)
-            return self.feedforward["down"](gate * tensors.sigmoid(gate) * up)
-
-    class Blocks(base):  # type: ignore[misc]
-        """The same blocks with their variables stacked, (depth, ...), computed by a scan: compiled once."""
-
-        def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.sizes = sizes
-            names = [f"block_{index}.{part}" for index in range(sizes.depth) for part in _DROPOUTS]
-            # Those of the blocks one by one, so that the masks are the same.
-            self.dropouts = [stock.Dropout(sizes.dropout, name=name) for name in names if sizes.dropout]
-
-        def build(self, input_shape: Any) -> None:
-            """Makes the variables, by the keys that those of a block go by."""
-            block = _without_values(lambda: Block(self.sizes, name=self.name), tuple(input_shape))
-            pairs: list[tuple[Any, Any]] = []
-
-            def stacked(layer: Any) -> dict[str, Any]:
-                made = {}
-                for variable in layer.trainable_variables:
-                    made[variable.name] = self.add_weight(
-                        shape=(self.sizes.depth, *variable.shape),
-                        initializer=getattr(layer, "kernel_initializer", None)
-                        if variable.name == "kernel"
-                        else ("ones" if variable.name in _ONES else "zeros"),
-                        name=f"{layer.name}.{variable.name}".removeprefix(f"{self.name}.").replace(".", "_"),
-                        autocast=False,  # the block does it, of its own part
-                    )
-                    pairs.append((variable, made[variable.name]))
-                return made
-
-            self.attention_norm = stacked(block.attention_norm)
-            self.feedforward_norm = stacked(block.feedforward_norm)
-            self.attention = {part: stacked(layer) for part, layer in block.attention.items() if layer.weights}
-            self.feedforward = {part: stacked(layer) for part, layer in block.feedforward.items()}
-
-            def held() -> tuple[Any, list[tuple[Any, Any]]]:
-                return block, pairs
-
-            # Behind a function: Keras would take the block's variables, which have no values, for the layer's own.
-            self.block = held
-            super().build(input_shape)
-
-        def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
-            """Returns the tokens after all blocks."""
-            block, pairs = self.block()
-            sizes = self.sizes
-            kept = _kept(tensors, self.dropouts, x_btd, sizes, training=training)
-            masks = tensors.reshape(tensors.stack(kept), (sizes.depth, 2, *x_btd.shape)) if kept else None
-
-            def step(x: Tensor, given: tuple[list[Tensor], Tensor]) -> tuple[Tensor, None]:
-                values, masks = given
-                with keras.StatelessScope(zip([variable for variable, _ in pairs], values, strict=True)):
-                    return block.masked(x, segments, [] if masks is None else [masks[0], masks[1]]), None
-
-            body = step if sizes.remat == "none" else _again(step, sizes.remat, scanned=True)
-            values = [tensors.convert_to_tensor(held) for _, held in pairs]
-            return tensors.scan(body, x_btd, (values, masks))[0]
-
-    class Head(base):  # type: ignore[misc]
-        """Logits (B, T, V) of tokens (B, T, D); `fused`: the tokens and the kernel (D, V), for a loss in chunks.
-
-        Given the embeddings' table (V, D) too, it has no kernel of its own.
-        """
-
-        def __init__(self, vocabulary: int, *, tied: bool, fused: bool, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.vocabulary = vocabulary
-            self.tied = tied
-            self.fused = fused
-
-        def build(self, input_shape: Any) -> None:
-            """Makes the kernel."""
-            if not self.tied:
-                shape = (input_shape[-1], self.vocabulary)
-                self.kernel = self.add_weight(shape=shape, initializer=_normal(keras), name="kernel")
-            super().build(input_shape)
-
-        def call(self, x_btd: Tensor, table: Tensor = None) -> Any:
-            """Returns the logits, or what they are made of."""
-            if self.fused:
-                kernel = tensors.transpose(table, (1, 0)) if self.tied else tensors.convert_to_tensor(self.kernel)
-                return {"hidden": x_btd, "head": kernel}
-            if self.tied:
-                return tensors.einsum("btd,vd->btv", x_btd, table)
-            return tensors.einsum("btd,dv->btv", x_btd, self.kernel)
-
-    return SimpleNamespace(
-        TokenEmbedding=TokenEmbedding,
-        PositionEmbedding=PositionEmbedding,
-        Block=Block,
-        Blocks=Blocks,
-        Head=Head,
-        norm=norm,
+def _from_heads(keras: ModuleType, sizes: Sizes, name: str, scale: float) -> Any:
+    """Returns a projection (B, T, H, K) -> (B, T, D)."""
+    return keras.layers.EinsumDense(
+        "bthk,hkd->btd",
+        output_shape=(None, sizes.dim),
+        bias_axes="d" if sizes.bias else None,
+        kernel_initializer=_normal(keras, scale),
+        name=name,
     )
 
 
 def _normal(keras: Any, scale: float = 1.0) -> Any:
-    """Returns GPT-2's initializer."""
-    return keras.initializers.RandomNormal(stddev=0.02 * scale)
+    """Returns a new normal initializer, one per variable: in Keras 3 each draws its seed when it is created."""
+    return keras.initializers.RandomNormal(stddev=_STDDEV * scale)
 
 
-def _kept(tensors: Any, dropouts: Sequence[Any], x: Tensor, sizes: Sizes, *, training: bool | None) -> list[Tensor]:
-    """Returns what dropout layers leave, True where a number stays; nothing where all does."""
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+def _dropout_masks(
+    ops: Any, dropouts: Sequence[Any], x: Tensor, sizes: Sizes, *, training: bool | None
+) -> list[Tensor]:
+    """Returns the mask of each dropout layer, True where an element is kept; none if there is no dropout."""
     if not training or not sizes.dropout:
         return []
-    return [tensors.greater(each(tensors.ones_like(x), training=True), 0) for each in dropouts]
+    return [ops.greater(dropout(ops.ones_like(x), training=True), 0) for dropout in dropouts]
 
 
-def _again(function: Any, policy: str, *, scanned: bool = False) -> Any:
-    """Returns a function of JAX that computes itself again for its gradient, but for what a policy keeps.
+def _checkpointed(function: Callable[..., Any], policy: str, *, scanned: bool = False) -> Any:
+    """Returns a JAX function with activation checkpointing.
 
-    A scan's body can't be merged with what computes it again, so that nothing has to keep the two apart.
+    Args:
+      function: to recompute in the backward pass.
+      policy: `full`, or a policy of `jax.checkpoint_policies`, which selects the activations that are kept.
+      scanned: the function is the body of a scan. XLA can't merge such a body with its recomputation, so that the
+        barriers against common subexpression elimination, which slow it down, aren't needed.
     """
-    jax = importlib.import_module("jax")  # which Keras 3 has imported
-    kept = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
-    # A new function each time: JAX remembers what it traced of one, and this one holds other values.
-    return jax.checkpoint(lambda *arguments: function(*arguments), policy=kept, prevent_cse=not scanned)
+    # Imported by name: Keras 3 has imported JAX already, but the DTensor engines may run without it.
+    jax = importlib.import_module("jax")
+    saveable = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
+    # A new lambda each time: JAX caches the trace of a function, and this one closes over other values each time.
+    return jax.checkpoint(lambda *arguments: function(*arguments), policy=saveable, prevent_cse=not scanned)
 
 
-def _without_values(make: Any, shape: tuple[int | None, ...]) -> Any:
-    """Returns a built layer whose variables have shapes and no memory."""
-    made = []
+def _built_without_values(make: Callable[[], Any], shape: tuple[int | None, ...]) -> Any:
+    """Returns a built layer whose variables have shapes but allocate no memory."""
+    built = []
 
     def build() -> None:
-        made.append(make())
-        made[0].build(shape)
+        layer = make()
+        layer.build(shape)
+        built.append(layer)
 
+    # Inside of `eval_shape` the initial values are abstract.
     importlib.import_module("jax").eval_shape(build)
-    return made[0]
+    return built[0]

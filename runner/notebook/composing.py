@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.version import VersionBase
 
 from runner.checks.composed import convert
 from runner.cli import command_line
-from runner.cli.app import register_resolvers
-from runner.cli.refusals import one_line
+from runner.cli.messages import one_line
+from runner.cli.resolvers import register_resolvers
+from runner.config.compose import compose as compose_config
 from runner.config.hydra_node import without_hydra
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, DataError, EngineError, TrackingError, invalid
-from runner.host import paths, secrets
+from runner.host import secrets, session
 from runner.training.checkpoint import arguments
 
 
@@ -30,57 +25,45 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> RunConfig:
       config_dir: folder of more options, as `--config-dir`.
 
     Returns:
-      The checked config, with what was not given at its default.
+      The checked config, with the default of each key that no override sets.
 
     Raises:
-      ConfigError: what can't work, in the line that the command prints.
+      ConfigError: the config is invalid; the message is the line that the command prints.
 
     Example:
       >>> compose("mesh=batch8", "dataset=digits").mesh.axes
       {'batch': 8}
     """
     typed = arranged(overrides, config_dir)
-    try:
-        words = command_line.arranged(arguments.expand(secrets.hide_arguments(typed)))
-        with _own_hydra():
-            composed = hydra_compose("config", overrides=words, return_hydra_config=True)
+    with session.composing(typed):
+        try:
+            typed = command_line.arranged(arguments.expand(secrets.hide_arguments(typed)))
+            register_resolvers()
+            composed = compose_config(typed, with_hydra=True)
             return convert(without_hydra(composed))
-    except (ConfigError, DataError, EngineError, TrackingError):
-        raise
-    except Exception as error:  # Hydra's and OmegaConf's share no base class
-        raise ConfigError(one_line(error)) from None
+        except (ConfigError, DataError, EngineError, TrackingError):
+            raise
+        except Exception as error:  # those of Hydra and OmegaConf share no base class
+            raise ConfigError(one_line(error, typed)) from None
 
 
 def arranged(overrides: Sequence[str], config_dir: str | Path | None) -> list[str]:
     """Returns overrides as a command takes them.
 
     Raises:
-      ConfigError: one of them is no text, or a flag.
+      ConfigError: one of them is not a string, or is a flag.
     """
-    for one in overrides:
-        if not isinstance(one, str):
-            raise ConfigError(f"{one!r}: overrides are texts; write 'key=value'")
-        if one.startswith("-"):
-            raise ConfigError(f"{one}: no flags here; write 'key=value', or type python -m runner {one}")
+    for override in overrides:
+        if not isinstance(override, str):
+            raise ConfigError(f"{override!r}: must be a string; write 'key=value'")
+        if override.startswith("-"):
+            fix = f"write 'key=value', or type python -m runner {override}"
+            raise ConfigError(f"{override}: must be an override, not a flag; {fix}")
     if config_dir is None:
         return list(overrides)
     folder = Path(config_dir).expanduser().absolute()
     if not folder.is_dir():
-        raise invalid("config_dir", config_dir, problem="a folder", fix="name one that holds groups, as conf does")
+        fix = "name one that has groups, as conf has"
+        raise invalid("config_dir", config_dir, problem="must be an existing folder", fix=fix)
     quoted = folder.as_posix().replace("'", "\\'")
     return [f"hydra.searchpath=['file://{quoted}']", *overrides]
-
-
-@contextmanager
-def _own_hydra() -> Iterator[None]:
-    """Gives the block a Hydra of its own; the one of the program around it is there again afterwards."""
-    register_resolvers()
-    around = GlobalHydra.instance().hydra
-    base = VersionBase.instance().version_base
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir()), job_name="runner"):
-            yield
-    finally:
-        GlobalHydra.instance().hydra = around
-        VersionBase.instance().version_base = base

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
+from runner.engine.registry import keras_package
 from runner.errors import ConfigError, EngineError, invalid
 from runner.host import folders
 from runner.host.late import late
@@ -82,7 +83,7 @@ class OpenedRun:
           ConfigError: there is neither.
         """
         exported = outputs_dir() / "exports" / self.run_id / "model.keras"
-        library = "keras" if OmegaConf.select(self.config, "engine.name") == "jax" else "tf_keras"
+        library = keras_package(OmegaConf.select(self.config, "engine.name"))
         if exported.is_file():
             return _load(exported, library)
         with tempfile.TemporaryDirectory() as folder:

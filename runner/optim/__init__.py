@@ -1,1 +1,1 @@
-"""Update rules, schedules, clipping."""
+"""Optimizers: update rules with their stock counterparts, schedules, gradient clipping, paths of their state."""

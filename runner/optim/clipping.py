@@ -10,20 +10,22 @@ from runner.config.schema import ClipConfig
 
 
 def clip(config: ClipConfig, gradients: list[Tensor], ops: ModuleType) -> list[Tensor]:
-    """Clips gradients as the config says: each by its norm, all by their global norm, or each entry by value.
+    """Returns clipped gradients: each by its own norm, all by their global norm, or each element by value.
 
     Args:
       config: at most one of its keys is set.
-      gradients: whole or split over a mesh.
-      ops: the module of the tensors, `tensorflow` or `jax.numpy`.
+      gradients: replicated or sharded; norms are those of the whole arrays.
+      ops: the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
     """
     xp = arrays.of(ops)
     if config.norm is not None:
         limit = config.norm
-        return [g * limit / xp.maximum(xp.sqrt(xp.total(xp.square(g))), limit) for g in gradients]
+        return [g * limit / xp.maximum(xp.sqrt(xp.sum(xp.square(g))), limit) for g in gradients]
     if config.global_norm is not None:
-        norm = xp.sqrt(sum(xp.total(xp.square(g)) for g in gradients))
-        return [g * (config.global_norm / xp.maximum(norm, config.global_norm)) for g in gradients]
+        limit = config.global_norm
+        # Python's sum: the squares are added in the order of the variables, as tf_keras adds them.
+        norm = xp.sqrt(sum(xp.sum(xp.square(g)) for g in gradients))
+        return [g * (limit / xp.maximum(norm, limit)) for g in gradients]
     if config.value is not None:
         return [xp.minimum(xp.maximum(g, -config.value), config.value) for g in gradients]
     return gradients

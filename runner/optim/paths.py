@@ -1,13 +1,14 @@
-"""Paths of what an optimizer keeps beside a model's variables, in states, shards and checkpoints.
+"""Paths of optimizer state in states, shards and checkpoints.
 
-A slot of variable `d1/kernel` is `optimizer/<slot>/d1/kernel`, the average of its values `ema/d1/kernel`.
+A slot of variable `d1/kernel` is `optimizer/<slot>/d1/kernel`; the moving average of its values is `ema/d1/kernel`.
 """
 
 from __future__ import annotations
 
 _SLOTS = "optimizer"
 _AVERAGES = "ema"
-RESERVED = (_SLOTS, _AVERAGES)  # names that no layer of a model may have at its top
+# Names that no layer at the top of a model may have: its variables would have the paths of optimizer state.
+RESERVED = (_SLOTS, _AVERAGES)
 
 
 def slot_path(slot: str, path: str) -> str:
@@ -21,27 +22,31 @@ def ema_path(path: str) -> str:
 
 
 def is_slot(path: str) -> bool:
-    """Tells whether a path is of an optimizer's slot."""
+    """Returns whether a path is an optimizer slot's."""
     return path.startswith(f"{_SLOTS}/")
 
 
 def is_ema(path: str) -> bool:
-    """Tells whether a path is of the moving average of a variable."""
+    """Returns whether a path is that of a variable's moving average."""
     return path.startswith(f"{_AVERAGES}/")
 
 
 def is_variable(path: str) -> bool:
-    """Tells whether a path is of one of the model's own variables."""
+    """Returns whether a path is that of one of the model's own variables."""
     return not is_slot(path) and not is_ema(path)
 
 
 def owner_of(path: str) -> str:
-    """Returns the path of the variable that a slot or an average belongs to; a variable's is its own.
+    """Returns the path of the variable that a slot or an average belongs to; a variable's path as it is.
 
     Example:
       >>> owner_of("optimizer/m/d1/kernel"), owner_of("ema/d1/kernel"), owner_of("d1/kernel")
       ('d1/kernel', 'd1/kernel', 'd1/kernel')
     """
     if is_slot(path):
-        return path.split("/", 2)[-1]
-    return path.split("/", 1)[-1] if is_ema(path) else path
+        _, _, owner = path.split("/", 2)
+        return owner
+    if is_ema(path):
+        _, owner = path.split("/", 1)
+        return owner
+    return path

@@ -1,33 +1,42 @@
-"""Keras's own optimizers for a config: the peers that the rules are compared with on one device."""
+"""Keras's own optimizers for a config, which our update rules are compared with on one device."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
 
-from runner.config.schema import OptimizerConfig
-from runner.optim.rules import RULE_KEYS
+from runner.config.schema import ClipConfig, OptimizerConfig
+from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import cosine_span
 
-_KINDS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop"}
-_CLIPS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
+# Our key of `optimizer.clip` -> Keras's argument.
+_CLIP_ARGUMENTS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
 
 
 def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> Any:
-    """Returns the optimizer of a Keras, with the config's schedule and clipping.
+    """Returns the stock optimizer of a Keras, with the config's schedule and clipping.
 
     Args:
       config: a checked config.
       total_steps: steps of the whole training.
       keras: `tf_keras` or Keras 3.
     """
-    arguments: dict[str, object] = {_CLIPS[k]: v for k, v in vars(config.clip).items() if v is not None}
-    arguments |= {key: getattr(config, key) for key in RULE_KEYS[config.name]}
+    entry = OPTIMIZERS[config.name]
+    arguments = _clip_arguments(config.clip)
+    for key in entry.keys:
+        arguments[key] = getattr(config, key)
     arguments["learning_rate"] = _schedule(config, total_steps, keras.optimizers.schedules)
-    return getattr(keras.optimizers, _KINDS[config.name])(**arguments)
+    make = getattr(keras.optimizers, entry.keras_class)
+    return make(**arguments)
+
+
+def _clip_arguments(config: ClipConfig) -> dict[str, object]:
+    limits = {argument: getattr(config, key) for key, argument in _CLIP_ARGUMENTS.items()}
+    return {argument: limit for argument, limit in limits.items() if limit is not None}
 
 
 def _schedule(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:
+    """Returns a Keras schedule, or the learning rate itself if it is constant."""
     base = config.learning_rate
     schedule = config.schedule
     if schedule.name == "cosine":
@@ -40,5 +49,6 @@ def _schedule(config: OptimizerConfig, total_steps: int, schedules: ModuleType) 
     if schedule.name == "exponential":
         return schedules.ExponentialDecay(base, schedule.decay_steps, schedule.decay_rate, schedule.staircase)
     if schedule.name == "piecewise":
-        return schedules.PiecewiseConstantDecay(schedule.boundaries, [base * f for f in schedule.factors])
+        rates = [base * factor for factor in schedule.factors]
+        return schedules.PiecewiseConstantDecay(schedule.boundaries, rates)
     return base

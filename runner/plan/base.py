@@ -1,4 +1,4 @@
-"""What a plan says. Plain frozen data, which `to_dict` turns into what plan.json holds."""
+"""The plan as frozen data, and what plan.json stores of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Literal
 
 from runner.engine.base import ProgramCost
 
-FORMAT = 1  # of plan.json
+# Version of plan.json. A file of another version is not read.
+FORMAT = 1
 Basis = Literal["counted", "estimated"]
 
 
@@ -18,17 +19,18 @@ class VariablePlan:
 
     Attributes:
       path: canonical path.
-      shape: the whole variable's.
-      dtype: as `float32`.
-      rule: where the rule that caught it is written; empty where none did and it lies whole on every device.
-      spec: one entry a dim, an axis name or None.
-      trained: it has a gradient.
+      shape: global shape.
+      dtype: such as `float32`.
+      rule: where the rule that matched is written; empty if none matched and the variable is replicated.
+      spec: one entry per dim, an axis name or None.
+      trained: whether the variable has a gradient.
       bytes: of the whole variable.
-      bytes_per_device: of the part that one device holds.
-      slot_bytes_per_device: of the part of its optimizer slots that one device holds.
-      moved_bytes: what a device communicates of it and of its gradient in one step, counted in the step's program.
-      passed: optional rules that it did not fit, in words.
-      reason: why it lies so, where the rule knows: "4 heads of block_0/attention, model divides them".
+      bytes_per_device: of one device's shard.
+      slot_bytes_per_device: of one device's shard of the optimizer state of this variable.
+      moved_bytes: bytes that a device communicates per step for the variable and its gradient, counted in the step's
+        program.
+      passed: optional rules that did not fit the variable, in words.
+      reason: why the variable has this spec, if the rule knows: "4 heads of block_0/attention, model divides them".
     """
 
     path: str
@@ -47,14 +49,14 @@ class VariablePlan:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What one layer leaves behind and computes, estimated from its output's shape.
+    """Activations and FLOPs of one layer, estimated from its output's shape.
 
     Attributes:
       layer: canonical path.
       kind: the layer's class.
-      shape: of the whole output for one global batch, or for one micro-batch.
-      spec: how the output is taken to be split.
-      bytes_per_device: of the output's part on one device.
+      shape: of the whole output for one global batch, or for one microbatch.
+      spec: how the output is assumed to be sharded.
+      bytes_per_device: of one device's shard of the output.
       flops_per_device: floating-point operations of one training step on one device.
     """
 
@@ -68,12 +70,12 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Total:
-    """Bytes of one kind.
+    """Bytes of one kind of array.
 
     Attributes:
       bytes: of the whole arrays.
-      bytes_per_device: of what one device holds.
-      source: `counted` from the arrays as they lie, or `estimated`.
+      bytes_per_device: of one device's shards.
+      source: `counted` from the arrays on the mesh, or `estimated`.
     """
 
     bytes: int
@@ -89,10 +91,10 @@ class Traffic:
       kind: as in `runner.engine.base.Collective`.
       axis: mesh axis, or several joined by `+`.
       phase: `forward`, `backward` or `update`.
-      count: collectives that a device takes part in.
+      count: collectives that one device takes part in.
       bytes: of all of them, as in `runner.engine.base.Collective`.
-      seconds: that the rates give for these bytes, without latency.
-      crosses: whether the devices lie in several processes.
+      seconds: time for these bytes at the plan's rates, without latency.
+      crosses: whether the devices are in several processes.
     """
 
     kind: str
@@ -106,14 +108,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Rates:
-    """What times are reckoned with.
+    """Rates that times are estimated with.
 
     Attributes:
       device: `cpu`, `gpu` or `tpu`.
       bandwidth_gb_s: GB/s that one device sends to its neighbor.
-      gflops: 1e9 floating-point operations a second of one device.
-      note: where the numbers come from.
-      network_gb_s: GB/s that one device sends to a device of another process; null: there is none.
+      gflops: 1e9 floating-point operations per second of one device.
+      note: source of the numbers.
+      network_gb_s: GB/s that one device sends to a device of another process; None if there is one process.
     """
 
     device: str
@@ -125,25 +127,25 @@ class Rates:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will hold, move and compute.
+    """Memory, communication and compute of a run.
 
     Attributes:
-      choices: group to option, as `layout` to `megatron`.
+      choices: option by group, such as `layout` to `megatron`.
       engine: name of the engine.
-      axes: mesh axis to size.
+      axes: size by mesh axis.
       batch_size: global.
       variables: in the model's order.
       layers: in the model's order.
       totals: `parameters`, `gradients`, `slots` and `activations` (of all layers, kept for the backward pass);
-        `copies` of parameters in the dtype of their use, where that is narrower.
+        `copies` of parameters in the dtype that layers use, if that is narrower than the stored one.
       traffic: forward, backward, update.
-      rates: what times are reckoned with.
+      rates: rates that times are estimated with.
       compute_seconds: of one training step on one device at those rates.
       warnings: of the layout's lint.
-      program: what the step's program takes of a device, where its compiler counts it.
-      proposed: the layout that `layout=auto` stands for, as YAML with its reasons; empty for other layouts.
-      processes: that share the mesh out.
-      crossing: axes whose devices lie in several of them.
+      program: memory and operations of the step's program per device, if its compiler counts them.
+      proposed: the layout that `layout=auto` chose, as YAML with reasons; empty for other layouts.
+      processes: number of processes that share the mesh.
+      crossing: axes whose devices are in several processes.
     """
 
     choices: Mapping[str, str]
@@ -169,19 +171,19 @@ class Plan:
 
     @property
     def largest_activations(self) -> list[LayerPlan]:
-        """Returns the layers whose outputs take most of a device, largest first."""
+        """Returns the layers by the bytes of their outputs per device, largest first."""
         return sorted(self.layers, key=lambda layer: -layer.bytes_per_device)
 
     def metrics(self) -> dict[str, float]:
-        """Returns figures by which runs are compared: what a device holds, communicates and computes in a step."""
-        held = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
-        moved = sum(each.bytes for each in self.traffic)
+        """Returns the figures that runs are compared by: memory, communication and FLOPs per device and step."""
+        state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
+        collective_bytes = sum(group.bytes for group in self.traffic)
         return {
-            "plan/bytes_per_device": float(held),
-            "plan/collective_bytes": float(moved),
+            "plan/bytes_per_device": float(state_bytes),
+            "plan/collective_bytes": float(collective_bytes),
             "plan/flops_per_device": float(self.flops_per_device),
         }
 
     def to_dict(self) -> dict[str, object]:
-        """Returns what plan.json holds."""
+        """Returns the content of plan.json."""
         return {"format": FORMAT, **asdict(self), "flops_per_device": self.flops_per_device}

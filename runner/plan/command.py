@@ -1,4 +1,4 @@
-"""From a checked config to its plan, and to the files of it, for the plan command and for training runs."""
+"""The plan of a checked config, for the plan command and for training runs."""
 
 from __future__ import annotations
 
@@ -26,28 +26,34 @@ from runner.training import lengths
 def plan_config(config: RunConfig) -> Plan:
     """Plans a run without training: builds the engine, compiles its step for one batch and reads the program.
 
-    A mesh of any kind of device is planned on virtual devices of the CPU, so that it needs no accelerator and takes
-    none of an accelerator's memory; the rates remain those of the mesh's kind.
+    Any kind of mesh is planned on virtual CPU devices. So a plan needs no accelerator and takes none of its memory;
+    the rates are still those of the mesh's own kind of device.
 
     Args:
       config: a checked config; its canary is skipped.
 
     Raises:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
-      DataError: the dataset is not there and can't be fetched.
+      DataError: the dataset does not exist and can't be downloaded.
     """
-    where = devices.planned(config)  # asked first: the engine hides GPUs from this process
-    registry.prepare(on_cpu(config))
+    # Which device the run would use has to be asked before the engine hides GPUs from this process.
+    device_note = devices.planned(config)
+    cpu_config = on_cpu(config)
+    registry.prepare(cpu_config)
     data = loading.load_run(config)
-    lengths.total_steps(config, data.train.size)  # what a run would refuse has no plan
+    # A length that a run rejects is rejected here too.
+    lengths.total_steps(config, data.train.size)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
-    engine = make_engine(on_cpu(config), spec, 1, planning=True)
+    engine = make_engine(cpu_config, spec, 1, planning=True)
     engine.build()
     cache_on_device(engine, data.train)
     compile_step(engine, spec, config.dataset.batch_size, 1)
     plan = plan_engine(config, engine, spec)
-    return replace(plan, rates=replace(plan.rates, note=f"{plan.rates.note}; {where}")) if where else plan
+    if device_note:
+        rates = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
+        plan = replace(plan, rates=rates)
+    return plan
 
 
 def on_cpu(config: RunConfig) -> RunConfig:
@@ -62,7 +68,7 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
       engine: built.
       data: what it is built for.
       batch_size: global.
-      capacity: batches of one device call.
+      capacity: number of batches per device call.
     """
     shape = (capacity, batch_size)
     weights = np.zeros(shape, np.float32)
@@ -70,8 +76,9 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
         arrays = {ROW: np.zeros(shape, np.int32)}
     else:
         arrays = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in data.arrays.items()}
+    batches = HostBatches({**arrays, WEIGHT: weights}, weights, capacity)
     with stages.stage("compiling the step"):
-        engine.compile(engine.place(HostBatches({**arrays, WEIGHT: weights}, weights, capacity)))
+        engine.compile(engine.place(batches))
 
 
 def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
@@ -84,5 +91,5 @@ def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
     """
     chosen = choices()
     overrides = list(HydraConfig.get().overrides.task)
-    places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))
-    return make_plan(config, engine, data, chosen, places)
+    rule_places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))
+    return make_plan(config, engine, data, chosen, rule_places)

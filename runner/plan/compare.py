@@ -1,4 +1,4 @@
-"""The plans of a multirun side by side."""
+"""The plans of a multirun, side by side."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ from runner.sweep.jobs import Job
 
 
 def comparison(jobs: Sequence[Job], shown: slice = slice(None)) -> rows.Rows:
-    """Returns a column a job: what varies, what a device holds, communicates and computes.
+    """Returns a table with one column per job: what varies, and memory, communication and compute per device.
 
     Args:
-      jobs: of one multirun; one whose folder has no plan.json has failed.
-      shown: which of them.
+      jobs: of one multirun; a job whose folder has no plan.json has failed.
+      shown: the columns to return. What varies is decided by all jobs.
     """
-    plans = [_read(job.folder) for job in jobs]
     labels = varying([job.overrides for job in jobs])
-    names = [label or f"job {job.number}" for label, job in zip(labels, jobs, strict=True)]
-    described = [_describe(plan) if plan is not None else {} for plan in plans]
-    names = names[shown]
-    described = described[shown]
-    keys = list(dict.fromkeys(key for each in described for key in each)) or ["plan"]
-    lines = [(key, *(each.get(key, "failed" if not each else "-") for each in described)) for key in keys]
-    return rows.Rows("Plans compared, a device and step", ("", *names), len(names), tuple(lines))
+    names: list[str] = []
+    descriptions: list[dict[str, str]] = []
+    for label, job in list(zip(labels, jobs, strict=True))[shown]:
+        plan = _read(job.folder)
+        names.append(label or f"job {job.number}")
+        descriptions.append({} if plan is None else _describe(plan))
+    keys: dict[str, None] = {}
+    for description in descriptions:
+        keys |= dict.fromkeys(description)
+    lines = []
+    for key in keys or ["plan"]:
+        cells = []
+        for description in descriptions:
+            cells.append(description.get(key, "-") if description else "failed")
+        lines.append((key, *cells))
+    return rows.Rows("Plans compared, per device and step", ("", *names), len(names), tuple(lines))
 
 
 def varying(overrides: Sequence[Sequence[str]]) -> list[str]:
@@ -39,8 +47,14 @@ def varying(overrides: Sequence[Sequence[str]]) -> list[str]:
       >>> varying([["dataset=digits", "layout=fsdp"], ["dataset=digits", "layout=megatron"]])
       ['layout=fsdp', 'layout=megatron']
     """
-    shared = set.intersection(*(set(each) for each in overrides)) if overrides else set()
-    return [" ".join(item for item in each if item not in shared) for each in overrides]
+    if not overrides:
+        return []
+    shared = set.intersection(*map(set, overrides))
+    labels = []
+    for job_overrides in overrides:
+        own = [override for override in job_overrides if override not in shared]
+        labels.append(" ".join(own))
+    return labels
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
@@ -52,28 +66,29 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def _describe(plan: Mapping[str, Any]) -> dict[str, str]:
-    totals = plan["totals"]
-    held = totals["parameters"]["bytes_per_device"] + totals["slots"]["bytes_per_device"]
+    totals = {kind: total["bytes_per_device"] for kind, total in plan["totals"].items()}
     lines = {
-        "parameters + slots": tables.size(held),
-        "gradients": tables.size(totals["gradients"]["bytes_per_device"]),
-        "activations, all layers": tables.size(totals["activations"]["bytes_per_device"]),
+        "parameters + slots": tables.size(totals["parameters"] + totals["slots"]),
+        "gradients": tables.size(totals["gradients"]),
+        "activations, all layers": tables.size(totals["activations"]),
     }
     largest = max(plan["layers"], key=lambda layer: layer["bytes_per_device"], default=None)
     if largest is not None:
         lines["largest activation"] = f"{tables.size(largest['bytes_per_device'])} {largest['layer']}"
     for phase in PHASES:
-        lines[f"{phase} collectives"] = _moved([each for each in plan["traffic"] if each["phase"] == phase])
-    lines["all collectives"] = _moved(plan["traffic"])
+        lines[f"{phase} collectives"] = _summed([group for group in plan["traffic"] if group["phase"] == phase])
+    lines["all collectives"] = _summed(plan["traffic"])
+    # Earlier releases wrote plans without processes.
     if plan.get("processes", 1) > 1:
-        lines["between processes"] = _moved([each for each in plan["traffic"] if each["crosses"]])
+        lines["between processes"] = _summed([group for group in plan["traffic"] if group["crosses"]])
     lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.milliseconds(plan['compute_seconds'])}"
     return lines
 
 
-def _moved(groups: Sequence[Mapping[str, Any]]) -> str:
+def _summed(groups: Sequence[Mapping[str, Any]]) -> str:
     if not groups:
         return "-"
-    count = sum(each["count"] for each in groups)
-    moved = sum(each["bytes"] for each in groups)
-    return f"{count}: {tables.size(moved)}, {rows.milliseconds(sum(each['seconds'] for each in groups))}"
+    count = sum(group["count"] for group in groups)
+    size = sum(group["bytes"] for group in groups)
+    seconds = sum(group["seconds"] for group in groups)
+    return f"{count}: {tables.size(size)}, {rows.milliseconds(seconds)}"

@@ -1,4 +1,4 @@
-"""What the plan command does when all is done."""
+"""The end of the plan command: compares a sweep's plans and exits fast."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ else:
 
 
 def end(code: int) -> int:
-    """Compares a sweep's plans; where TensorFlow was loaded ends without taking it to pieces, most of a second.
+    """Compares a sweep's plans, then exits.
+
+    If TensorFlow was loaded, the process exits without tearing it down, which would take most of a second.
 
     Args:
-      code: to exit with.
+      code: exit code.
 
     Returns:
-      The same.
+      The same code, if TensorFlow was not loaded.
     """
     sweep = state.started()
     if sweep is not None and sweep.ledger.jobs:

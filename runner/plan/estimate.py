@@ -1,8 +1,13 @@
-"""What a layer holds and computes, reckoned from shapes alone. Imports no TensorFlow.
+"""Activations and FLOPs of layers, estimated from shapes alone. Imports no TensorFlow.
 
-A layer's output is split over the batch; over the dims between the first and the last, as an image's height and width,
-where the model's input is that it is made of, as long as the rank stays the same; and by columns where its kernel is.
-What an engine needs whole, as a convolution on DTensor its kernel and what it is applied to, each device computes.
+The sharding of a layer's output is assumed to follow these rules:
+
+- The first dim is sharded as the examples are.
+- The dims between the first and the last, such as an image's height and width, are sharded as those of the model input
+  that the output is computed from, as long as the rank stays the same.
+- The last dim is sharded as the last dim of the layer's kernel.
+- Variables that an engine uses whole, such as a convolution's kernel on DTensor, are used whole on every device, and
+  so is their input.
 """
 
 from __future__ import annotations
@@ -14,25 +19,29 @@ from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.layout import Placement, Spec
-from runner.layout.roles import above
+from runner.layout.roles import ancestors
 
-_PRODUCT = 2  # a multiplication and an addition
+# FLOPs of one multiplication and one addition.
+_MULTIPLY_ADD = 2
+# Matrix products per kernel in a training step: the output, the kernel's gradient and the input's gradient.
+_WITH_INPUT_GRADIENT = 3
+_WITHOUT_INPUT_GRADIENT = 2
 
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """A model's variables and layers as they lie on a mesh: what the estimates are made of.
+    """A model's variables and layers on a mesh, from which memory and FLOPs are estimated.
 
     Attributes:
-      placements: canonical path to placement.
+      placements: placement by canonical path.
       trained: paths of trained variables.
       outputs: of the layers, in the model's order.
-      axes: mesh axis to size.
-      inputs: name of what the model takes -> its spec, the examples' dim first.
-      width: bytes of one number of a variable in use, by path.
+      axes: size by mesh axis.
+      inputs: spec by name of the model's input, the examples' dim first.
+      width: bytes per number of a variable where layers use it, by path.
       whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
       experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token.
-      tokens: how many tokens a row has, and the axis that splits them; None: no axis does.
+      tokens: tokens per row and the axis that shards them; None if no axis does.
     """
 
     placements: Mapping[str, Placement]
@@ -44,254 +53,304 @@ class PlacedModel:
     whole: Collection[str] = ()
     experts: Collection[str] = ()
     tokens: tuple[int, str] | None = None
-    _leads: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ends: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
     def data_axes(self) -> set[str]:
-        """Axes that split the inputs."""
+        """Axes that shard the inputs."""
         return {axis for spec in self.inputs.values() for axis in spec if axis}
 
     @functools.cached_property
     def batch_axis(self) -> str | None:
-        """Axis that splits the examples, of every input alike."""
-        return next((spec[0] for spec in self.inputs.values() if spec), None)
+        """Axis that shards the examples, the same for every input."""
+        for spec in self.inputs.values():
+            if spec:
+                return spec[0]
+        return None
 
     @functools.cached_property
     def by_layer(self) -> dict[str, LayerOutput]:
-        """Layer to its first output."""
+        """First output by layer."""
         return {output.layer: output for output in reversed(self.outputs)}
 
     @functools.cached_property
-    def _of_layer(self) -> dict[str, list[Placement]]:
-        found: dict[str, list[Placement]] = {}
-        for path, held in self.placements.items():
-            found.setdefault(path.rpartition("/")[0], []).append(held)
-        return found
+    def _variables_by_layer(self) -> dict[str, list[Placement]]:
+        by_layer: dict[str, list[Placement]] = {}
+        for path, placement in self.placements.items():
+            by_layer.setdefault(path.rpartition("/")[0], []).append(placement)
+        return by_layer
 
     def variables(self, layer: str) -> list[Placement]:
         """Returns the placements of a layer's own variables."""
-        return self._of_layer.get(layer, [])
+        return self._variables_by_layer.get(layer, [])
 
     def kernels(self, layer: str) -> list[Placement]:
-        """Returns those that multiply the layer's inputs."""
+        """Returns the placements of the variables that multiply the layer's inputs."""
         return _kernels(self.variables(layer))
 
     @functools.cached_property
-    def _inside(self) -> dict[str, list[Placement]]:
-        """Path to the kernels below it whose own layers have no known output."""
-        found: dict[str, list[Placement]] = {}
-        for name, held in self._of_layer.items():
-            if name not in self.by_layer:
-                kernels = _kernels(held)
-                for owner in above(name):
-                    found.setdefault(owner, []).extend(kernels)
-        return found
+    def _inner_kernels(self) -> dict[str, list[Placement]]:
+        """Kernels by each path above them, of layers whose own output is not known."""
+        by_owner: dict[str, list[Placement]] = {}
+        for layer, variables in self._variables_by_layer.items():
+            if layer not in self.by_layer:
+                kernels = _kernels(variables)
+                for owner in ancestors(layer):
+                    by_owner.setdefault(owner, []).extend(kernels)
+        return by_owner
 
     def inner_kernels(self, layer: str) -> list[Placement]:
-        """Returns those of the layers inside a layer that is known as one, as a stock attention's projections."""
-        return self._inside.get(layer, [])
+        """Returns the kernels of layers inside a layer that is known as one, such as an attention's projections."""
+        return self._inner_kernels.get(layer, [])
 
-    def used_spec(self, held: Placement) -> Spec:
-        """Returns how a variable is split where layers use it: whole over data axes, in parts over others."""
-        return tuple(None if axis in self.data_axes or held.path in self.whole else axis for axis in held.spec)
+    def used_spec(self, variable: Placement) -> Spec:
+        """Returns a variable's spec where layers use it: gathered over data axes, sharded over the others."""
+        if variable.path in self.whole:
+            return (None,) * len(variable.spec)
+        return tuple(None if axis in self.data_axes else axis for axis in variable.spec)
 
-    def used_shape(self, held: Placement) -> tuple[int, ...]:
-        """Returns a device's shape of a variable as layers use it."""
-        return Placement(held.path, held.shape, self.used_spec(held), None).shard_shape(self.axes)
+    def used_shape(self, variable: Placement) -> tuple[int, ...]:
+        """Returns the shape of one device's part of a variable where layers use it."""
+        return Placement(variable.path, variable.shape, self.used_spec(variable), None).shard_shape(self.axes)
 
     def shards(self, axes: Iterable[str | None]) -> int:
-        """Returns into how many parts these axes cut."""
+        """Returns the number of shards that these axes make."""
         return math.prod(self.axes[axis] for axis in axes if axis)
 
     def fitting(self, shape: Sequence[int], spec: Sequence[str | None]) -> Spec:
-        """Returns a spec with null for each axis that does not divide its dim."""
-        return tuple(a if a and dim % self.axes[a] == 0 else None for dim, a in zip(shape, spec, strict=True))
+        """Returns a spec without the axes that do not divide their dims."""
+        entries: list[str | None] = []
+        for dim, axis in zip(shape, spec, strict=True):
+            divides = axis is not None and dim % self.axes[axis] == 0
+            entries.append(axis if divides else None)
+        return tuple(entries)
 
     def followed(self, output: LayerOutput, ends: Callable[[LayerOutput], bool], question: str) -> LayerOutput:
-        """Follows an output to what its layer takes first, what that is made of, and so on.
+        """Follows an output back to its layer's first input, that one's layer's first input, and so on.
 
         Args:
           output: where to begin.
-          ends: whether a layer's output is the last to be followed.
-          question: a name for `ends`. Where a layer's first output leads is remembered under it, so that following
-            all outputs of a deep model takes as many steps as it has layers.
+          ends: whether a layer's output is the last to follow.
+          question: a name for `ends`. The end that is reached from a layer's first output is cached under it, so that
+            following all outputs of a deep model takes as many steps as it has layers.
 
         Returns:
-          The first that ends, or the last of which it is known what it is made of.
+          The first output that ends, or the last whose input is known.
         """
-        known = self._leads.setdefault(question, {})
+        ends_by_layer = self._ends.setdefault(question, {})
         passed: dict[str, None] = {}
         while not ends(output):
-            before = output.inputs[0].layer if output.inputs else ""
-            if before in known:
-                output = known[before]
+            source = output.inputs[0].layer if output.inputs else ""
+            if source in ends_by_layer:
+                output = ends_by_layer[source]
                 break
-            if before not in self.by_layer:
+            if source not in self.by_layer:
                 break
-            if before in passed:
-                # A layer that is called again on what it gave: where that ends depends on where one begins.
+            if source in passed:
+                # A layer that is called on its own output. Its end depends on the start, so nothing is cached.
                 return output
-            passed[before] = None
-            output = self.by_layer[before]
-        known.update(dict.fromkeys(passed, output))
+            passed[source] = None
+            output = self.by_layer[source]
+        ends_by_layer.update(dict.fromkeys(passed, output))
         return output
 
-    def is_trained_before(self, output: LayerOutput) -> bool:
-        """Tells whether a layer's inputs depend on trained variables, so that it computes their gradient."""
-        if not output.inputs or any(not each.layer for each in output.inputs):  # not known: all but the first layer
-            return output.layer != self._first_kernel
-        return any(each.layer in self._train for each in output.inputs)
+    def has_trained_inputs(self, output: LayerOutput) -> bool:
+        """Returns whether a layer's inputs depend on trained variables, so that it computes their gradient."""
+        is_unknown = not output.inputs or any(not layer_input.layer for layer_input in output.inputs)
+        if is_unknown:
+            # Most likely the inputs of all layers but the first depend on trained variables.
+            return output.layer != self._first_with_kernel
+        return any(layer_input.layer in self._trained_layers for layer_input in output.inputs)
 
     @functools.cached_property
-    def _first_kernel(self) -> str | None:
+    def _first_with_kernel(self) -> str | None:
         """The first layer that has a kernel."""
-        return next((each.layer for each in self.outputs if self.kernels(each.layer)), None)
+        for output in self.outputs:
+            if self.kernels(output.layer):
+                return output.layer
+        return None
 
     @functools.cached_property
-    def _train(self) -> set[str]:
-        """Layers that have trained variables, or that are made of what such layers give."""
-        holders = set[str]()
+    def _trained_layers(self) -> set[str]:
+        """Layers with trained variables, and those that are computed from the outputs of such layers."""
+        owners = set[str]()
         for path in self.trained:
             if path in self.placements:
                 layer = path.rpartition("/")[0]
-                holders.update((layer, *above(layer)))
+                owners.update((layer, *ancestors(layer)))
         readers: dict[str, list[str]] = {}
-        for name, output in self.by_layer.items():
-            for taken in output.inputs:
-                readers.setdefault(taken.layer, []).append(name)
-        found = holders & self.by_layer.keys()
-        stack = list(found)
+        for layer, output in self.by_layer.items():
+            for layer_input in output.inputs:
+                readers.setdefault(layer_input.layer, []).append(layer)
+        trained = owners & self.by_layer.keys()
+        stack = list(trained)
         while stack:
-            new = set(readers.get(stack.pop(), ())) - found
-            found |= new
+            new = set(readers.get(stack.pop(), ())) - trained
+            trained |= new
             stack += new
-        return found
+        return trained
 
 
 def _kernels(variables: Iterable[Placement]) -> list[Placement]:
-    named = [held for held in variables if "kernel" in held.path.rpartition("/")[2]]
-    return [held for held in named if len(held.shape) >= 2]
+    kernels = []
+    for variable in variables:
+        name = variable.path.rpartition("/")[2]
+        if "kernel" in name and len(variable.shape) >= 2:
+            kernels.append(variable)
+    return kernels
 
 
 def features(output: LayerOutput, kernel: Placement) -> int:
     """Returns how many of a kernel's last dims are dims of the output: two for (dim, heads, head dim), else one."""
-    return 2 if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind else 1
+    has_heads = len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind
+    return 2 if has_heads else 1
 
 
-def input_of(model: PlacedModel, taken: LayerInput) -> Spec | None:
-    """Returns the spec of the model's input that a layer takes; None where it takes something else."""
-    if taken.layer == INPUTS:
+def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
+    """Returns the spec of the model's input that a layer reads; None if it reads something else."""
+    if layer_input.layer == INPUTS:
         return next(iter(model.inputs.values()))
-    prefix, _, name = taken.layer.partition("/")
+    prefix, _, name = layer_input.layer.partition("/")
     return model.inputs.get(name) if prefix == INPUTS else None
 
 
 def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
-    """Returns how the dims of an output between the first and the last are split.
+    """Returns the spec of an output's dims between the first and the last.
 
     Args:
-      model: what the estimates are made of.
+      model: the model on its mesh.
       output: of a layer.
 
     Returns:
-      The entries of the model's input that it is made of by layers that keep the rank; None where there is none such,
-      as of tokens that are made of an image, or of heads that are made of tokens.
+      The entries of the model's input that the output is computed from by layers that keep the rank. None if there is
+      no such input, as for tokens that are computed from an image, or heads that are computed from tokens.
     """
     rank = len(output.shape)
 
-    def ends(made: LayerOutput) -> bool:
-        of_input = bool(made.inputs) and input_of(model, made.inputs[0]) is not None
-        return len(made.shape) != rank or of_input
+    def ends(candidate: LayerOutput) -> bool:
+        reads_input = bool(candidate.inputs) and input_of(model, candidate.inputs[0]) is not None
+        return len(candidate.shape) != rank or reads_input
 
-    made = model.followed(output, ends, f"of rank {rank}")
-    if len(made.shape) != rank:
+    source = model.followed(output, ends, f"of rank {rank}")
+    if len(source.shape) != rank:
         return None
-    spec = input_of(model, made.inputs[0]) if made.inputs else None
+    spec = input_of(model, source.inputs[0]) if source.inputs else None
     if spec is not None:
         return spec[1:-1] if len(spec) == rank else None
-    if "Dense" in made.kind or "Attention" in made.kind:
+    if "Dense" in source.kind or "Attention" in source.kind:
         return None
-    # The engine does not tell what the layer takes: an input of the same rank, where there is one.
-    return next((spec[1:-1] for spec in model.inputs.values() if 2 < rank == len(spec)), None)
+    # The engine does not know what the layer reads: assume an input of the same rank, if there is one.
+    if rank > 2:
+        for input_spec in model.inputs.values():
+            if len(input_spec) == rank:
+                return input_spec[1:-1]
+    return None
 
 
 def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
-    """Returns how a layer's output is split: columns as its kernel's, all else as its input's."""
+    """Returns the spec of a layer's output: the last dims as its kernel's, the others as its input's."""
 
-    def ends(made: LayerOutput) -> bool:
-        return bool(model.kernels(made.layer)) or not made.inputs or made.inputs[0].shape != made.shape
+    def ends(candidate: LayerOutput) -> bool:
+        changes_shape = not candidate.inputs or candidate.inputs[0].shape != candidate.shape
+        return bool(model.kernels(candidate.layer)) or changes_shape
 
-    made = model.followed(output, ends, "split")
-    spec: list[str | None] = [model.batch_axis, *[None] * (len(made.shape) - 1)]
-    spec[1:-1] = inner_spec(model, made) or spec[1:-1]
-    for kernel in model.kernels(made.layer):
-        count = features(made, kernel)
+    source = model.followed(output, ends, "split")
+    spec: list[str | None] = [model.batch_axis, *[None] * (len(source.shape) - 1)]
+    spec[1:-1] = inner_spec(model, source) or spec[1:-1]
+    for kernel in model.kernels(source.layer):
+        count = features(source, kernel)
         spec[-count:] = model.used_spec(kernel)[-count:]
-    # Layers keep the dim of tokens, whatever they make of the others: of vectors heads, and vectors of these.
-    if model.tokens is not None and len(spec) > 2 and made.shape[1] == model.tokens[0]:
+    # Layers keep the dim of tokens, whether they split vectors into heads or join heads into vectors.
+    if model.tokens is not None and len(spec) > 2 and source.shape[1] == model.tokens[0]:
         spec[1] = model.tokens[1]
-    return model.fitting(made.shape, spec)
+    return model.fitting(source.shape, spec)
 
 
 def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
-    """Returns what one device holds of a layer's output, at `width` bytes a number."""
+    """Returns the bytes of one device's part of a layer's output, at `width` bytes per number."""
     return math.prod(output.shape) * width // model.shards(output_spec(model, output))
 
 
 def flops(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns a device's operations in a layer for one call of the model in training.
+    """Returns a device's FLOPs in a layer for one call of the model in training.
 
-    Two an entry of a kernel and a position of the output (a multiplication and an addition), for the output, for the
-    kernel's gradient and, where it is needed, for the input's; and those of attention. Activations, normalization and
-    additions are left out. Of a mixture every expert computes every token, as KerasHub's do.
+    A product with a kernel takes two FLOPs per entry of the kernel and position of the output. It is counted for the
+    output, for the kernel's gradient and, if it is needed, for the input's gradient. Attention is added. Activation
+    functions, normalization and additions are left out. In a mixture, every expert computes every token, as KerasHub's
+    do.
     """
-    products = 3 if model.is_trained_before(output) else 2
+    products = _WITH_INPUT_GRADIENT if model.has_trained_inputs(output) else _WITHOUT_INPUT_GRADIENT
     total = products * _experts(model, output)
     if output.inputs and output.inputs[0].shape[:1] != output.shape[:1]:
-        return total  # not by examples: a table that the layer hands on
+        # The output has no dim of examples: a table that the layer passes on.
+        return total
+    spec = output_spec(model, output)
     for kernel in model.kernels(output.layer):
         count = features(output, kernel)
-        split = output_spec(model, output)[:1] if kernel.path in model.whole else output_spec(model, output)[:-count]
-        positions = math.prod(output.shape[:-count]) // model.shards(axis for axis in split if axis in model.data_axes)
-        total += products * _PRODUCT * math.prod(model.used_shape(kernel)) * positions
-    inner = model.inner_kernels(output.layer)
-    tokens = math.prod(output.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
-    total += sum(products * _PRODUCT * math.prod(model.used_shape(kernel)) * tokens for kernel in inner)
-    return total + products * _tied(model, output) + _attention(model, output, inner)
+        # A whole kernel is applied to whole inputs: only the examples are sharded.
+        position_axes = spec[:1] if kernel.path in model.whole else spec[:-count]
+        data_axes = [axis for axis in position_axes if axis in model.data_axes]
+        positions = math.prod(output.shape[:-count]) // model.shards(data_axes)
+        total += products * _product(model, kernel, positions)
+    inner_kernels = model.inner_kernels(output.layer)
+    for kernel in inner_kernels:
+        total += products * _product(model, kernel, _positions(model, output))
+    return total + products * _tied(model, output) + _attention(model, output, inner_kernels)
+
+
+def _product(model: PlacedModel, kernel: Placement, positions: int) -> int:
+    """Returns the FLOPs of a product of vectors at some positions with a device's part of a kernel."""
+    return _MULTIPLY_ADD * math.prod(model.used_shape(kernel)) * positions
 
 
 def _experts(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the operations of one product of every token with each of a layer's kernels of experts."""
-    kernels = [held for held in model.variables(output.layer) if held.path in model.experts]
+    """Returns the FLOPs of one product of every token with each of a layer's kernels of experts."""
+    kernels = [variable for variable in model.variables(output.layer) if variable.path in model.experts]
     if not kernels or not output.inputs:
         return 0
-    # Rows of tokens, or all tokens of a batch in one dim.
-    tokens = math.prod(output.inputs[0].shape[:-1]) // model.shards([model.batch_axis, (model.tokens or (0, None))[1]])
-    return sum(_PRODUCT * math.prod(model.used_shape(kernel)) * tokens for kernel in kernels)
+    token_axis = model.tokens[1] if model.tokens is not None else None
+    # The input is rows of tokens, or all tokens of a batch in one dim.
+    tokens = math.prod(output.inputs[0].shape[:-1]) // model.shards([model.batch_axis, token_axis])
+    return sum(_product(model, kernel, tokens) for kernel in kernels)
 
 
 def _tied(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the operations of one product with a table, as of a head tied to embeddings.
+    """Returns the FLOPs of one product with an embedding table, as of a head that is tied to the embeddings.
 
-    Of a layer that takes tokens (batch, tokens, dim) and gives logits by its own table (vocabulary, dim) or (dim,
-    vocabulary); or of one without variables that takes the table of another layer too.
+    Either the layer turns vectors (batch, tokens, dim) into logits by its own table, (vocabulary, dim) or (dim,
+    vocabulary); or it has no variables and takes the table of another layer as its second input.
     """
-    if len(output.inputs) == 1 and len(output.inputs[0].shape) == len(output.shape) == 3:
-        sizes = {output.inputs[0].shape[-1], output.shape[-1]}
-        tables = (held for held in model.variables(output.layer) if "embeddings" in held.path.rpartition("/")[2])
-        fitting = [held for held in tables if len(held.shape) == 2 and set(held.shape) == sizes]
-        # As many logits as dims are a head's too, but a table of positions may have that shape as well.
-        if not fitting or (len(sizes) == 1 and "Reversible" not in output.kind):
-            return 0
-        # Of two, as of one to look up and one to go back by, the second.
-        return _PRODUCT * math.prod(model.used_shape(fitting[-1])) * _positions(model, output)
-    if [len(taken.shape) for taken in output.inputs] != [3, 2] or model.variables(output.layer):
-        return 0
-    x, table = output.inputs
-    held = next((each for each in model.variables(table.layer) if each.shape == table.shape), None)
-    if held is None or len(output.shape) != len(x.shape):
-        return 0
-    return _PRODUCT * math.prod(model.used_shape(held)) * _positions(model, output)
+    ranks = [len(layer_input.shape) for layer_input in output.inputs]
+    if ranks == [3] and len(output.shape) == 3:
+        table = _own_table(model, output)
+    elif ranks == [3, 2] and not model.variables(output.layer) and len(output.shape) == 3:
+        table = _table_of(model, output.inputs[1])
+    else:
+        table = None
+    return 0 if table is None else _product(model, table, _positions(model, output))
+
+
+def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
+    """Returns a layer's own table that turns vectors into logits; None if it has none."""
+    sizes = {output.inputs[0].shape[-1], output.shape[-1]}
+    tables = []
+    for variable in model.variables(output.layer):
+        name = variable.path.rpartition("/")[2]
+        if "embeddings" in name and len(variable.shape) == 2 and set(variable.shape) == sizes:
+            tables.append(variable)
+    # If there are as many logits as dims, a table of positions has the shape of a head too.
+    is_ambiguous = len(sizes) == 1 and "Reversible" not in output.kind
+    if not tables or is_ambiguous:
+        return None
+    # Of two tables, the first looks tokens up and the second turns vectors back into logits.
+    return tables[-1]
+
+
+def _table_of(model: PlacedModel, layer_input: LayerInput) -> Placement | None:
+    for variable in model.variables(layer_input.layer):
+        if variable.shape == layer_input.shape:
+            return variable
+    return None
 
 
 def _positions(model: PlacedModel, output: LayerOutput) -> int:
@@ -299,35 +358,47 @@ def _positions(model: PlacedModel, output: LayerOutput) -> int:
     return math.prod(output.shape[:-1]) // model.shards(output_spec(model, output)[:-1])
 
 
-def _attention(model: PlacedModel, output: LayerOutput, inner: Sequence[Placement]) -> int:
-    """Returns the operations of scores and of their product with the values, forward and both gradients.
+def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[Placement]) -> int:
+    """Returns the FLOPs of attention scores and of their product with the values, forward and both gradients.
 
-    Of a layer that takes queries, keys and values (batch, tokens, heads, head dim), and perhaps documents (batch,
-    tokens); of a stock attention layer, whose projections are known as layers of their own or not; of a block that
-    holds an attention, or a stack of such, (depth, ...), scanned.
+    The layer is one of three kinds: one that takes queries, keys and values (batch, tokens, heads, head dim), and
+    perhaps documents (batch, tokens); a block that holds an attention, or a scanned stack of such, (depth, ...); or a
+    stock attention layer whose projections are layers of their own.
     """
-    shapes = [taken.shape for taken in output.inputs if len(taken.shape) != 2]
+    shapes = [layer_input.shape for layer_input in output.inputs if len(layer_input.shape) != 2]
+    if not shapes:
+        return 0
+    takes_heads = len(shapes) == 3 and all(len(shape) == 4 for shape in shapes)
+    to_heads = _query_kernel(output.kind, inner_kernels)
+    query_layer = model.by_layer.get(f"{output.layer}/query")
     depth = 1
-    if len(shapes) == 3 and {len(shape) for shape in shapes} == {4} and inner_spec(model, output) is None:
-        (_, queries, heads, size), keys, devices = shapes[0], shapes[1][1], model.shards(output_spec(model, output))
-    elif shapes and (held := _to_heads(output.kind, inner)):
+    if takes_heads and inner_spec(model, output) is None:
+        _, queries, heads, size = shapes[0]
+        keys = shapes[1][1]
+        devices = model.shards(output_spec(model, output))
+    elif to_heads is not None:
         queries = shapes[0][1]
         keys = shapes[-1][1]
-        heads, size = held.shape[-2:]
-        depth = math.prod(held.shape[:-3])
-        devices = model.shards(output_spec(model, output)[:2]) * model.shards(model.used_spec(held))
-    elif shapes and "Attention" in output.kind and (made := model.by_layer.get(f"{output.layer}/query")):
-        if len(made.shape) != 4:
-            return 0
-        key = model.by_layer.get(f"{output.layer}/key", made)
-        (_, queries, heads, size), keys, devices = made.shape, key.shape[1], model.shards(output_spec(model, made))
+        heads, size = to_heads.shape[-2:]
+        depth = math.prod(to_heads.shape[:-3])
+        devices = model.shards(output_spec(model, output)[:2]) * model.shards(model.used_spec(to_heads))
+    elif "Attention" in output.kind and query_layer is not None and len(query_layer.shape) == 4:
+        key_layer = model.by_layer.get(f"{output.layer}/key", query_layer)
+        _, queries, heads, size = query_layer.shape
+        keys = key_layer.shape[1]
+        devices = model.shards(output_spec(model, query_layer))
     else:
         return 0
-    return depth * 2 * 3 * _PRODUCT * output.shape[0] * heads * queries * keys * size // devices
+    examples = output.shape[0]
+    one_product = _MULTIPLY_ADD * examples * heads * queries * keys * size
+    # Two products (scores, values), each once forward and twice backward.
+    return depth * 2 * 3 * one_product // devices
 
 
-def _to_heads(kind: str, kernels: Sequence[Placement]) -> Placement | None:
-    """Returns the kernel of a layer's attention that makes queries, (..., dim, heads, head dim); None: it has none."""
-    known = [held for held in kernels if len(held.shape) >= 3]
-    named = next((held for held in known if "query" in held.path), None)
-    return named or (known[0] if "Attention" in kind and known else None)
+def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:
+    """Returns the kernel that makes queries, (..., dim, heads, head dim); None if the layer holds no attention."""
+    candidates = [kernel for kernel in kernels if len(kernel.shape) >= 3]
+    for kernel in candidates:
+        if "query" in kernel.path:
+            return kernel
+    return candidates[0] if "Attention" in kind and candidates else None

@@ -11,19 +11,23 @@ from runner.plan.base import Plan
 from runner.plan.picture import draw
 
 NAMES = ("plan.json", "plan.md", "plan.png")
-_PROPOSED = "layout.yaml"  # what layout=auto proposed: a layout option to edit
+# The layout that layout=auto proposed, as an option's file to edit.
+_PROPOSED = "layout.yaml"
 
 
 def write_files(plan: Plan, folder: Path) -> list[Path]:
-    """Writes the plan and the picture of it; one that the disk does not take is a line on stderr.
+    """Writes the plan and its picture; a file that can't be written prints a warning and is left out.
 
     Returns:
-      The files that are there.
+      The files that were written.
     """
     texts = {"plan.json": json.dumps(plan.to_dict(), indent=2) + "\n", "plan.md": markdown(plan)}
-    texts[_PROPOSED] = plan.proposed
+    names = list(NAMES)
+    if plan.proposed:
+        texts[_PROPOSED] = plan.proposed
+        names.append(_PROPOSED)
     files = []
-    for name in (*NAMES, *([_PROPOSED] if plan.proposed else [])):
+    for name in names:
         with spared(str(folder / name)):
             if name == "plan.png":
                 draw(plan, folder / name)
@@ -44,8 +48,11 @@ def markdown(plan: Plan) -> str:
 
 
 def table_markdown(content: rows.Rows) -> str:
-    """Returns one table as Markdown."""
-    left = len(content.columns) - content.numbers
-    rule = ["---" if index < left else "---:" for index in range(len(content.columns))]
-    lines = [content.columns, rule, *content.rows]
-    return "\n".join("| " + " | ".join(cell.strip().replace("|", "\\|") for cell in line) + " |" for line in lines)
+    """Returns one table as Markdown, its numbers aligned to the right."""
+    text_columns = len(content.columns) - content.numbers
+    rule = ["---"] * text_columns + ["---:"] * content.numbers
+    lines = []
+    for cells in (content.columns, rule, *content.rows):
+        escaped = [cell.strip().replace("|", "\\|") for cell in cells]
+        lines.append("| " + " | ".join(escaped) + " |")
+    return "\n".join(lines)

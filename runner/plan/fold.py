@@ -1,4 +1,4 @@
-"""Equal blocks of a model as one: of a transformer's twelve the first is shown, with how many there are."""
+"""Equal blocks shown once: of a transformer's twelve, the first, with their number."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from itertools import groupby
 
 from runner.plan.base import VariablePlan
 
-_FEWEST = 3  # blocks that are worth folding
-_NUMBERED = re.compile(r"((?:[^/]*/)*?[^/]*?)(\d+)/(.+)")  # as block_3/attention/kernel: the outermost number counts
+# Two equal blocks are still read faster one after the other than as a block and a count.
+_FEWEST_BLOCKS = 3
+# A path with a number, such as block_3/attention/kernel. The outermost number is the block's.
+_NUMBERED = re.compile(r"((?:[^/]*/)*?[^/]*?)(\d+)/(.+)")
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks whose variables are equal but for the block's number, or one variable.
+    """Blocks whose variables are equal except for the block's number, or one variable.
 
     Attributes:
-      name: `block_0 ... block_11 (x12)`; empty of one variable that stands for itself.
-      count: blocks.
-      variables: of the first block, named within it; or the one variable.
+      name: `block_0 ... block_11 (x12)`; empty for a single variable.
+      count: number of blocks.
+      variables: of the first block, with paths relative to the block; or the single variable.
     """
 
     name: str
@@ -29,53 +31,63 @@ class Fold:
 
 
 def folded(variables: Sequence[VariablePlan]) -> list[Fold]:
-    """Returns variables in order, three or more equal blocks that follow each other as one."""
-    found: list[Fold] = []
-    for blocks in _alike(_blocks(variables)):
-        if len(blocks) < _FEWEST or not blocks[0].head:
-            found += [Fold("", 1, (one,)) for block in blocks for one in block.whole]
-            continue
+    """Returns variables in order, with three or more consecutive equal blocks as one."""
+    folds: list[Fold] = []
+    for blocks in _equal_runs(_blocks(variables)):
         first = blocks[0]
         last = blocks[-1]
-        short = first.head.rpartition("/")[2]
-        name = f"{first.head}{first.number} ... {short}{last.number} (x{len(blocks)})"
-        found.append(Fold(name, len(blocks), first.named_within))
-    return found
+        if len(blocks) < _FEWEST_BLOCKS or not first.prefix:
+            for block in blocks:
+                folds += [Fold("", 1, (variable,)) for variable in block.variables]
+            continue
+        last_name = f"{first.prefix.rpartition('/')[2]}{last.number}"
+        name = f"{first.prefix}{first.number} ... {last_name} (x{len(blocks)})"
+        folds.append(Fold(name, len(blocks), first.relative_variables))
+    return folds
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Variables that follow each other and share the outermost number of their paths."""
+    """Consecutive variables that share the outermost number of their paths.
 
-    head: str
+    Attributes:
+      prefix: the paths up to the number; empty if they have none.
+      number: the block's.
+      variables: with whole paths.
+    """
+
+    prefix: str
     number: int
-    whole: tuple[VariablePlan, ...]
+    variables: tuple[VariablePlan, ...]
 
     @property
-    def named_within(self) -> tuple[VariablePlan, ...]:
-        start = len(f"{self.head}{self.number}/")
-        return tuple(replace(one, path=one.path[start:]) for one in self.whole)
+    def relative_variables(self) -> tuple[VariablePlan, ...]:
+        start = len(f"{self.prefix}{self.number}/")
+        return tuple(replace(variable, path=variable.path[start:]) for variable in self.variables)
+
+    def follows(self, other: _Block) -> bool:
+        """Returns whether this block is the next after another and equal to it."""
+        is_next = (self.prefix, self.number) == (other.prefix, other.number + 1)
+        return is_next and self.relative_variables == other.relative_variables
 
 
 def _blocks(variables: Sequence[VariablePlan]) -> list[_Block]:
-    def place(variable: VariablePlan) -> tuple[str, int]:
+    def prefix_and_number(variable: VariablePlan) -> tuple[str, int]:
         match = _NUMBERED.fullmatch(variable.path)
         return (match[1], int(match[2])) if match else ("", 0)
 
-    return [_Block(head, number, tuple(group)) for (head, number), group in groupby(variables, place)]
+    blocks = []
+    for (prefix, number), group in groupby(variables, prefix_and_number):
+        blocks.append(_Block(prefix, number, tuple(group)))
+    return blocks
 
 
-def _alike(blocks: Sequence[_Block]) -> list[list[_Block]]:
-    """Returns the blocks in groups of equal ones whose numbers follow each other."""
-    groups: list[list[_Block]] = []
+def _equal_runs(blocks: Sequence[_Block]) -> list[list[_Block]]:
+    """Returns the blocks in runs of consecutive equal ones."""
+    runs: list[list[_Block]] = []
     for block in blocks:
-        last = groups[-1][-1] if groups else None
-        if (
-            last is not None
-            and (last.head, last.number + 1) == (block.head, block.number)
-            and last.named_within == block.named_within
-        ):
-            groups[-1].append(block)
+        if runs and block.follows(runs[-1][-1]):
+            runs[-1].append(block)
         else:
-            groups.append([block])
-    return groups
+            runs.append([block])
+    return runs

@@ -1,4 +1,4 @@
-"""What `python -m runner.plan` runs."""
+"""The command `python -m runner.plan`: writes and prints plans."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from runner.plan.files import table_markdown, write_files
 from runner.plan.table import plan_console, rich_table, show
 from runner.sweep.state import Sweep
 
-# columns of a terminal that the first column and a plan take, several side by side
-_FIRST = 24
-_PLAN = 26
+# Characters that the first column, and the column of one plan, need on a terminal.
+_FIRST_COLUMN = 24
+_PLAN_COLUMN = 26
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -32,10 +32,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with quiet_native_log(folder / "runner.log"):
         plan = plan_config(config)
     with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+        content = OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed)))
+        (folder / "config.yaml").write_text(content)
     files = write_files(plan, folder)
     show(plan, console)
-    console.print(f"written: {', '.join(path.name for path in files)} in {folder}", soft_wrap=True, markup=False)
+    names = ", ".join(path.name for path in files)
+    console.print(f"written: {names} in {folder}", soft_wrap=True, markup=False)
 
 
 def compare(sweep: Sweep) -> None:
@@ -43,7 +45,8 @@ def compare(sweep: Sweep) -> None:
     console = plan_console()
     path = sweep.folder / "compare.md"
     jobs = sweep.ledger.jobs
-    count = max((console.width - _FIRST) // _PLAN, 1)
+    # A terminal shows as many plans per table as fit; the file has them all in one.
+    count = max((console.width - _FIRST_COLUMN) // _PLAN_COLUMN, 1)
     for start in range(0, len(jobs), count):
         console.print(rich_table(comparison(jobs, slice(start, start + count)), console.width))
         console.print()

@@ -1,4 +1,4 @@
-"""Puts a plan together from a built engine whose step is compiled."""
+"""Builds a plan from a built engine whose step is compiled."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from runner import layout
-from runner.checks import warnings as cautions
+from runner.checks import warnings as config_warnings
 from runner.config.schema import RunConfig
 from runner.engine.base import CountsCost, Engine, LayerOutput, VariableInfo
-from runner.layout import mesh, transformers
+from runner.layout import Placement, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
 from runner.optim.paths import owner_of
@@ -22,11 +22,12 @@ from runner.plan.rates import rates, traffic
 from runner.processes import place
 from runner.task.base import DataSpec
 
-# bytes of a number
+# Bytes per number.
 _BFLOAT16 = 2
 _FLOAT32 = 4
+# What the plan's column `rule` says of a variable that no rule of the layout matched.
 _AUTO = "layout=auto"
-_OF_MODEL = "the model's own map"
+_MODEL_MAP = "the model's own map"
 
 
 def make_plan(
@@ -38,48 +39,62 @@ def make_plan(
       config: checked.
       engine: built, its step compiled.
       data: what the engine is built for.
-      choices: group to option, as Hydra composed them.
+      choices: option by group, as Hydra composed them.
       places: where each of the layout's rules is written.
     """
-    held = engine.variables()
-    model = placed_model(config, engine, data)
     axes = config.mesh.axes
+    model = placed_model(config, engine, data)
     shapes = {path: placement.shape for path, placement in engine.placements.items()}
     proposals = layout.auto.propose(shapes, config.layout, axes) if config.layout.auto else []
-    reasons = {proposal.path: proposal.reason for proposal in proposals}
-    own = {path: held[path] for path in engine.placements}
-    slots = {path: info for path, info in held.items() if path not in own}
-    # Of each variable: what a device holds of its slots, and what a step moves of it.
+    auto_reasons = {proposal.path: proposal.reason for proposal in proposals}
+
+    all_variables = engine.variables()
+    variables = {path: all_variables[path] for path in engine.placements}
+    slots = {path: info for path, info in all_variables.items() if path not in variables}
     slot_bytes: Counter[str] = Counter()
     for path, info in slots.items():
         slot_bytes[owner_of(path)] += info.bytes_per_device
-    microbatches = config.trainer.accumulate_steps
-    moved = engine.collectives()
+    collectives = engine.collectives()
     moved_bytes: Counter[str] = Counter()
-    for each in moved:
-        moved_bytes[each.origin] += each.bytes
+    for collective in collectives:
+        moved_bytes[collective.origin] += collective.bytes
+
+    variable_plans = []
+    for path, info in variables.items():
+        rule = _rule_of(model.placements[path], places, auto_reasons)
+        variable_plan = _variable(
+            model.placements[path],
+            info,
+            rule=rule,
+            trained=path in model.trained,
+            slot_bytes=slot_bytes[path],
+            moved_bytes=moved_bytes[path],
+            auto_reason=auto_reasons.get(path, ""),
+        )
+        variable_plans.append(variable_plan)
+
+    microbatches = config.trainer.accumulate_steps
     layers = tuple(_layer(model, output, microbatches) for output in model.outputs)
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
-    at = rates(config.plan, config.mesh, processes)
+    device_rates = rates(config.plan, config.mesh, processes)
+    flops = sum(layer.flops_per_device for layer in layers)
+    warnings = (
+        *config_warnings.of_crossing(config.layout, axes, processes),
+        *layout.lint(config.layout, shapes, axes, engine.placements),
+    )
     return Plan(
         choices=dict(choices),
         engine=config.engine.name,
         axes=dict(axes),
         batch_size=config.dataset.batch_size,
-        variables=tuple(
-            _variable(model, path, info, slot_bytes[path], moved_bytes[path], places, reasons)
-            for path, info in own.items()
-        ),
+        variables=tuple(variable_plans),
         layers=layers,
-        totals=_totals(model, own, slots, layers, sums=microbatches > 1),
-        traffic=traffic(moved, axes, at, crossing),
-        rates=at,
-        compute_seconds=sum(layer.flops_per_device for layer in layers) / (at.gflops * 1e9),
-        warnings=(
-            *cautions.of_crossing(config.layout, axes, processes),
-            *layout.lint(config.layout, shapes, axes, engine.placements),
-        ),
+        totals=_totals(model, variables, slots, layers, accumulates=microbatches > 1),
+        traffic=traffic(collectives, axes, device_rates, crossing),
+        rates=device_rates,
+        compute_seconds=flops / (device_rates.gflops * 1e9),
+        warnings=warnings,
         program=engine.program_cost() if isinstance(engine, CountsCost) else None,
         proposed=layout.auto.to_yaml(proposals, config.layout) if config.layout.auto else "",
         processes=processes,
@@ -88,20 +103,22 @@ def make_plan(
 
 
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:
-    """Returns what the estimates are made of.
+    """Returns the model's variables and layers on the mesh, from which memory and FLOPs are estimated.
 
     Args:
       config: checked.
       engine: built.
       data: what the engine is built for.
     """
-    held = engine.variables()
-    arrays = input_specs(config.layout, data.arrays, config.mesh.axes)
-    roles = transformers.read({path: placement.shape for path, placement in engine.placements.items()}).roles
-    rows = [data.arrays[name] for name in data.task.input_names if SEQUENCE in data.arrays[name].dims]
-    split = config.layout.sequence is not None and config.mesh.axes[config.layout.sequence] > 1
-    length = next((row.shape[row.dims.index(SEQUENCE)] for row in rows), None)
-    width = {path: np.dtype(held[path].dtype).itemsize for path in engine.placements}
+    variables = engine.variables()
+    shapes = {path: placement.shape for path, placement in engine.placements.items()}
+    inputs = input_specs(config.layout, data.arrays, config.mesh.axes)
+    roles = transformers.read(shapes).roles
+    experts = set()
+    for path, role in roles.items():
+        if role.experts is not None and len(variables[path].shape) == 3:
+            experts.add(path)
+    width = {path: np.dtype(variables[path].dtype).itemsize for path in engine.placements}
     if config.engine.state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
     return estimate.PlacedModel(
@@ -109,88 +126,134 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
         axes=config.mesh.axes,
-        inputs={name: arrays[name] for name in data.task.input_names},
+        inputs={name: inputs[name] for name in data.task.input_names},
         width=width,
         whole=engine.used_whole(),
-        experts={path for path, role in roles.items() if role.experts is not None and len(held[path].shape) == 3},
-        tokens=(length, config.layout.sequence) if split and length and config.layout.sequence else None,
+        experts=experts,
+        tokens=_sharded_tokens(config, data),
     )
 
 
+def _sharded_tokens(config: RunConfig, data: DataSpec) -> tuple[int, str] | None:
+    """Returns the tokens per row and the axis that shards them; None if no axis does."""
+    axis = config.layout.sequence
+    if axis is None or config.mesh.axes[axis] == 1:
+        return None
+    for name in data.task.input_names:
+        spec = data.arrays[name]
+        if SEQUENCE in spec.dims:
+            return spec.shape[spec.dims.index(SEQUENCE)], axis
+    return None
+
+
+def _rule_of(placement: Placement, places: Sequence[str], auto_reasons: Mapping[str, str]) -> str:
+    """Returns where the rule that matched a variable is written, or what placed it instead; empty if nothing did."""
+    if placement.rule is None:
+        return ""
+    if placement.rule < len(places):
+        return places[placement.rule]
+    # Rules past those of the layout's option were added by the runner.
+    return _AUTO if placement.path in auto_reasons else _MODEL_MAP
+
+
 def _variable(
-    model: estimate.PlacedModel,
-    path: str,
+    placement: Placement,
     info: VariableInfo,
+    *,
+    rule: str,
+    trained: bool,
     slot_bytes: int,
     moved_bytes: int,
-    places: Sequence[str],
-    reasons: Mapping[str, str],
+    auto_reason: str,
 ) -> VariablePlan:
-    placement = model.placements[path]
-    further = _AUTO if path in reasons else _OF_MODEL
-    rule = "" if placement.rule is None else places[placement.rule] if placement.rule < len(places) else further
     return VariablePlan(
-        path=path,
+        path=placement.path,
         shape=info.shape,
         dtype=info.dtype,
         rule=rule,
         spec=info.spec,
-        trained=path in model.trained,
-        bytes=_whole(info),
+        trained=trained,
+        bytes=_whole_bytes(info),
         bytes_per_device=info.bytes_per_device,
         slot_bytes_per_device=slot_bytes,
         moved_bytes=moved_bytes,
         passed=placement.passed,
-        reason=placement.reason or reasons.get(path, ""),
+        reason=placement.reason or auto_reason,
     )
 
 
-def _whole(info: VariableInfo) -> int:
+def _whole_bytes(info: VariableInfo) -> int:
     return math.prod(info.shape) * np.dtype(info.dtype).itemsize
 
 
 def _layer(model: estimate.PlacedModel, output: LayerOutput, microbatches: int) -> LayerPlan:
-    """Returns what a layer takes; it is called once for each micro-batch of a step."""
-    size = estimate.output_bytes(model, output, np.dtype(output.dtype).itemsize)
-    flops = microbatches * estimate.flops(model, output)
-    return LayerPlan(output.layer, output.kind, output.shape, estimate.output_spec(model, output), size, flops)
+    """Returns a layer's activations and FLOPs; the layer is called once per microbatch of a step."""
+    return LayerPlan(
+        layer=output.layer,
+        kind=output.kind,
+        shape=output.shape,
+        spec=estimate.output_spec(model, output),
+        bytes_per_device=estimate.output_bytes(model, output, np.dtype(output.dtype).itemsize),
+        flops_per_device=microbatches * estimate.flops(model, output),
+    )
 
 
 def _totals(
     model: estimate.PlacedModel,
-    own: Mapping[str, VariableInfo],
+    variables: Mapping[str, VariableInfo],
     slots: Mapping[str, VariableInfo],
     layers: Sequence[LayerPlan],
     *,
-    sums: bool,
+    accumulates: bool,
 ) -> dict[str, Total]:
-    """Adds up; a gradient is as large as its variable in use, before it is split as the variable is stored.
+    """Returns the bytes by kind of array.
 
-    With `sums` the gradients of a step's micro-batches are added up in arrays that lie as the variables do, of float32
-    at least. Where a variable is used in a narrower dtype than it is held in, a step has copies, which lie as it does.
+    A gradient is as large as its variable is where layers use it, before it is sharded as the variable is stored.
+    With `accumulates` the gradients of a step's microbatches are summed in float32 arrays that are sharded as the
+    variables are. A variable that layers use in a narrower dtype than it is stored in has a copy, sharded as it is.
     """
-    used = {path: math.prod(model.used_shape(model.placements[path])) * model.width[path] for path in model.trained}
-    whole = sum(math.prod(output.shape) * np.dtype(output.dtype).itemsize for output in model.outputs)
-    gradients = _in(own, model.width, used)
-    added = _in(own, dict.fromkeys(used, _FLOAT32), used) if sums else Total(0, 0, "estimated")
-    copied = [path for path in used if model.width[path] < np.dtype(own[path].dtype).itemsize]
-    return {
-        "parameters": _held(own.values()),
-        **({"copies": _in(own, model.width, copied)} if copied else {}),
-        "gradients": Total(gradients.bytes + added.bytes, sum(used.values()) + added.bytes_per_device, "estimated"),
-        "slots": _held(slots.values()),
-        "activations": Total(whole, sum(layer.bytes_per_device for layer in layers), "estimated"),
-    }
+    used_bytes = {}
+    copied = []
+    for path in model.trained:
+        used_bytes[path] = math.prod(model.used_shape(model.placements[path])) * model.width[path]
+        if model.width[path] < np.dtype(variables[path].dtype).itemsize:
+            copied.append(path)
+    gradients = _at_width(variables, model.width, used_bytes)
+    sums = Total(0, 0, "estimated")
+    if accumulates:
+        sums = _at_width(variables, dict.fromkeys(used_bytes, _FLOAT32), used_bytes)
+    whole_activations = 0
+    for output in model.outputs:
+        whole_activations += math.prod(output.shape) * np.dtype(output.dtype).itemsize
+    activations = sum(layer.bytes_per_device for layer in layers)
+
+    totals = {"parameters": _counted(variables.values())}
+    if copied:
+        totals["copies"] = _at_width(variables, model.width, copied)
+    totals["gradients"] = Total(
+        gradients.bytes + sums.bytes, sum(used_bytes.values()) + sums.bytes_per_device, "estimated"
+    )
+    totals["slots"] = _counted(slots.values())
+    totals["activations"] = Total(whole_activations, activations, "estimated")
+    return totals
 
 
-def _in(own: Mapping[str, VariableInfo], width: Mapping[str, int], paths: Iterable[str]) -> Total:
-    """Returns what variables would take at other bytes a number."""
-    shares = {path: width[path] / np.dtype(own[path].dtype).itemsize for path in paths}
-    whole = sum(round(_whole(own[path]) * share) for path, share in shares.items())
-    held = sum(round(own[path].bytes_per_device * share) for path, share in shares.items())
-    return Total(whole, held, "estimated")
+def _at_width(variables: Mapping[str, VariableInfo], width: Mapping[str, int], paths: Iterable[str]) -> Total:
+    """Returns what variables would take at other bytes per number."""
+    whole = 0
+    per_device = 0
+    for path in paths:
+        info = variables[path]
+        ratio = width[path] / np.dtype(info.dtype).itemsize
+        whole += round(_whole_bytes(info) * ratio)
+        per_device += round(info.bytes_per_device * ratio)
+    return Total(whole, per_device, "estimated")
 
 
-def _held(infos: Iterable[VariableInfo]) -> Total:
-    listed = list(infos)
-    return Total(sum(map(_whole, listed)), sum(info.bytes_per_device for info in listed), "counted")
+def _counted(infos: Iterable[VariableInfo]) -> Total:
+    whole = 0
+    per_device = 0
+    for info in infos:
+        whole += _whole_bytes(info)
+        per_device += info.bytes_per_device
+    return Total(whole, per_device, "counted")

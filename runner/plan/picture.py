@@ -1,8 +1,9 @@
-"""A picture of a plan: every variable cut into its shards, colored by the mesh coordinates that hold them.
+"""The picture of a plan: every variable's shards, colored by the mesh coordinates that they are on.
 
-Beside each a bar as long as its bytes, to one scale; the dark part is what one device holds. Equal blocks are one.
+A bar beside each variable shows its bytes, all to one scale; the dark part is on one device. Equal blocks are drawn
+once.
 
-Drawn by Pillow: Matplotlib would take a third of the plan's own time.
+Pillow draws it: Matplotlib would take a third of the plan's own time.
 """
 
 from __future__ import annotations
@@ -24,113 +25,147 @@ from runner.plan.fold import Fold, folded
 from runner.report import palette, tables
 from runner.report.palette import Color
 
-_MOST = 48  # variables drawn, the largest
-# pixels, as all below
+# Variables drawn, the largest: a picture of more is too tall to read.
+_MOST = 48
+
+# All lengths are in pixels.
 _WIDTH = 1210
 _MARGIN = 16
-# where rectangles, bars and numbers begin
+# Left edges of the columns: shards, bars, numbers.
 MIDDLE = 455
 BARS = 690
 RIGHT = 905
-# a line of text, what is left free between two variables
+# The height of a line of text, and the gap between two variables.
 _LINE = 21
 _GAP = 13
-# a rectangle of two dims, one of one, and the width of either
+# A rectangle is as tall as this for two dims or more, and for one; all are as wide.
 _TALL = 32
 _FLAT = 14
 _WIDE = 195
-_BAR = 190  # of the variable that takes most bytes
-_INDENT = 18  # of the variables of folded blocks
-_CELL = 5  # the smallest part with an outline of its own
-_COPIES = 3  # sheets drawn behind a variable's face where more devices hold the same
-_SHEET = (5, 4)  # how far a sheet lies to the right and up
-_LEGEND = 16  # coordinates of an axis that are shown
+# The bar of the variable with the most bytes.
+_BAR = 190
+_BAR_HEIGHT = 14
+# Indentation of the variables of folded blocks.
+_INDENT = 18
+# Smaller shards are drawn without an outline, which would cover them.
+_CELL = 5
+# Replicas are sheets behind the front one: at most so many, each this far to the right and up.
+_SHEETS = 3
+_SHEET = (5, 4)
+# Coordinates of an axis in the legend; more would not fit on its line.
+_LEGEND = 16
+# A legend's boxes: size, distance from box to box, gap around a group of boxes, gap above a line.
+_LEGEND_BOX = 20
+_LEGEND_STEP = 22
+_LEGEND_GAP = 8
+_LEGEND_LINE_GAP = 12
+
+# Font sizes.
 _TITLE = 18
 _PATH = 15
 _TEXT = 15
 _SMALL = 13
 _TINY = 10
+
+# Colors.
 _INK = (25, 25, 25)
-_GREY = (95, 95, 95)
+_GRAY = (95, 95, 95)
 _EDGE = (70, 70, 70)
 _BACK = (160, 160, 160)
-_COPY = (244, 244, 244)
+_REPLICA = (244, 244, 244)
 _WHOLE_BAR = (214, 218, 223)
-_HELD_BAR = (84, 91, 99)
+_DEVICE_BAR = (84, 91, 99)
+
+# Words of a legend's entry, and its boxes as (coordinate, color).
+_LegendEntry = tuple[str, list[tuple[str, Color]]]
 
 
 def draw(plan: Plan, path: Path) -> None:
-    """Draws the variables that take most bytes, at most 48.
+    """Draws the variables with the most bytes, at most 48.
 
     Args:
-      plan: what to draw.
+      plan: the plan to draw.
       path: PNG file to write.
     """
-    groups = folded(plan.variables)
-    every = [(group, each) for group in groups for each in group.variables]
-    largest = sorted(every, key=lambda pair: -pair[0].count * pair[1].bytes)[:_MOST]
-    kept = {id(each) for _, each in largest}
-    shown: list[_Row] = []
-    for group in groups:
-        inside = [_row(each, group) for each in group.variables if id(each) in kept]
-        shown += [_heading(group), *inside] if group.name and inside else inside
+    shown, left_out = _rows(plan)
     title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, _TITLE, bold=True)
     legend = _legend(plan)
-    head = 2 * _MARGIN + _LINE * (len(title) + len(legend)) + 12 * len(legend)
+    head = 2 * _MARGIN + _LINE * (len(title) + len(legend)) + _LEGEND_LINE_GAP * len(legend)
     height = head + _LINE + _GAP + sum(row.height for row in shown) + _MARGIN
     image = Image.new("RGB", (_WIDTH, height), "white")
     canvas = ImageDraw.Draw(image)
-    _head(canvas, title, legend)
-    first = "variable" if len(kept) == len(every) else f"variable (the {len(kept)} largest of {len(every)})"
-    words = (first, "how it is cut, not to scale", "bytes (dark: on a device)", "a device holds")
-    for x, text in zip((_MARGIN, MIDDLE, BARS, RIGHT), words, strict=True):
-        _text(canvas, x, head, text, _SMALL, _GREY)
+    _draw_head(canvas, title, legend)
+
+    count = sum(row.variable is not None for row in shown)
+    first_heading = f"variable (the {count} largest of {count + left_out})" if left_out else "variable"
+    _text(canvas, _MARGIN, head, first_heading, _SMALL, _GRAY)
+    _text(canvas, MIDDLE, head, "shards, not to scale", _SMALL, _GRAY)
+    _text(canvas, BARS, head, "bytes (dark: on one device)", _SMALL, _GRAY)
+    _text(canvas, RIGHT, head, "per device", _SMALL, _GRAY)
     canvas.line((_MARGIN, head + _LINE, _WIDTH - _MARGIN, head + _LINE), fill=_BACK)
+
+    most = max((row.blocks * row.variable.bytes for row in shown if row.variable), default=1)
+    pixels_per_byte = _BAR / max(most, 1)
     y = head + _LINE + _GAP
-    most = max((row.times * row.variable.bytes for row in shown if row.variable), default=1)
     for row in shown:
-        _draw_row(canvas, plan, row, y, _BAR / max(most, 1))
+        _draw_row(canvas, plan, row, y, pixels_per_byte)
         y += row.height
+    # Compression level 3 writes a third faster than the default, for files that are a few percent larger.
     image.save(path, compress_level=3)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A variable, or the heading of equal blocks, with its words in lines that fit the column.
+    """A variable, or the heading of equal blocks, with its text in lines that fit the column.
 
     Attributes:
-      variable: null of a heading.
-      path: bold.
-      form: below it, in gray.
-      times: blocks that have the variable.
+      variable: None for a heading.
+      path: lines in bold.
+      details: lines below it, in gray.
+      blocks: number of equal blocks that have the variable.
       indent: pixels.
     """
 
     variable: VariablePlan | None
     path: Sequence[str]
-    form: Sequence[str] = ()
-    times: int = 1
+    details: Sequence[str] = ()
+    blocks: int = 1
     indent: int = 0
 
     @property
     def height(self) -> int:
         """Returns the pixels from this row to the next."""
-        return _LINE * (len(self.path) + len(self.form)) + _GAP
+        return _LINE * (len(self.path) + len(self.details)) + _GAP
+
+
+def _rows(plan: Plan) -> tuple[list[_Row], int]:
+    """Returns the rows of the largest variables, in the model's order, and how many variables are left out."""
+    groups = folded(plan.variables)
+    by_size = [(group.count * variable.bytes, id(variable)) for group in groups for variable in group.variables]
+    by_size.sort(key=lambda pair: -pair[0])
+    largest = {identity for _, identity in by_size[:_MOST]}
+    shown: list[_Row] = []
+    for group in groups:
+        variables = [variable for variable in group.variables if id(variable) in largest]
+        if group.name and variables:
+            shown.append(_heading(group))
+        shown += [_row(variable, group) for variable in variables]
+    return shown, len(by_size) - len(largest)
 
 
 def _row(variable: VariablePlan, group: Fold) -> _Row:
     indent = _INDENT if group.name else 0
     room = MIDDLE - 2 * _MARGIN - indent
-    form = f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}"
-    return _Row(variable, _path(variable.path, room), _wrapped(form, "  ", room, _SMALL), group.count, indent)
+    details = f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}"
+    return _Row(variable, _path(variable.path, room), _wrapped(details, "  ", room, _SMALL), group.count, indent)
 
 
 def _heading(group: Fold) -> _Row:
-    whole, held = (
-        group.count * sum(getattr(each, name) for each in group.variables) for name in ("bytes", "bytes_per_device")
-    )
-    words = f"{group.count} equal blocks, a device holds {tables.size(held)} of their {tables.size(whole)}"
-    return _Row(None, _path(group.name, MIDDLE - 2 * _MARGIN), _wrapped(words, ", ", MIDDLE - 2 * _MARGIN, _SMALL))
+    whole = group.count * sum(variable.bytes for variable in group.variables)
+    per_device = group.count * sum(variable.bytes_per_device for variable in group.variables)
+    details = f"{group.count} equal blocks, {tables.size(per_device)} per device of {tables.size(whole)}"
+    room = MIDDLE - 2 * _MARGIN
+    return _Row(None, _path(group.name, room), _wrapped(details, ", ", room, _SMALL))
 
 
 def _path(path: str, room: int) -> list[str]:
@@ -138,18 +173,21 @@ def _path(path: str, room: int) -> list[str]:
     return [_shortened(line, room, _PATH, bold=True) for line in lines]
 
 
-def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Color]]]]]:
-    """Returns lines of (words, boxes with their numbers), as many on a line as fit."""
-    entries = []
+def _legend(plan: Plan) -> list[list[_LegendEntry]]:
+    """Returns the legend's entries in lines that fit."""
+    entries: list[_LegendEntry] = []
     for axis, count in plan.axes.items():
-        boxes = [(str(at), palette.of_part(plan.axes, {axis: at})) for at in range(min(count, _LEGEND))]
+        boxes = []
+        for coordinate in range(min(count, _LEGEND)):
+            boxes.append((str(coordinate), palette.of_part(plan.axes, {axis: coordinate})))
         link = f" {rows.NETWORK}" if axis in plan.crossing else ""
         entries.append((f"{axis}={count}{link}", boxes))
-    mixed = "; mixed: cut over several axes" if len(plan.axes) > 1 else ""
-    entries.append((f"gray: whole{mixed}; sheets behind: copies", []))
-    lines: list[list[tuple[str, list[tuple[str, Color]]]]] = [[]]
+    mixed = "; mixed: sharded over several axes" if len(plan.axes) > 1 else ""
+    entries.append((f"gray: replicated{mixed}; sheets behind: replicas", []))
+
+    lines: list[list[_LegendEntry]] = [[]]
     for entry in entries:
-        used = sum(_legend_width(*each) for each in lines[-1])
+        used = sum(_legend_width(*other) for other in lines[-1])
         if lines[-1] and used + _legend_width(*entry) > _WIDTH - 2 * _MARGIN:
             lines.append([])
         lines[-1].append(entry)
@@ -157,94 +195,108 @@ def _legend(plan: Plan) -> list[list[tuple[str, list[tuple[str, Color]]]]]:
 
 
 def _legend_width(words: str, boxes: Sequence[tuple[str, Color]]) -> int:
-    return _length(words, _TEXT) + 8 + 22 * len(boxes) + 22
+    return _length(words, _TEXT) + _LEGEND_GAP + _LEGEND_STEP * len(boxes) + _LEGEND_STEP
 
 
-def _head(
-    canvas: ImageDraw.ImageDraw, title: Sequence[str], legend: Sequence[Sequence[tuple[str, list[tuple[str, Color]]]]]
-) -> None:
+def _draw_head(canvas: ImageDraw.ImageDraw, title: Sequence[str], legend: Sequence[Sequence[_LegendEntry]]) -> None:
     y = _MARGIN
     for line in title:
         _text(canvas, _MARGIN, y, line, _TITLE, bold=True)
         y += _LINE
     for entries in legend:
         x = _MARGIN
-        y = y + 12
+        y += _LEGEND_LINE_GAP
         for words, boxes in entries:
             _text(canvas, x, y, words, _TEXT)
-            start = x + _length(words, _TEXT) + 8
-            for index, (number, face) in enumerate(boxes):
-                _box(canvas, start + 22 * index, y, 20, 20, face)
-                canvas.text(
-                    (start + 22 * index + 10, y + 10), number, palette.ink_on(face), font=_font(_TINY), anchor="mm"
-                )
+            left = x + _length(words, _TEXT) + _LEGEND_GAP
+            for coordinate, color in boxes:
+                _box(canvas, left, y, _LEGEND_BOX, _LEGEND_BOX, color)
+                center = (left + _LEGEND_BOX // 2, y + _LEGEND_BOX // 2)
+                canvas.text(center, coordinate, palette.ink_on(color), font=_font(_TINY), anchor="mm")
+                left += _LEGEND_STEP
             x += _legend_width(words, boxes)
         y += _LINE
 
 
-def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, scale: float) -> None:
-    """Draws a row; `scale` is in pixels a byte."""
-    variable = row.variable
+def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels_per_byte: float) -> None:
     x = _MARGIN + row.indent
-    for index, line in enumerate(row.path):
-        _text(canvas, x, y + index * _LINE, line, _PATH, bold=True)
-    for index, line in enumerate(row.form, start=len(row.path)):
-        _text(canvas, x, y + index * _LINE, line, _SMALL, _GREY)
+    line_y = y
+    for line in row.path:
+        _text(canvas, x, line_y, line, _PATH, bold=True)
+        line_y += _LINE
+    for line in row.details:
+        _text(canvas, x, line_y, line, _SMALL, _GRAY)
+        line_y += _LINE
+    variable = row.variable
     if variable is None:
         return
-    cut = [axis for axis in variable.spec if axis]
-    parts = math.prod(plan.axes[axis] for axis in cut)
-    copies = mesh.size(dict(plan.axes)) // parts
+
+    sharding_axes = [axis for axis in variable.spec if axis]
+    shards = math.prod(plan.axes[axis] for axis in sharding_axes)
+    replicas = mesh.size(dict(plan.axes)) // shards
     middle = y + (row.height - _GAP) // 2
-    _shards(canvas, plan, variable, middle, copies)
-    for share, face in ((variable.bytes, _WHOLE_BAR), (variable.bytes_per_device, _HELD_BAR)):
-        length = max(round(scale * row.times * share), 1)
-        canvas.rectangle((BARS, middle - 7, BARS + length - 1, middle + 7), fill=face)
-    times = f"{row.times} x " if row.times > 1 else ""
-    held = f"{times}{tables.size(variable.bytes_per_device)} of {tables.size(variable.bytes)}"
-    _text(canvas, RIGHT, y, held, _TEXT)
-    free = "+".join(axis for axis, count in plan.axes.items() if axis not in cut and count > 1)
-    words = "whole" if parts == 1 else f"one of {parts} parts"
-    many = f"{words}, {copies} copies over {free}" if copies > 1 else words
-    _text(canvas, RIGHT, y + _LINE, _shortened(many, _WIDTH - RIGHT - _MARGIN), _SMALL, _GREY)
+    _draw_shards(canvas, plan, variable, middle, replicas)
+    for count, color in ((variable.bytes, _WHOLE_BAR), (variable.bytes_per_device, _DEVICE_BAR)):
+        length = max(round(pixels_per_byte * row.blocks * count), 1)
+        top = middle - _BAR_HEIGHT // 2
+        canvas.rectangle((BARS, top, BARS + length - 1, top + _BAR_HEIGHT), fill=color)
+
+    blocks = f"{row.blocks} x " if row.blocks > 1 else ""
+    sizes = f"{blocks}{tables.size(variable.bytes_per_device)} of {tables.size(variable.bytes)}"
+    _text(canvas, RIGHT, y, sizes, _TEXT)
+    words = "whole" if shards == 1 else f"one of {shards} shards"
+    if replicas > 1:
+        other_axes = [axis for axis, count in plan.axes.items() if axis not in sharding_axes and count > 1]
+        words += f", {replicas} replicas over {'+'.join(other_axes)}"
+    _text(canvas, RIGHT, y + _LINE, _shortened(words, _WIDTH - RIGHT - _MARGIN), _SMALL, _GRAY)
 
 
-def _shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan, middle: int, copies: int) -> None:
-    """Draws a variable's dims that are cut, and of the others the largest, as rows and columns."""
+def _draw_shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan, middle: int, replicas: int) -> None:
+    """Draws a variable as a grid of its shards.
+
+    A rectangle has two sides: it shows the dims that are sharded and, if these are fewer than two, the largest others.
+    """
     shape = variable.shape
     spec = variable.spec
-    dims = sorted(range(len(shape)), key=lambda d: (spec[d] is None, -shape[d]))
-    dims = sorted(dims[: max(2, sum(axis is not None for axis in spec))])
-    down = dims[:-1][:1]
-    across = dims[-1:] if len(dims) < 3 else dims[1:]
-    rows_, columns = (_places(plan, [spec[d] for d in chosen]) for chosen in (down, across))
+    sharded_first = sorted(range(len(shape)), key=lambda dim: (spec[dim] is None, -shape[dim]))
+    sharded_count = sum(axis is not None for axis in spec)
+    dims = sorted(sharded_first[: max(2, sharded_count)])
+    # The first dim goes down and the others across; a single one goes across.
+    down = dims[:1] if len(dims) > 1 else []
+    across = dims[len(down) :]
+    row_places = _coordinates(plan, [spec[dim] for dim in down])
+    column_places = _coordinates(plan, [spec[dim] for dim in across])
     height = _TALL if down else _FLAT
-    width = _WIDE
     top = middle - height // 2
-    for sheet in reversed(range(1, min(copies, _COPIES + 1))):
-        _box(canvas, MIDDLE + _SHEET[0] * sheet, top - _SHEET[1] * sheet, width, height, _COPY, edge=_BACK)
-    for (i, one), (j, other) in itertools.product(enumerate(rows_), enumerate(columns)):
-        x = MIDDLE + j * width // len(columns)
-        y = top + i * height // len(rows_)
-        right = MIDDLE + (j + 1) * width // len(columns)
-        bottom = top + (i + 1) * height // len(rows_)
-        inner = min(right - x, bottom - y) >= _CELL or len(rows_) * len(columns) == 1
-        face = palette.of_part(plan.axes, one | other)
-        _box(canvas, x, y, right - x, bottom - y, face, edge=_EDGE if inner else face)
-    canvas.rectangle((MIDDLE, top, MIDDLE + width, top + height), outline=_EDGE)
+
+    for sheet in reversed(range(1, min(replicas, _SHEETS + 1))):
+        left = MIDDLE + _SHEET[0] * sheet
+        _box(canvas, left, top - _SHEET[1] * sheet, _WIDE, height, _REPLICA, edge=_BACK)
+    row_count = len(row_places)
+    column_count = len(column_places)
+    for row, row_place in enumerate(row_places):
+        y = top + row * height // row_count
+        bottom = top + (row + 1) * height // row_count
+        for column, column_place in enumerate(column_places):
+            x = MIDDLE + column * _WIDE // column_count
+            right = MIDDLE + (column + 1) * _WIDE // column_count
+            color = palette.of_part(plan.axes, row_place | column_place)
+            has_outline = min(right - x, bottom - y) >= _CELL or row_count * column_count == 1
+            _box(canvas, x, y, right - x, bottom - y, color, edge=_EDGE if has_outline else color)
+    canvas.rectangle((MIDDLE, top, MIDDLE + _WIDE, top + height), outline=_EDGE)
 
 
-def _places(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
-    """Returns the coordinates of the parts into which axes cut."""
-    named = [axis for axis in axes if axis]
-    every = itertools.product(*(range(plan.axes[axis]) for axis in named))
-    return [dict(zip(named, place, strict=True)) for place in every]
+def _coordinates(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
+    """Returns the mesh coordinates of the shards that axes make."""
+    names = [axis for axis in axes if axis]
+    coordinates = itertools.product(*(range(plan.axes[axis]) for axis in names))
+    return [dict(zip(names, place, strict=True)) for place in coordinates]
 
 
 def _box(
-    canvas: ImageDraw.ImageDraw, x: int, y: int, width: int, height: int, face: Color, edge: Color = _EDGE
+    canvas: ImageDraw.ImageDraw, x: int, y: int, width: int, height: int, color: Color, edge: Color = _EDGE
 ) -> None:
-    canvas.rectangle((x, y, x + width, y + height), fill=face, outline=edge)
+    canvas.rectangle((x, y, x + width, y + height), fill=color, outline=edge)
 
 
 def _text(
@@ -255,12 +307,12 @@ def _text(
 
 @functools.cache
 def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns the font that Matplotlib brings along; Pillow's own where it is elsewhere."""
-    found = importlib.util.find_spec("matplotlib")
-    places = list(found.submodule_search_locations or []) if found else []
+    """Returns the font that Matplotlib ships, or Pillow's default font if it is not found."""
+    matplotlib = importlib.util.find_spec("matplotlib")
+    folders = list(matplotlib.submodule_search_locations or []) if matplotlib else []
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    for place in places:
-        file = Path(place, "mpl-data", "fonts", "ttf", name)
+    for folder in folders:
+        file = Path(folder, "mpl-data", "fonts", "ttf", name)
         if file.is_file():
             return ImageFont.truetype(str(file), size)
     return ImageFont.load_default(size)
@@ -272,7 +324,7 @@ def _length(text: str, size: int, *, bold: bool = False) -> int:
 
 
 def _wrapped(text: str, separator: str, room: int, size: int, *, bold: bool = False) -> list[str]:
-    """Returns a text in lines that fit, broken at a separator."""
+    """Returns a text in lines that fit the room, broken at a separator."""
     lines: list[str] = []
     for part in text.split(separator):
         joined = f"{lines[-1]}{separator}{part}" if lines else part
@@ -284,7 +336,7 @@ def _wrapped(text: str, separator: str, room: int, size: int, *, bold: bool = Fa
 
 
 def _shortened(text: str, room: int, size: int = _SMALL, *, bold: bool = False) -> str:
-    """Returns a text that fits, its end replaced by dots where it is too long."""
+    """Returns a text that fits the room; the end of a longer one is replaced by dots."""
     if _length(text, size, bold=bold) <= room:
         return text
     while text and _length(f"{text}...", size, bold=bold) > room:

@@ -1,4 +1,4 @@
-"""Bytes and operations to seconds: stated rates, ring algorithms, no latency, nothing overlapped."""
+"""Time estimates from bytes and FLOPs: stated rates, ring algorithms, no latency and no overlap."""
 
 from __future__ import annotations
 
@@ -15,101 +15,128 @@ PHASES = ("forward", "backward", "update")
 # One device's GB/s to its neighbor, and GFLOP/s in float32. NVIDIA A100 data sheet: NVLink 600 GB/s both ways, 19.5
 # TFLOP/s. Google Cloud TPU v4 page: 2,400 Gbit/s between chips, 275 TFLOP/s (bfloat16; float32 is slower).
 _ACCELERATORS = {"gpu": (300.0, 19_500.0, "an A100's"), "tpu": (300.0, 275_000.0, "a TPU v4 chip's")}
-# One device's GB/s to another process. NVIDIA DGX A100 data sheet: an InfiniBand adapter of 200 Gbit/s a GPU; machines
-# whose GPUs share one have less. TPU v4 chips of all machines of a slice have the same links.
+# One device's GB/s to another process. NVIDIA DGX A100 data sheet: one InfiniBand adapter of 200 Gbit/s per GPU;
+# machines whose GPUs share an adapter have less. TPU v4 chips of all machines of a slice have the same links.
 _NETWORKS = {"gpu": (25.0, "a DGX A100's"), "tpu": (300.0, "a TPU v4 slice's")}
 # JAX over gloo and loopback, on two busy cores: all-reduces of 400 KB take 10 ms in two processes, latency included.
 _CPU_NETWORK_GB_S = 0.04
-# A CPU is one machine, whatever number of virtual devices it is split into: they share its cores and its memory.
+# All virtual devices of a CPU share its cores and its memory. Both rates are round numbers of the size that server
+# CPUs have; they give orders of magnitude, not predictions.
 _CPU_GB_S = 10.0
-_CPU_GFLOPS_A_CORE = 30.0
+_CPU_GFLOPS_PER_CORE = 30.0
 
 
 def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
-    """Returns what times are reckoned with: the config's rates, else those of the mesh's kind of device.
+    """Returns the rates that times are estimated with: the config's, else those of the mesh's kind of device.
 
     Args:
-      config: a rate that is set is one device's.
+      config: a rate that is set is the rate of one device.
       mesh_config: axes resolved; the virtual devices of a CPU share its rates.
-      processes: that share the mesh out.
+      processes: number of processes that share the mesh.
     """
     kind = mesh.device_kind(mesh_config)
     if kind == "cpu":
         count = mesh.size(mesh_config.axes)
         cores = os.cpu_count() or 1
         bandwidth = _CPU_GB_S / count
-        gflops = _CPU_GFLOPS_A_CORE * cores / count
+        gflops = _CPU_GFLOPS_PER_CORE * cores / count
         shared = f", shared by {count} virtual devices" if count > 1 else ""
-        note = f"this machine's {cores} cores at {_CPU_GFLOPS_A_CORE:g} GFLOP/s and {_CPU_GB_S:g} GB/s{shared}"
+        note = f"this machine's {cores} cores at {_CPU_GFLOPS_PER_CORE:g} GFLOP/s and {_CPU_GB_S:g} GB/s{shared}"
     else:
-        bandwidth, gflops, whose = _ACCELERATORS[kind]
-        note = f"{whose} data sheet"
-    given = [key for key in ("bandwidth_gb_s", "gflops") if getattr(config, key) is not None]
-    if given:
-        set_by = " and ".join(f"plan.{key}" for key in given)
-        note = set_by if len(given) == 2 else f"{set_by}; else {note}"
+        bandwidth, gflops, owner = _ACCELERATORS[kind]
+        note = f"{owner} data sheet"
+
+    set_keys = [key for key in ("bandwidth_gb_s", "gflops") if getattr(config, key) is not None]
+    if set_keys:
+        set_by = " and ".join(f"plan.{key}" for key in set_keys)
+        note = set_by if len(set_keys) == 2 else f"{set_by}; else {note}"
+
     network = None
     if processes > 1:
-        network, whose = _NETWORKS.get(kind, (_CPU_NETWORK_GB_S, "gloo's, measured over loopback"))
-        note += f"; between processes {whose if config.network_gb_s is None else 'plan.network_gb_s'}"
+        network, owner = _NETWORKS.get(kind, (_CPU_NETWORK_GB_S, "gloo's, measured over loopback"))
+        if config.network_gb_s is not None:
+            network = config.network_gb_s
+            owner = "plan.network_gb_s"
+        note += f"; between processes {owner}"
     return Rates(
-        kind, config.bandwidth_gb_s or bandwidth, config.gflops or gflops, note, config.network_gb_s or network
+        device=kind,
+        bandwidth_gb_s=config.bandwidth_gb_s or bandwidth,
+        gflops=config.gflops or gflops,
+        note=note,
+        network_gb_s=network if network is not None else config.network_gb_s,
     )
 
 
 def utilization(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
-    """Returns the share of one device's peak rate that the model's own operations take; None where none is stated.
+    """Returns the model FLOPs utilization (MFU): the share of a device's peak rate that the model's FLOPs take.
 
-    The peak is `plan.gflops`, for what a device is said to reach depends on its make and on the precision. The
-    operations are the plan's: of kernels, forward and backward, without what is recomputed (PaLM, appendix B, 2022).
+    The peak is `plan.gflops`, since it depends on the device's make and on the precision. The FLOPs are the plan's: of
+    kernels, forward and backward, without recomputation (PaLM, arXiv:2204.02311, appendix B).
 
     Args:
       config: the plan's.
       measures: `Plan.metrics()`.
       steps_per_second: training steps.
+
+    Returns:
+      The share, from 0 to 1; None if no peak is stated.
     """
     flops = measures.get("plan/flops_per_device")
-    return flops * steps_per_second / (config.gflops * 1e9) if config.gflops and flops is not None else None
+    if not config.gflops or flops is None:
+        return None
+    return flops * steps_per_second / (config.gflops * 1e9)
 
 
 def ring_factor(kind: str, devices: int, device: str) -> float:
     """Returns how many times its bytes each device sends in a ring.
 
-    An all-reduce of n devices is a reduce-scatter and an all-gather: 2 (n - 1) / n; each of the two alone, and an
-    all-to-all, is half of that (Thakur, Rabenseifner and Gropp, 2005). On CPUs DTensor makes an all-gather of an
-    all-reduce of zero-padded parts.
+    An all-reduce over n devices is a reduce-scatter and an all-gather: 2 (n - 1) / n. Each of the two alone, and an
+    all-to-all, is half of that (Thakur, Rabenseifner and Gropp, 2005).
 
     Args:
       kind: as in `Collective`.
-      devices: that take part.
+      devices: number that take part.
       device: `cpu`, `gpu` or `tpu`.
     """
-    once = (devices - 1) / devices
-    return 2 * once if kind == "all_reduce" or (kind == "all_gather" and device == "cpu") else once
+    one_pass = (devices - 1) / devices
+    # On CPUs, DTensor computes an all-gather as an all-reduce of zero-padded parts.
+    is_all_reduce = kind == "all_reduce" or (kind == "all_gather" and device == "cpu")
+    return 2 * one_pass if is_all_reduce else one_pass
 
 
 def traffic(
-    collectives: Iterable[Collective], axes: Mapping[str, int], at: Rates, crossing: Collection[str] = ()
+    collectives: Iterable[Collective], axes: Mapping[str, int], rates: Rates, crossing: Collection[str] = ()
 ) -> tuple[Traffic, ...]:
     """Groups collectives by phase, kind and axis, with the time that they would take.
 
     Args:
       collectives: of one step.
-      axes: mesh axis to size.
-      at: the rates; a ring is as fast as its slowest link.
-      crossing: axes whose devices lie in several processes.
+      axes: size by mesh axis.
+      rates: a ring is as fast as its slowest link.
+      crossing: axes whose devices are in several processes.
     """
     groups: dict[tuple[int, str, str], list[Collective]] = {}
-    for each in collectives:
-        groups.setdefault((PHASES.index(each.phase), each.kind, each.axis), []).append(each)
-    found = []
-    for (phase, kind, axis), members in sorted(groups.items(), key=lambda item: item[0]):
-        count = sum(each.count for each in members)
-        size = sum(each.bytes for each in members)
+    for collective in collectives:
+        key = (PHASES.index(collective.phase), collective.kind, collective.axis)
+        groups.setdefault(key, []).append(collective)
+    traffic_groups = []
+    for key in sorted(groups):
+        phase, kind, axis = key
+        size = sum(collective.bytes for collective in groups[key])
         names = axis.split("+")
         crosses = any(name in crossing for name in names)
-        speed = (at.network_gb_s if crosses else None) or at.bandwidth_gb_s
+        gb_per_second = rates.bandwidth_gb_s
+        if crosses and rates.network_gb_s:
+            gb_per_second = rates.network_gb_s
         devices = mesh.size({name: axes[name] for name in names})
-        seconds = size * ring_factor(kind, devices, at.device) / (speed * 1e9)
-        found.append(Traffic(kind, axis, PHASES[phase], count, size, seconds, crosses))
-    return tuple(found)
+        group = Traffic(
+            kind=kind,
+            axis=axis,
+            phase=PHASES[phase],
+            count=sum(collective.count for collective in groups[key]),
+            bytes=size,
+            seconds=size * ring_factor(kind, devices, rates.device) / (gb_per_second * 1e9),
+            crosses=crosses,
+        )
+        traffic_groups.append(group)
+    return tuple(traffic_groups)

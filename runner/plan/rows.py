@@ -1,4 +1,4 @@
-"""The plan's tables as rows of words, the same for the terminal and for plan.md."""
+"""The plan's tables and notes as text, the same for the terminal and for plan.md."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from runner.plan.base import Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded
 from runner.report.tables import size
 
-_LARGEST = 3  # layers listed by what their outputs take of a device
+# Layers listed by the bytes of their outputs: enough to see which kind of layer is the largest.
+_LARGEST = 3
 WHOLE = "replicated"
 NO_RULE = "no rule"
-# of a collective
+# What the column `link` says of a collective.
 NETWORK = "between processes"
 INSIDE = "inside one"
 
@@ -28,9 +29,9 @@ class Rows:
     Attributes:
       title: what it shows.
       columns: their headings.
-      numbers: how many of the columns, from the right, hold numbers.
-      rows: a word a column.
-      has_sum: the last row adds up the others.
+      numbers: how many of the columns, from the right, have numbers.
+      rows: one text per column.
+      has_sum: whether the last row is the sum of the others.
     """
 
     title: str
@@ -41,7 +42,7 @@ class Rows:
 
 
 def operations(count: float) -> str:
-    """Returns a number of operations in decimal units, three digits: `1.24 GFLOP`."""
+    """Returns a number of operations in decimal units, with three digits: `1.24 GFLOP`."""
     unit = ""
     for larger in ("k", "M", "G", "T", "P"):
         if count < 1000:
@@ -52,7 +53,7 @@ def operations(count: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a time in milliseconds, three digits."""
+    """Returns a time in milliseconds, with three digits."""
     return f"{1000 * seconds:.3g} ms"
 
 
@@ -62,22 +63,26 @@ def dims(shape: Sequence[int]) -> str:
 
 
 def spec_words(spec: Sequence[str | None]) -> str:
-    """Returns a spec as `[-, model]`, `replicated` where no axis splits the tensor."""
-    return "[" + ", ".join(axis or "-" for axis in spec) + "]" if any(spec) else WHOLE
+    """Returns a spec as `[-, model]`, or `replicated` if no axis shards the tensor."""
+    if not any(spec):
+        return WHOLE
+    return "[" + ", ".join(axis or "-" for axis in spec) + "]"
 
 
 def title(plan: Plan) -> str:
-    """Returns the plan in a line: model, mesh, layout, batch."""
-    chosen = [
-        f"{key}={plan.choices[key]}" for key in ("model", "layout", "optimizer", "dataset") if key in plan.choices
-    ]
-    shared = f", {plan.processes} processes" if plan.processes > 1 else ""
-    where = f"mesh {mesh.describe(dict(plan.axes))} ({plan.rates.device}{shared})"
-    return ", ".join([*chosen, where, f"batch {plan.batch_size}"])
+    """Returns the plan in one line: model, mesh, layout, batch."""
+    parts = []
+    for group in ("model", "layout", "optimizer", "dataset"):
+        if group in plan.choices:
+            parts.append(f"{group}={plan.choices[group]}")
+    processes = f", {plan.processes} processes" if plan.processes > 1 else ""
+    parts.append(f"mesh {mesh.describe(dict(plan.axes))} ({plan.rates.device}{processes})")
+    parts.append(f"batch {plan.batch_size}")
+    return ", ".join(parts)
 
 
 def broken(path: str, fits: Callable[[str], bool], indent: str) -> list[str]:
-    """Returns a path in lines that fit, each broken after its last slash; a part that does not fit is left whole."""
+    """Returns a path in lines that fit, each broken after its last slash; a part that does not fit stays whole."""
     lines = [""]
     for part in path.replace("/", "/\0").split("\0"):
         if lines[-1].strip() and not fits(lines[-1] + part):
@@ -87,146 +92,166 @@ def broken(path: str, fits: Callable[[str], bool], indent: str) -> list[str]:
 
 
 def variables(plan: Plan, *, fold: bool = False) -> Rows:
-    """Returns every variable's place, and what a device holds and communicates of it in a step.
+    """Returns every variable's sharding, and its bytes and communication per device and step.
 
     Args:
       plan: of the run.
-      fold: equal blocks that follow each other are one, headed by the sums over all of them; else the rules' reasons
-        are told too.
+      fold: show consecutive equal blocks as one, below a row with the sums over all of them. Without it, the table
+        also has the rules' reasons.
     """
-    kinds = sorted({each.dtype for each in plan.variables})
-    alike = len(kinds) == 1  # then the title says it, and the column's room goes to the others
-    rows: list[tuple[str, ...]] = []
-    explained = not fold and any(each.reason for each in plan.variables)
-    groups = folded(plan.variables) if fold else [Fold("", 1, (each,)) for each in plan.variables]
+    dtypes = sorted({variable.dtype for variable in plan.variables})
+    # If all dtypes are equal, the title states it, and the others have the column's room.
+    has_dtype = len(dtypes) != 1
+    has_reason = not fold and any(variable.reason for variable in plan.variables)
+    if fold:
+        groups = folded(plan.variables)
+    else:
+        groups = [Fold("", 1, (variable,)) for variable in plan.variables]
+
+    rows = []
     for group in groups:
         if group.name:
-            rows.append((group.name, "", *([] if alike else [""]), "", "", *_bytes(group.variables, group.count)))
-        rows += [
-            (
-                f"{'  ' if group.name else ''}{each.path}",
-                dims(each.shape),
-                *([] if alike else [each.dtype]),
-                each.rule.removeprefix("layout/") or NO_RULE,
-                spec_words(each.spec),
-                *([each.reason] if explained else []),
-                *_bytes([each]),
-            )
-            for each in group.variables
-        ]
-    left = ("variable", "shape", *([] if alike else ["dtype"]), "rule", "spec", *(["why"] if explained else []))
-    title_ = f"Variables, all {kinds[0]}" if alike else "Variables"
-    title_ += "; of equal blocks the sum, then one of them" if any(group.name for group in groups) else ""
-    return Rows(title_, (*left, "bytes", "a device", "moved"), 3, tuple(rows))
+            dtype = ("",) if has_dtype else ()
+            rows.append((group.name, "", *dtype, "", "", *_bytes(group.variables, group.count)))
+        for variable in group.variables:
+            dtype = (variable.dtype,) if has_dtype else ()
+            reason = (variable.reason,) if has_reason else ()
+            name = f"  {variable.path}" if group.name else variable.path
+            rule = variable.rule.removeprefix("layout/") or NO_RULE
+            spec = spec_words(variable.spec)
+            rows.append((name, dims(variable.shape), *dtype, rule, spec, *reason, *_bytes([variable])))
+
+    columns = ["variable", "shape", "rule", "spec", "bytes", "per device", "moved"]
+    if has_reason:
+        columns.insert(columns.index("bytes"), "why")
+    if has_dtype:
+        columns.insert(columns.index("rule"), "dtype")
+    heading = "Variables" if has_dtype else f"Variables, all {dtypes[0]}"
+    if any(group.name for group in groups):
+        heading += "; of equal blocks the sum, then one of them"
+    return Rows(heading, tuple(columns), 3, tuple(rows))
 
 
 def _bytes(variables: Sequence[VariablePlan], times: int = 1) -> tuple[str, str, str]:
-    """Returns what variables take, what a device holds of them, and what a step moves."""
-    whole, held, moved = (
-        times * sum(getattr(each, name) for each in variables) for name in ("bytes", "bytes_per_device", "moved_bytes")
-    )
-    return size(whole), size(held), size(moved) if moved else "-"
+    """Returns the bytes of variables: whole, per device, and communicated per step."""
+    whole = times * sum(variable.bytes for variable in variables)
+    per_device = times * sum(variable.bytes_per_device for variable in variables)
+    moved = times * sum(variable.moved_bytes for variable in variables)
+    return size(whole), size(per_device), size(moved) if moved else "-"
 
 
 def totals(plan: Plan) -> Rows:
-    """Returns what one device holds, and the layers whose outputs take most of it."""
-    names = {"parameters": "parameters", "gradients": "gradients", "slots": "optimizer slots"}
-    names |= {"activations": "activations, all layers", "copies": "bfloat16 copies of them"}
-    rows = [
-        (names[key], size(total.bytes), size(total.bytes_per_device), total.source)
-        for key, total in plan.totals.items()
-    ]
+    """Returns the memory of one device by kind, and the layers with the largest outputs."""
+    names = {
+        "parameters": "parameters",
+        "gradients": "gradients",
+        "slots": "optimizer state",
+        "activations": "activations, all layers",
+        "copies": "bfloat16 copies of them",
+    }
+    rows = []
+    for kind, total in plan.totals.items():
+        rows.append((names[kind], size(total.bytes), size(total.bytes_per_device), total.source))
     for layer in plan.largest_activations[:_LARGEST]:
-        shape = f"{dims(layer.shape)} {spec_words(layer.spec)}"
-        rows.append((f"  {layer.layer}: {shape}", "", size(layer.bytes_per_device), "estimated"))
-    return Rows("Memory", ("", "whole", "a device", "source"), 3, tuple(rows))
+        name = f"  {layer.layer}: {dims(layer.shape)} {spec_words(layer.spec)}"
+        rows.append((name, "", size(layer.bytes_per_device), "estimated"))
+    return Rows("Memory", ("", "whole", "per device", "source"), 3, tuple(rows))
 
 
 def program(plan: Plan) -> Rows:
-    """Returns what the step's program takes of a device; no rows where its compiler does not count it."""
+    """Returns the memory and operations of the step's program; no rows if its compiler does not count them."""
     cost = plan.program
-    rows = []
+    rows: list[tuple[str, str]] = []
     if cost is not None:
         rows = [
-            ("state, examples that it keeps and batches of a call", size(cost.argument_bytes)),
-            ("results, besides what takes their place", size(cost.output_bytes - cost.reused_bytes)),
+            ("state, cached examples and the batches of a call", size(cost.argument_bytes)),
+            ("results that reuse no argument's memory", size(cost.output_bytes - cost.reused_bytes)),
             ("temporaries", size(cost.temporary_bytes)),
-            ("operations of a step", operations(cost.flops)),
-            ("memory that a step reads and writes", size(round(cost.accessed_bytes))),
+            ("operations per step", operations(cost.flops)),
+            ("memory read and written per step", size(round(cost.accessed_bytes))),
         ]
-    return Rows("The step's program, counted by its compiler", ("", "a device"), 1, tuple(rows))
+    return Rows("The step's program, counted by its compiler", ("", "per device"), 1, tuple(rows))
 
 
 def traffic(plan: Plan) -> Rows:
-    """Returns the collectives of one step by phase, kind and axis, and where several processes are, by link."""
-    several = plan.processes > 1
-    rows: list[tuple[str, ...]] = [
-        (
-            each.phase,
-            each.kind,
-            each.axis,
-            *([NETWORK if each.crosses else INSIDE] if several else []),
-            f"{each.count}",
-            size(each.bytes),
-            milliseconds(each.seconds),
-        )
-        for each in plan.traffic
-    ]
+    """Returns the collectives of one step by phase, kind, axis and, with several processes, link."""
+    has_link = plan.processes > 1
+    rows: list[tuple[str, ...]] = []
+    for group in plan.traffic:
+        link: tuple[str, ...] = ()
+        if has_link:
+            link = (NETWORK,) if group.crosses else (INSIDE,)
+        figures = (str(group.count), size(group.bytes), milliseconds(group.seconds))
+        rows.append((group.phase, group.kind, group.axis, *link, *figures))
     if rows:
         count, moved, seconds = traffic_sum(plan.traffic)
-        rows.append(("all", "", "", *([""] if several else []), f"{count}", size(moved), milliseconds(seconds)))
-    columns = ("phase", "kind", "axis", *(["link"] if several else []), "count", "bytes", "time")
-    return Rows(
-        "Collectives of one training step, counted in its program", columns, 3, tuple(rows), has_sum=bool(rows)
-    )
+        link = ("",) if has_link else ()
+        rows.append(("all", "", "", *link, str(count), size(moved), milliseconds(seconds)))
+    columns = ["phase", "kind", "axis", "count", "bytes", "time"]
+    if has_link:
+        columns.insert(columns.index("count"), "link")
+    heading = "Collectives of one training step, counted in its program"
+    return Rows(heading, tuple(columns), 3, tuple(rows), has_sum=bool(rows))
 
 
 def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
     """Returns count, bytes and seconds of all groups."""
-    return sum(g.count for g in groups), sum(g.bytes for g in groups), sum(g.seconds for g in groups)
+    count = sum(group.count for group in groups)
+    moved = sum(group.bytes for group in groups)
+    seconds = sum(group.seconds for group in groups)
+    return count, moved, seconds
 
 
 def in_a_line(plan: Plan) -> str:
-    """Returns the plan's verdict: what a device holds, whether that fits where it is known, and what a step moves."""
-    held = {name: plan.totals[name].bytes_per_device for name in plan.totals}
-    state = sum(count for name, count in held.items() if name != "activations")
-    said = f"{size(state)} of state and {size(held.get('activations', 0))} of activations a device"
+    """Returns the plan's summary: memory per device, whether it fits if that is known, and communication per step."""
+    per_device = {kind: total.bytes_per_device for kind, total in plan.totals.items()}
+    activations = per_device.get("activations", 0)
+    state = sum(per_device.values()) - activations
+    line = f"{size(state)} of state and {size(activations)} of activations per device"
     if plan.rates.device == "cpu":
-        own = mesh.size(dict(plan.axes)) // plan.processes
-        whole = own * sum(held.values())
+        # The virtual devices of a process share its machine's memory.
+        devices = mesh.size(dict(plan.axes)) // plan.processes
+        needed = devices * (state + activations)
         memory = psutil.virtual_memory().total
-        said += f", {'fits' if whole < memory else 'does not fit'}: {size(whole)} of this machine's {size(memory)}"
+        verdict = "fits" if needed < memory else "does not fit"
+        line += f", {verdict}: {size(needed)} of this machine's {size(memory)}"
     _, moved, _ = traffic_sum(plan.traffic)
-    return f"{said}; a step moves {size(moved)} a device" if moved else f"{said}; a step communicates nothing"
+    if moved:
+        return f"{line}; a step communicates {size(moved)} per device"
+    return f"{line}; a step communicates nothing"
 
 
 def notes(plan: Plan) -> list[str]:
-    """Returns what the tables leave open: times and how they are reckoned, rules that passed a variable on."""
-    at, (_, _, moving) = plan.rates, traffic_sum(plan.traffic)
+    """Returns what the tables leave out: times and how they are estimated, and rules that did not fit a variable."""
+    _, _, communication = traffic_sum(plan.traffic)
+    rates = plan.rates
+    network = ""
+    if rates.network_gb_s:
+        network = f", between processes {rates.network_gb_s:,.3g} GB/s"
     lines = [
-        f"compute: {operations(plan.flops_per_device)} a device and step (estimated), "
-        f"{milliseconds(plan.compute_seconds)} at {at.gflops:,.4g} GFLOP/s; "
-        f"collectives: {milliseconds(moving)} at {at.bandwidth_gb_s:,.3g} GB/s"
-        + (f", between processes {at.network_gb_s:,.3g} GB/s" if at.network_gb_s else ""),
-        f"rates of one device: {at.note}; times leave out latency and overlap nothing",
+        f"compute: {operations(plan.flops_per_device)} per device and step (estimated), "
+        f"{milliseconds(plan.compute_seconds)} at {rates.gflops:,.4g} GFLOP/s; "
+        f"collectives: {milliseconds(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{network}",
+        f"rates of one device: {rates.note}; times have no latency and no overlap",
     ]
     if plan.processes > 1:
         lines.append(_crossing(plan))
     if not plan.traffic:
         lines.append("a step communicates nothing")
     lines += [f"warning: {warning}" for warning in plan.warnings]
-    return [*lines, *_passed(plan.variables)]
-
-
-def _passed(variables_: Sequence[VariablePlan]) -> list[str]:
-    """Returns what rules passed on or left whole, of equal blocks once."""
-    return alike_once(f"{each.path}: {note}" for each in variables_ for note in each.passed)
+    # Equal blocks have equal notes, which are printed once.
+    passed = [f"{variable.path}: {note}" for variable in plan.variables for note in variable.passed]
+    return [*lines, *alike_once(passed)]
 
 
 def _crossing(plan: Plan) -> str:
-    """Says which axes' devices lie in several processes."""
+    """Returns which axes' devices are in several processes."""
     inside = [axis for axis, count in plan.axes.items() if count > 1 and axis not in plan.crossing]
-    own = mesh.size(dict(plan.axes)) // plan.processes
-    kept = f"; {', '.join(inside)} {'lies' if len(inside) == 1 else 'lie'} inside one" if inside else ""
-    crossing = f"{', '.join(plan.crossing)} {'crosses' if len(plan.crossing) == 1 else 'cross'} them"
-    return f"{plan.processes} processes of {own} {'device' if own == 1 else 'devices'}: {crossing}{kept}"
+    devices = mesh.size(dict(plan.axes)) // plan.processes
+    noun = "device" if devices == 1 else "devices"
+    verb = "crosses" if len(plan.crossing) == 1 else "cross"
+    line = f"{plan.processes} processes of {devices} {noun}: {', '.join(plan.crossing)} {verb} them"
+    if inside:
+        verb = "is" if len(inside) == 1 else "are"
+        line += f"; {', '.join(inside)} {verb} inside one"
+    return line

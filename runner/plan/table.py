@@ -13,13 +13,16 @@ from runner.plan import rows
 from runner.plan.base import Plan
 from runner.report.tables import Column, fitted
 
-WIDTH = 108  # columns, where nobody says how many there are
-_DROP = {"rule": 1}  # what a narrow terminal has no room for
+# Columns if the output is no terminal: the widest table of the presets fits.
+WIDTH = 108
+# A narrow terminal drops these columns first.
+_DROP = {"rule": 1}
 
 
 def plan_console() -> Console:
-    """Returns a console on stdout; where that is no terminal and COLUMNS is not set, of a width that tables fit."""
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
+    """Returns a console on stdout, `WIDTH` wide if stdout is no terminal and COLUMNS is not set."""
+    knows_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if knows_width else WIDTH)
 
 
 def show(plan: Plan, console: Console) -> None:
@@ -35,7 +38,9 @@ def show(plan: Plan, console: Console) -> None:
 
 
 def rich_table(content: rows.Rows, width: int = WIDTH) -> Group:
-    """Returns a table for a terminal of that many columns."""
-    left = len(content.columns) - content.numbers
-    columns = [Column(name, index >= left, _DROP.get(name, 0)) for index, name in enumerate(content.columns)]
+    """Returns a table for a terminal of `width` columns."""
+    text_columns = len(content.columns) - content.numbers
+    columns = []
+    for index, name in enumerate(content.columns):
+        columns.append(Column(name, index >= text_columns, _DROP.get(name, 0)))
     return fitted(columns, content.rows, width, title=content.title, has_sum=content.has_sum)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import invalid
@@ -13,15 +14,13 @@ from runner.processes import place
 # Commands that start no processes.
 _STARTS_NOTHING = ("runner.plan", "runner.data")
 
-# Engines whose processes run TensorFlow's servers.
-_DTENSOR = ("keras_dtensor", "core_dtensor")
 
-
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, port_openers: Collection[str]) -> None:
     """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
 
     Args:
       config: whose single values are checked.
+      port_openers: names of the engines whose processes listen on all network interfaces.
 
     Raises:
       ConfigError: the first problem.
@@ -40,7 +39,7 @@ def check(config: RunConfig) -> None:
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
     if count > 1 and command_module() not in _STARTS_NOTHING:
-        _check_ports(config)
+        _check_ports(config, port_openers)
 
 
 def _check_requeue(config: RunConfig) -> None:
@@ -53,7 +52,7 @@ def _check_requeue(config: RunConfig) -> None:
         raise invalid(key, True, problem=problem, fix="set trainer.checkpoint.enabled=true")
 
 
-def _check_ports(config: RunConfig) -> None:
+def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:
     """Rejects DTensor in several processes, unless the user accepts what its ports allow.
 
     TensorFlow's servers ignore the address that they are given and listen on all interfaces. They authenticate nobody
@@ -62,7 +61,7 @@ def _check_ports(config: RunConfig) -> None:
     engines = [config.engine.name]
     if config.against.engine is not None and config.against.processes is None:
         engines.append(config.against.engine)
-    exposed = [name for name in engines if name in _DTENSOR]
+    exposed = [name for name in engines if name in port_openers]
     if not exposed or config.cluster.open_ports:
         return
     key = "engine" if exposed[0] == config.engine.name else "against.engine"

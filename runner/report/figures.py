@@ -1,4 +1,4 @@
-"""Figures, drawn without a display, and the axes that they share. White behind, so that either theme shows them."""
+"""Figures drawn without a display, and the axes that they share. White background, so that any theme shows them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from runner.report.palette import ink_on
 
 Numbers = npt.NDArray[np.float64]
 _LAST_TENTH = 0.9
-# Of a share's axis, the first wanted first.
+# Ticks of the axis of a fraction, in order of preference. The second list fills gaps, if there are any.
 _TICKS = (1.0, 0.9, 0.99, 0.999, 0.9999, 0.95, 0.98, 0.8, 0.5, 0.995, 0.998, 0.9995, 0.0, 0.96, 0.97, 0.7, 0.2)
-_TICKS_BETWEEN = (0.85, 0.92, 0.94, 0.6, 0.965, 0.975, 0.93, 0.985, 0.992, 0.4)
-_APART = 0.055  # of the axis's length, between two ticks
-_EDGE = 0.05  # of the axis's length, left free beyond the values
+_FILLING_TICKS = (0.85, 0.92, 0.94, 0.6, 0.965, 0.975, 0.93, 0.985, 0.992, 0.4)
+# Smallest distance of two ticks, as a fraction of the axis, so that their labels don't overlap.
+_MIN_TICK_DISTANCE = 0.055
+# Margin beyond the values, as a fraction of the axis (Matplotlib's own).
+_MARGIN = 0.05
+# Smallest difference to 1 that is resolved: beyond it a fraction of 10,000 examples has no values.
+_MIN_REMAINDER = 1e-5
+# Longer names on the x axis are rotated, because they would touch each other.
+_MAX_NAME_LENGTH = 7
 
 
 def subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Figure, Any]:
@@ -33,13 +39,14 @@ def subplots(rows: int, columns: int, figsize: tuple[float, float]) -> tuple[Fig
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure as PNG."""
-    figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)  # else a square plot's label is cut
+    # Without `tight`, the label of a square plot would be cut off.
+    figure.savefig(path, dpi=110, bbox_inches="tight", pad_inches=0.12)
 
 
 def ink(color: object) -> str:
-    """Returns `black` or `white`, whichever is read on a Matplotlib color."""
-    red, green, blue = (round(255 * part) for part in to_rgb(color))
-    return ink_on((red, green, blue))
+    """Returns `black` or `white`, whichever is more readable on a Matplotlib color."""
+    red, green, blue = to_rgb(color)
+    return ink_on((round(255 * red), round(255 * green), round(255 * blue)))
 
 
 def log_axis(axes: Axes) -> None:
@@ -51,52 +58,55 @@ def log_axis(axes: Axes) -> None:
 
 
 def show_last_tenth(axes: Axes, values: Iterable[float], *, rises: bool) -> None:
-    """Spaces the y axis of a share by the logarithm of what it lacks to 1, where its values reach the last tenth.
+    """Makes the y axis of a fraction logarithmic in 1 - value, if the values end in the last tenth below 1.
 
-    Of a run that begins at 0.1 and ends at 0.98, an even axis shows the first epoch and nothing else. What is no
-    share of 1, and one whose values lie all below or all in the last tenth, keeps its even axis.
+    On a linear axis, a run that begins at 0.1 and ends at 0.98 shows its first epoch and nothing else. The axis stays
+    linear for values that are not fractions of 1, and if all of them are below or all in the last tenth.
 
     Args:
-      axes: drawn.
-      values: that are drawn.
-      rises: more of the metric is better, up to 1 of a share.
+      axes: the axes, with everything drawn.
+      values: the values that are drawn.
+      rises: higher values are better, up to 1.
     """
-    found = np.array([value for value in values if math.isfinite(value)])
-    if not rises or not len(found):
+    finite = np.array([value for value in values if math.isfinite(value)])
+    if not rises or not len(finite):
         return
-    low = float(found.min())
-    high = float(found.max())
+    low = float(finite.min())
+    high = float(finite.max())
     if low < 0 or high > 1 or not low < _LAST_TENTH <= high:
         return
-    lacking = 1 - found[found < 1]
-    least = max(float(lacking.min()), 1e-5) / 2  # a share of 1 lacks nothing, and has no logarithm
+    remainders = 1 - finite[finite < 1]
+    # Added to 1 - value, because a value of 1 has no logarithm.
+    shift = max(float(remainders.min()), _MIN_REMAINDER) / 2
 
-    def forward(share: npt.ArrayLike) -> Numbers:
-        return -np.log10(np.maximum(1 + least - np.asarray(share, float), least / 4))
+    def forward(value: npt.ArrayLike) -> Numbers:
+        # The lower bound keeps the margin above 1 finite.
+        return -np.log10(np.maximum(1 + shift - np.asarray(value, float), shift / 4))
 
-    def inverse(place: npt.ArrayLike) -> Numbers:
-        return 1 + least - 10 ** -np.asarray(place, float)
+    def inverse(position: npt.ArrayLike) -> Numbers:
+        return 1 + shift - 10 ** -np.asarray(position, float)
 
     axes.set_yscale("function", functions=(forward, inverse))
     bottom = float(forward(low))
     top = float(forward(high))
-    length = (top - bottom) * (1 + 2 * _EDGE)
-    edge = _EDGE * length
-    highest = float(forward(1.0))
-    axes.set_ylim(float(inverse(bottom - edge)), float(inverse(min(top, highest) + edge)))
-    ticks: dict[float, float] = {}  # to its place
-    for tick in (*_TICKS, *_TICKS_BETWEEN):
-        place = float(forward(tick))
-        apart = min((abs(place - other) for other in ticks.values()), default=math.inf)
-        if bottom - edge <= place <= top + edge and apart >= _APART * length:
-            ticks[tick] = place
-    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
+    length = (top - bottom) * (1 + 2 * _MARGIN)
+    margin = _MARGIN * length
+    highest = min(top, float(forward(1.0)))
+    axes.set_ylim(float(inverse(bottom - margin)), float(inverse(highest + margin)))
+    positions: dict[float, float] = {}
+    for tick in (*_TICKS, *_FILLING_TICKS):
+        position = float(forward(tick))
+        distance = min((abs(position - other) for other in positions.values()), default=math.inf)
+        if bottom - margin <= position <= top + margin and distance >= _MIN_TICK_DISTANCE * length:
+            positions[tick] = position
+    axes.yaxis.set_major_locator(FixedLocator(list(positions)))
     axes.yaxis.set_minor_locator(FixedLocator([]))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_ylabel("spaced by the logarithm of 1 - value")
 
 
 def name_places(axes: Axes, positions: Sequence[float], names: Sequence[str]) -> None:
-    """Names places of the x axis, turned where the names are long."""
-    turned = 30 if max(map(len, names), default=0) > 7 else 0
-    axes.set_xticks(list(positions), list(names), rotation=turned, ha="right" if turned else "center")
+    """Labels positions of the x axis, rotated if the names are long."""
+    is_rotated = max(map(len, names), default=0) > _MAX_NAME_LENGTH
+    rotation = 30 if is_rotated else 0
+    axes.set_xticks(list(positions), list(names), rotation=rotation, ha="right" if is_rotated else "center")

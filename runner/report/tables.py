@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: headings and paths are broken between words; what has no room then is named below."""
+"""Tables that fit a terminal: headings and paths are wrapped, and columns without room are named below the table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from rich.text import Text
 
 from runner.host.terminal import clean
 
-_NUMBER = 16  # characters up to which a number with what belongs to it is never broken, as `0.9712 ± 0.0031`
-_GAP = 2  # columns of the terminal between two of the table
-_WORD = re.compile(r"[^\s/]+/*\s?|[\s/]+")  # of a cell: a path's part with its slash, or a word
-_HEADING = re.compile(r"[^\s/_]+[/_]*\s?|[\s/_]+")
+# A number up to so many characters is never wrapped: that of a mean with its deviation, `0.9712 ± 0.0031`.
+_MAX_NUMBER = 16
+# Columns of the terminal between two columns of the table.
+_GAP = 2
+# Where a cell may be wrapped: after a part of a path with its slash, or after a word.
+_WORD = re.compile(r"[^\s/]+/*\s?|[\s/]+")
+# Headings may be wrapped at underscores too.
+_HEADING_WORD = re.compile(r"[^\s/_]+[/_]*\s?|[\s/_]+")
+# Continuation lines of a cell are indented, so that they don't look like another row.
+_INDENT = "  "
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,8 @@ class Column:
 
     Attributes:
       title: its heading.
-      right: it holds numbers.
-      drop: where a table has no room, columns with larger numbers go first; 0: it stays.
+      right: it has numbers, which are right-aligned.
+      drop: if there is no room, columns with larger values are dropped first; 0: never.
     """
 
     title: str
@@ -43,55 +49,68 @@ def fitted(
     styles: Sequence[str] = (),
     has_sum: bool = False,
 ) -> Group:
-    """Returns a table that is no wider than the terminal, wherever its longest words fit.
+    """Returns a table that is no wider than the terminal, unless its longest words don't fit.
 
-    Headings are broken first, then the words of the cells, then columns are left out, which a line below names.
+    First the headings are wrapped, then the cells; then columns are dropped, which a line below the table names.
 
     Args:
       columns: at least one.
-      rows: a cell a column.
+      rows: rows of one cell per column.
       width: of the terminal, in characters.
       title: above the table.
-      styles: of the rows; none: all are plain.
-      has_sum: the last row adds up the others, and is set apart.
+      styles: one per row; none: all are plain.
+      has_sum: the last row is the sum of the others, and is set apart.
     """
-    # Ahead of the layout, which counts columns.
+    # Cleaned before the layout, which counts characters.
     columns = [replace(column, title=clean(column.title)) for column in columns]
     rows = [[_cleaned(cell) for cell in row] for row in rows]
     kept, widths = _fit(columns, rows, width)
-    gone = [column.title for column in columns if column not in kept]
-    made = Table(
+    table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=(0, 1, 0, 0),
         pad_edge=False,
         header_style="bold",
     )
-    for column, room in zip(kept, widths, strict=True):
-        heading = broken(column.title, room, _HEADING)
-        made.add_column(
-            Text(heading), justify="right" if column.right else "left", width=room, overflow="fold", no_wrap=False
+    for column, column_width in zip(kept, widths, strict=True):
+        table.add_column(
+            Text(broken(column.title, column_width, _HEADING_WORD)),
+            justify="right" if column.right else "left",
+            width=column_width,
+            overflow="fold",
+            no_wrap=False,
         )
-    places = [columns.index(column) for column in kept]
-    for index, row in enumerate(rows):
-        if has_sum and index == len(rows) - 1:
-            made.add_section()
-        cells = [_cell(row[place], room) for place, room in zip(places, widths, strict=True)]
-        made.add_row(*cells, style=styles[index] if styles else None)
-    left_out = f"no room for {', '.join(gone)}: make the terminal wider"
-    return Group(*([Text(clean(title), style="bold")] if title else []), made, *([Text(left_out)] if gone else []))
+    indices = [columns.index(column) for column in kept]
+    for number, row in enumerate(rows):
+        if has_sum and number == len(rows) - 1:
+            table.add_section()
+        cells = []
+        for index, column_width in zip(indices, widths, strict=True):
+            cells.append(_wrapped(row[index], column_width))
+        table.add_row(*cells, style=styles[number] if styles else None)
+    parts: list[Text | Table] = [table]
+    if title:
+        parts.insert(0, Text(clean(title), style="bold"))
+    dropped = [column.title for column in columns if column not in kept]
+    if dropped:
+        parts.append(Text(f"no room for {', '.join(dropped)}: make the terminal wider"))
+    return Group(*parts)
 
 
 def broken(text: str, room: int, words: re.Pattern[str] = _WORD) -> str:
-    r"""Returns a text in lines that fit; a word that does not fit is left whole.
+    r"""Returns a text in lines that fit; a word that does not fit stays whole.
 
     >>> broken("encoder/block_0/attention", 16)
     'encoder/block_0/\n  attention'
     """
     lines = [""]
-    indent = "" if words is _HEADING else "  " + " " * (len(text) - len(text.lstrip()))
+    indent = ""
+    if words is not _HEADING_WORD:
+        own_indent = len(text) - len(text.lstrip())
+        indent = _INDENT + " " * own_indent
     for word in words.findall(text):
-        if lines[-1].strip() and len((lines[-1] + word).rstrip()) > room:
+        is_full = lines[-1].strip() and len((lines[-1] + word).rstrip()) > room
+        if is_full:
             lines[-1] = lines[-1].rstrip()
             lines.append(indent)
         lines[-1] += word
@@ -99,15 +118,18 @@ def broken(text: str, room: int, words: re.Pattern[str] = _WORD) -> str:
 
 
 def _cleaned(cell: str | Text) -> str | Text:
-    if isinstance(cell, Text):
-        cleaned = clean(cell.plain)
-        return cell if cleaned == cell.plain else Text(cleaned, style=cell.style)
-    return clean(cell)
+    """Returns a cell without characters that control the terminal."""
+    if isinstance(cell, str):
+        return clean(cell)
+    cleaned = clean(cell.plain)
+    return cell if cleaned == cell.plain else Text(cleaned, style=cell.style)
 
 
-def _cell(cell: str | Text, room: int) -> Text:
+def _wrapped(cell: str | Text, width: int) -> Text:
     text = cell if isinstance(cell, Text) else Text(cell)
-    return Text(broken(text.plain, room), style=text.style) if len(text.plain) > room else text
+    if len(text.plain) <= width:
+        return text
+    return Text(broken(text.plain, width), style=text.style)
 
 
 def _fit(
@@ -116,53 +138,64 @@ def _fit(
     """Returns the columns that are shown, and their widths."""
     kept = list(columns)
     while True:
-        places = [columns.index(column) for column in kept]
-        cells = [[str(row[place]) for row in rows] for place in places]
-        widest = [max(map(len, column), default=0) for column in cells]
+        widths = []
+        # Smallest widths if only the headings are wrapped, and if the cells are wrapped too.
+        heading_widths = []
+        word_widths = []
+        for column in kept:
+            index = columns.index(column)
+            cells = [str(row[index]) for row in rows]
+            cell_width = max(map(len, cells), default=0)
+            heading_width = _longest([column.title], _HEADING_WORD)
+            widths.append(max(cell_width, len(column.title)))
+            heading_widths.append(max(cell_width, heading_width))
+            if column.right and heading_widths[-1] <= _MAX_NUMBER:
+                word_widths.append(heading_widths[-1])
+            else:
+                word_widths.append(max(_longest(cells, _WORD), heading_width))
         room = width - _GAP * (len(kept) - 1)
-        widths = [max(wide, len(column.title)) for wide, column in zip(widest, kept, strict=True)]
-        headings = [max(wide, _longest([one.title], _HEADING)) for wide, one in zip(widest, kept, strict=True)]
-        words = [
-            wide
-            if column.right and wide <= _NUMBER
-            else max(_longest(texts, _WORD), _longest([column.title], _HEADING))
-            for wide, column, texts in zip(headings, kept, cells, strict=True)
-        ]
-        for least in (headings, words):
-            _narrow(widths, least, room)
-        most = max(column.drop for column in kept)
-        if sum(widths) <= room or not most:
+        _narrow(widths, heading_widths, room)
+        _narrow(widths, word_widths, room)
+        largest_drop = max(column.drop for column in kept)
+        if sum(widths) <= room or not largest_drop:
             return kept, widths
-        kept = [column for column in kept if column.drop < most]
+        kept = [column for column in kept if column.drop < largest_drop]
 
 
-def _narrow(widths: list[int], least: Sequence[int], room: int) -> None:
-    """Takes from the widest column, again and again, until all fit or none can give."""
-    while sum(widths) > room and any(one > low for one, low in zip(widths, least, strict=True)):
-        widths[max(range(len(widths)), key=lambda at: (widths[at] > least[at]) * widths[at])] -= 1
+def _narrow(widths: list[int], smallest: Sequence[int], room: int) -> None:
+    """Narrows the widest column by one character, again and again, until all fit or none can be narrowed."""
+    while sum(widths) > room:
+        candidates = [index for index in range(len(widths)) if widths[index] > smallest[index]]
+        if not candidates:
+            return
+        widest = max(candidates, key=lambda index: widths[index])
+        widths[widest] -= 1
 
 
 def _longest(texts: Sequence[str], words: re.Pattern[str]) -> int:
-    """Returns the length of the longest word, with the indent that it has where it is not the first."""
-    indent = 0 if words is _HEADING else 2
-    return max(
-        (
-            len(word.rstrip()) + (indent + len(text) - len(text.lstrip()) if index else 0)
-            for text in texts
-            for index, word in enumerate(words.findall(text))
-        ),
-        default=0,
-    )
+    """Returns the length of the longest word, including the indent of a word that is not the first."""
+    longest = 0
+    for text in texts:
+        indent = 0
+        if words is not _HEADING_WORD:
+            indent = len(_INDENT) + len(text) - len(text.lstrip())
+        for index, word in enumerate(words.findall(text)):
+            length = len(word.rstrip())
+            if index > 0:
+                length += indent
+            longest = max(longest, length)
+    return longest
 
 
 def size(count: int) -> str:
-    """Returns bytes in binary units, three digits: `392 KiB`."""
+    """Returns bytes in binary units with three digits, such as `392 KiB`."""
     value = float(count)
     unit = "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
+    for larger_unit in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1000:
             break
         value = value / 1024
-        unit = larger
-    digits = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {unit}"
+        unit = larger_unit
+    if unit == "B" or value >= 100:
+        return f"{value:.0f} {unit}"
+    return f"{value:.1f} {unit}" if value >= 10 else f"{value:.2f} {unit}"

@@ -1,14 +1,14 @@
-"""What is typed to go on with a run that did not come to its end."""
+"""The command that continues a run which ended before its last step."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 from runner.config.schema import CheckpointConfig, ClusterConfig
 from runner.errors import ConfigError
+from runner.host import session
 from runner.host.paths import shown
 from runner.processes import requeue
 from runner.training.checkpoint import runs
@@ -20,31 +20,38 @@ _PROGRAM = "runner"
 
 
 def line(folder: Path, cluster: ClusterConfig) -> str | None:
-    """Returns the line that says how to go on with a run; None where it left no checkpoint, or Slurm starts it again.
+    """Returns the line with the command that continues a run.
 
     Args:
       folder: of the run's checkpoints.
-      cluster: the run's; what started its processes has to start them again.
+      cluster: the run's; whatever started its processes has to start them again.
+
+    Returns:
+      The line; None where the run left no checkpoint, or Slurm starts it again by itself.
     """
     if cluster.requeue and requeue.job() is not None:
         return None
-    place = folder_of(CheckpointConfig())  # where `resume` looks by itself
+    default_folder = folder_of(CheckpointConfig())  # where `resume` searches for an id
     try:
-        name = runs.find(_KEY, str(folder), place)[0].run
+        run_id = runs.find(_KEY, str(folder), default_folder)[0].run
     except ConfigError:
         return None
-    if folder.parent != place:
-        name = shown(folder)
+    reference = run_id
+    if folder.parent != default_folder:
+        reference = shown(folder)
     else:
         with suppress(ConfigError):
-            name = _LATEST if runs.find(_KEY, _LATEST, place)[0].run == name else name
-    command = f"{entry_point()} {shlex.quote(f'{_KEY}={name}')}"
+            if runs.find(_KEY, _LATEST, default_folder)[0].run == run_id:
+                reference = _LATEST
+    command = f"{entry_point()} {shlex.quote(f'{_KEY}={reference}')}"
     if cluster.name == "explicit":
-        return f"go on with, in each process: {command} cluster.index=<its number>"
-    started = " (started as before, by srun, mpirun or the like)" if cluster.name == "auto" else ""
-    return f"go on with{started}: {command}"
+        return f"To continue, in each process: {command} cluster.index=<its number>"
+    if cluster.name == "auto":
+        return f"To continue, start it as before (srun, mpirun or similar): {command}"
+    return f"To continue: {command}"
 
 
 def entry_point() -> str:
     """Returns how this process's command is typed: as a module, or as the program that an installation makes."""
-    return _PROGRAM if Path(sys.argv[0]).name == _PROGRAM else f"python -m {_PROGRAM}"
+    is_console_script = Path(session.current().program).name == _PROGRAM
+    return _PROGRAM if is_console_script else f"python -m {_PROGRAM}"

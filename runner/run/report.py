@@ -95,7 +95,7 @@ def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
     result = outcome.result
     splits = outcome.splits
     steps = lengths.epoch_steps(config, splits.train.size)
-    past = result.history.past
+    past = result.history
     reported = splits.train.task.report(result.reported, splits.reported.source, splits.reported_name)
     rising = [name for name, better in splits.train.task.directions.items() if better == MAXIMIZE]
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
@@ -120,7 +120,7 @@ def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
 def _summary(outcome: Outcome) -> dict[str, object]:
     result = outcome.result
     meter = outcome.result.meter
-    rate = meter.steps_per_second if meter.tells else None
+    rate = meter.steps_per_second if meter.is_meaningful else None
     found: dict[str, object] = {
         "steps": result.steps,
         "taken_step": result.taken,
@@ -128,7 +128,7 @@ def _summary(outcome: Outcome) -> dict[str, object]:
         "steps_per_second": rate,  # null, as the two below, where too few steps were measured
         "step_ms": 1000.0 / rate if rate else None,
         **_token_rate(outcome, rate),
-        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.tells else None,
+        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.is_meaningful else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.used,  # of a device's peak; null where that is not known
@@ -155,12 +155,12 @@ def show_result(outcome: Outcome, console: Console) -> None:
     rows = [
         ("steps", f"{result.steps:,}"),
     ]
-    if result.meter.tells:
+    if result.meter.is_meaningful:
         examples = rate * config.dataset.batch_size
         tokens = outcome.splits.train.task.tokens
         told = f"{examples:,.0f} examples/s" + (f", {examples * tokens:,.0f} tokens/s" if tokens else "")
         rows.append(("steps/s", f"{rate:.1f} ({told})"))
-    if used is not None and result.meter.tells:
+    if used is not None and result.meter.is_meaningful:
         rows.append(("model FLOP utilization", f"{used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
     rows += [(f"train {name}, last epoch", shown(value)) for name, value in result.epoch_means.items()]
     for split, evaluation in outcome.evaluations.items():

@@ -46,9 +46,8 @@ from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.training import feed, lengths, loop, padded, profile, stopping
-from runner.training.checkpoint import recovery
-from runner.training.checkpoint.recovery import Previous
-from runner.training.checkpoint.resume import check_data, load
+from runner.training.checkpoint import recovery, resume
+from runner.training.checkpoint.resume import Previous, check_data, load
 from runner.training.display import make_display
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
@@ -77,7 +76,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
     team = current()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    before = recovery.open_previous(config, content, held)
+    before = resume.open_previous(config, content, held)
     for line in devices.line(config, composed):
         console.print(line, soft_wrap=True, markup=False)
     whole = OmegaConf.to_yaml(OmegaConf.create(content))
@@ -91,7 +90,7 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         logger.info("the config:\n%s", whole)
     for warning in cautions.of_config(config):
         _warn(console, warning)
-    for line in before.says() if before else []:
+    for line in before.describe_other_checkpoints() if before else []:
         console.print(line, soft_wrap=True, markup=False)
     with heard() as stop:
         registry.prepare(config)
@@ -108,11 +107,11 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
         # What can be refused is refused before a run is opened, which would be recorded as one that failed.
         total = lengths.total_steps(config, data.train.size)
         lengths.check_memory(config, data.train)
-        recovery.check_unfinished(config, before, total, task)
+        resume.check_unfinished(config, before, total, task)
         if before is not None:
             per_epoch = lengths.epoch_steps(config, data.train.size)
-            console.print(before.goes_on(per_epoch, config.trainer.epochs), soft_wrap=True, markup=False)
-        profile.check(config, total)
+            console.print(before.describe_position(per_epoch, config.trainer.epochs), soft_wrap=True, markup=False)
+        profile.check(config.trainer, total)
         command = typed.command("runner")
         run_id = before.resumed_run_id if before else None
         finished = ExitStack()
@@ -155,8 +154,8 @@ class _Run:
         tracker = self.tracker
         before = self.before
         checkpoint = before.checkpoint if before else None
-        goes_back = before.goes_back if before else False
-        points = recovery.NewPoints(tracker, checkpoint, goes_back=goes_back)
+        repeats_steps = before.repeats_steps if before else False
+        points = recovery.NewPoints(tracker, checkpoint, repeats_steps=repeats_steps)
         resumed = before.run.folder if before and not before.branches else None
         held.push(partial(self._ended, resumed))
         self._log_inputs()
@@ -189,7 +188,7 @@ class _Run:
             if result.steps < self.total:
                 self.console.print(result.ended, soft_wrap=True, markup=False)
             tracker.set_tags({ENDED: result.ended})
-            rate = result.meter.steps_per_second if result.meter.tells else 0.0
+            rate = result.meter.steps_per_second if result.meter.is_meaningful else 0.0
             peak = tokens.peak_gflops(config)
             counted = measures if not rate else self._counted(engine, measures)
             used = utilization(replace(config.plan, gflops=peak), counted, rate) if rate else None

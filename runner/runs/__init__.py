@@ -1,1 +1,1 @@
-"""Recorded runs and what they take of the disk: listed, cleaned, kept."""
+"""Recorded runs and the disk space of their checkpoints: listed, cleaned, kept."""

@@ -1,4 +1,4 @@
-"""What `runner.runs` does: lists runs, keeps them, and removes checkpoints."""
+"""Actions of `runner.runs`: lists runs, keeps them, and removes checkpoints."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from runner.compare.render import Sheet, console, rich_table
 from runner.config.schema import CheckpointConfig, TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, invalid
 from runner.host.paths import outputs_dir, project_root
-from runner.report.tables import size as words_of_size
+from runner.report.tables import size as size_text
 from runner.runs import remove
-from runner.runs.choice import Choice, age_words
-from runner.runs.found import KEEP_TAG, Found, chosen, find, readable
+from runner.runs.listing import KEEP_TAG, ListedRun, find, readable, select
+from runner.runs.selection import Selection, age_words
 from runner.tracking.location import shown, sqlite_path, tracking_uri
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
 from runner.tracking.sweeps import open_tracking
-from runner.training.checkpoint import best, runs
+from runner.training.checkpoint import index, runs
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.files import DamagedError
 
-_NONE = "none"
-_STEPS = 4  # that a cell shows
+_NO_STORE = "none"
+# Checkpoints that a cell names; a run keeps a few, and the newest matter.
+_STEPS_SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are looked for.
+    """Where to look for runs.
 
     Attributes:
-      uri: of the tracking store; `none`: in no store; null: the usual one.
-      folder: of checkpoints; null: the usual one.
+      uri: URI of the tracking store; `none`: no store; null: the default one.
+      folder: folder of checkpoints; null: the default one.
     """
 
     uri: str | None = None
@@ -42,186 +43,219 @@ class Place:
 
     @property
     def checkpoints(self) -> Path:
-        """Where runs keep their checkpoints."""
+        """Folder of the runs' checkpoints."""
         return folder_of(CheckpointConfig(folder=None if self.folder is None else str(self.folder)))
 
     def store(self) -> Store | None:
-        """Opens the store; None where there is none, and none is made.
+        """Opens the store; None if there is none, which is not created.
 
         Raises:
           TrackingError: it can't be used.
         """
-        if self.uri == _NONE:
+        if self.uri == _NO_STORE:
             return None
         path = sqlite_path(tracking_uri(self.uri, project_root()))
         if path is not None and not path.exists():
             if self.uri:
-                raise TrackingError(f"uri={shown(self.uri)}: {path} is not there; name a store, or uri=none")
+                raise TrackingError(f"uri={shown(self.uri)}: {path} does not exist; set uri=<a store> or uri=none")
             return None
         return open_tracking(TrackingConfig(uri=self.uri))
 
-    def runs(self, store: Store | None) -> list[Found]:
-        """Returns the runs that there are, newest first; what can't be read is a line on stderr."""
-        found, said = find(store, self.checkpoints, outputs_dir() / "runs")
-        for line in said:
-            print(f"warning: {line}", file=sys.stderr)
-        return found
+    def runs(self, store: Store | None) -> list[ListedRun]:
+        """Returns all runs, newest first; prints a line to stderr for each that can't be read."""
+        listed, warnings = find(store, self.checkpoints, outputs_dir() / "runs")
+        _warn(warnings)
+        return listed
 
 
-def show(place: Place, choice: Choice, last: int) -> int:
-    """Prints a table of the runs that are meant.
+def _warn(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(f"warning: {line}", file=sys.stderr)
+
+
+def show(place: Place, selection: Selection, last: int) -> int:
+    """Prints a table of the selected runs.
 
     Args:
-      place: where they are.
-      choice: which are meant.
-      last: the newest so many; 0: all.
+      place: where to look for runs.
+      selection: which runs to show.
+      last: shows the newest so many; 0: all.
+
+    Returns:
+      The process's exit code.
     """
-    found = chosen(place.runs(place.store()), choice)
-    listed, said = readable(found, last)
-    for line in said:
-        print(f"warning: {line}", file=sys.stderr)
-    if not listed and found:  # each has been named
+    selected = select(place.runs(place.store()), selection)
+    rows, warnings = readable(selected, last)
+    _warn(warnings)
+    if not rows:
+        # Without a line here, each of the selected runs has a warning.
+        if not selected and selection.is_empty:
+            print("no runs yet; to start one: python -m runner", file=sys.stderr)
+        elif not selected:
+            print("no runs match", file=sys.stderr)
         return EXIT_FAILED
-    if not listed:
-        start = "no run is recorded here; start one: python -m runner"
-        print(start if choice.is_open else "no run is so", file=sys.stderr)
-        return EXIT_FAILED
-    total = sum(one.bytes for one in found)
-    count = len(found) - len(said)
-    title = f"{_runs(count)}, {words_of_size(total)} of checkpoints in {place.checkpoints} (* the best)"
+    total = sum(run.bytes for run in selected)
+    count = len(selected) - len(warnings)
+    title = f"{_runs(count)}, {size_text(total)} of checkpoints in {place.checkpoints} (*: best)"
     out = console()
-    out.print(rich_table(_sheet(listed), title, out.width))
-    if len(listed) < count:
-        print(f"and {count - len(listed):,} older ones: last=0 shows all")
+    out.print(rich_table(_sheet(rows), title, out.width))
+    if len(rows) < count:
+        print(f"{count - len(rows):,} older runs are not shown; to list all: last=0")
     return EXIT_DONE
 
 
-def _sheet(found: Sequence[Found]) -> Sheet:
-    rows = tuple(
-        (
-            one.run[:8] if one.stored or one.foreign else one.run,
-            one.name if one.name != one.run else "",
-            one.status,
-            age_words(one.seconds_ago),
-            one.result,
-            _steps(one),
-            words_of_size(one.bytes) if one.saved else "",
-            "kept" if one.kept else "in another store" if one.foreign else "",
-        )
-        for one in found
-    )
-    titles = ("run", "name", "status", "age", "result", "checkpoints", "size", "")
-    return Sheet(titles[: None if any(row[-1] for row in rows) else -1], _cut(rows), frozenset({3, 6}))
+def _sheet(listed: Sequence[ListedRun]) -> Sheet:
+    titles = ["run", "name", "status", "age", "result", "checkpoints", "size"]
+    rows = []
+    remarks = []
+    for run in listed:
+        # Ids are random, so eight characters identify one. The names of untracked runs' folders are shown whole.
+        is_tracked = run.is_stored or run.is_foreign
+        cells = [
+            run.run[:8] if is_tracked else run.run,
+            run.name if run.name != run.run else "",
+            run.status,
+            age_words(run.seconds_ago),
+            run.result,
+            _steps(run),
+            size_text(run.bytes) if run.saved else "",
+        ]
+        rows.append(cells)
+        remarks.append(_remark(run))
+    if any(remarks):
+        titles.append("")
+        for cells, remark in zip(rows, remarks, strict=True):
+            cells.append(remark)
+    return Sheet(tuple(titles), tuple(map(tuple, rows)), frozenset({titles.index("age"), titles.index("size")}))
 
 
-def _cut(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(rows) if any(row[-1] for row in rows) else tuple(row[:-1] for row in rows)
+def _remark(run: ListedRun) -> str:
+    if run.is_kept:
+        return "kept"
+    return "in another store" if run.is_foreign else ""
 
 
-def _steps(one: Found) -> str:
-    """Returns the steps of a run's checkpoints, with `*` at the best, as a cell shows them."""
-    if one.saved is None:
+def _steps(run: ListedRun) -> str:
+    """Returns the steps of a run's last checkpoints, with `*` at the best one, as a cell shows them."""
+    if run.saved is None:
         return ""
     try:
-        record = best.read(one.saved.folder)
+        record = index.read_best(run.saved.folder)
     except DamagedError:
         record = None
-    words = [f"{step}*" if record and record["step"] == step else str(step) for step in one.steps[-_STEPS:]]
-    return ("... " if len(one.steps) > _STEPS else "") + ", ".join(words)
+    best_step = record["step"] if record else None
+    texts = []
+    for step in run.steps[-_STEPS_SHOWN:]:
+        texts.append(f"{step}*" if step == best_step else str(step))
+    text = ", ".join(texts)
+    return f"... {text}" if len(run.steps) > _STEPS_SHOWN else text
 
 
-def clean(place: Place, choice: Choice, *, really: bool, records: bool) -> int:
-    """Removes the checkpoints of the runs that are meant, or says which these are.
+def clean(place: Place, selection: Selection, *, confirmed: bool, with_records: bool) -> int:
+    """Removes the checkpoints of the selected runs, or prints which these are.
 
     Args:
-      place: where they are.
-      choice: which are meant.
-      really: whether to do it.
-      records: whether the runs are deleted in the tracking store as well.
+      place: where to look for runs.
+      selection: which runs to clean.
+      confirmed: removes them.
+      with_records: also deletes the runs in the tracking store.
+
+    Returns:
+      The process's exit code.
 
     Raises:
-      ConfigError: nothing says which runs are meant.
+      ConfigError: the selection has no filter.
     """
-    if choice.is_open:
-        raise ConfigError("clean: nothing says which runs; set older=30d, keep=5, status=failed,killed or run=<id>")
+    if selection.is_empty:
+        raise ConfigError("clean needs a filter: older=30d, keep=5, status=failed,killed or run=<id>")
     store = place.store()
-    everything = place.runs(store)
-    meant = chosen(everything, choice)
-    removals, left = remove.split(meant, named=bool(choice.runs), records=records)
+    listed = place.runs(store)
+    selected = select(listed, selection)
+    removable, skipped = remove.split(selected, are_named=bool(selection.runs), with_records=with_records)
     out = console()
-    for line in left:
-        out.print(f"left: {line}", soft_wrap=True, markup=False)
-    if not removals:
+    for line in skipped:
+        out.print(f"skipped: {line}", soft_wrap=True, markup=False)
+    if not removable:
         print("nothing to remove")
         return EXIT_DONE
-    what = _what(removals, sum(one.bytes for one in removals), records=records)
-    out.print(rich_table(_sheet(removals), what if really else f"would remove {what}", out.width))
-    for line in remove.cautions(removals, everything):
+    summary = _summary(removable, sum(run.bytes for run in removable), with_records=with_records)
+    title = summary if confirmed else f"would remove {summary}"
+    out.print(rich_table(_sheet(removable), title, out.width))
+    for line in remove.warnings(removable, listed):
         out.print(f"note: {line}", soft_wrap=True, markup=False)
-    if not really:
-        beside = "; their runs in the store too" if records else "; the runs in the store stay"
-        print(f"nothing is removed yet{beside}; the same with yes=true does it")
+    if not confirmed:
+        records = "would be deleted too" if with_records else "would stay"
+        print(f"nothing removed; the runs in the store {records}; to remove: add yes=true")
         return EXIT_DONE
-    return _remove(removals, store, records=records)
+    return _remove(removable, store, with_records=with_records)
 
 
-def _remove(removals: Sequence[Found], store: Store | None, *, records: bool) -> int:
+def _remove(removable: Sequence[ListedRun], store: Store | None, *, with_records: bool) -> int:
     freed = 0
-    done_with = list[Found]()
-    for one in removals:
+    cleaned = list[ListedRun]()
+    for run in removable:
         try:
-            done = remove.remove(one)
-            freed += done.bytes
-            for line in done.left:
-                print(f"left: {line}")
-            if store is not None and one.stored:
-                remove.note(store, one, done, delete=records)
-            done_with.append(one)
+            removed = remove.remove(run)
+            freed += removed.bytes
+            for line in removed.skipped:
+                print(f"skipped: {line}")
+            if store is not None and run.is_stored:
+                remove.record(store, run, removed, delete=with_records)
+            cleaned.append(run)
+        # The other runs are cleaned all the same.
         except (ConfigError, OSError, TrackingError) as error:
-            print(f"error: run {one.run} is left: {error}", file=sys.stderr)
-    print(f"removed: {_what(done_with, freed, records=records)}")
-    if records and store is not None:
+            print(f"error: could not clean run {run.run}: {error}", file=sys.stderr)
+    print(f"removed: {_summary(cleaned, freed, with_records=with_records)}")
+    if with_records and store is not None:
         print(
-            f"deleted runs can be restored (mlflow runs restore); what they logged goes with: "
+            "to restore a deleted run: mlflow runs restore --run-id <id>; to delete its data: "
             f"mlflow gc --backend-store-uri {shlex.quote(shown(store.uri))}"
         )
-    return EXIT_DONE if len(done_with) == len(removals) else EXIT_FAILED
+    return EXIT_DONE if len(cleaned) == len(removable) else EXIT_FAILED
 
 
-def _what(removals: Sequence[Found], taken: int, *, records: bool) -> str:
-    """Returns in words what goes; `taken` is the bytes of the checkpoints."""
-    saved = sum(one.saved is not None for one in removals)
-    stored = sum(one.stored for one in removals)
-    parts = [f"checkpoints of {_runs(saved)}, {words_of_size(taken)}"] if saved or not records else []
-    return " and ".join([*parts, *([f"the records of {_runs(stored)} in the store"] if records else [])])
+def _summary(cleaned: Sequence[ListedRun], total: int, *, with_records: bool) -> str:
+    """Returns what is removed; `total` is the size of the checkpoints in bytes."""
+    with_checkpoints = [run for run in cleaned if run.saved is not None]
+    stored = [run for run in cleaned if run.is_stored]
+    parts = []
+    if with_checkpoints or not with_records:
+        parts.append(f"checkpoints of {_runs(len(with_checkpoints))}, {size_text(total)}")
+    if with_records:
+        parts.append(f"the records of {_runs(len(stored))} in the store")
+    return " and ".join(parts)
 
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count:,} runs"
 
 
-def keep(place: Place, choice: Choice, *, kept: bool) -> int:
-    """Notes that `clean` leaves some runs, or may take them again.
+def keep(place: Place, selection: Selection, *, kept: bool) -> int:
+    """Records that `clean` must skip some runs, or no longer has to.
+
+    Returns:
+      The process's exit code.
 
     Raises:
       ConfigError: no run is named.
-      TrackingError: the store does not take it.
+      TrackingError: the store failed.
     """
-    if not choice.runs:
-        raise invalid("run", None, problem="which run", fix="set run=latest or run=<id>")
+    if not selection.runs:
+        raise invalid("run", None, problem="needs a run", fix="set run=latest or run=<id>")
     store = place.store()
-    for one in chosen(place.runs(store), Choice(runs=choice.runs)):
-        if one.foreign:
-            raise invalid(
-                "run", one.run, problem="a run of this store, and this is another's", fix="set uri=<its store>"
-            )
-        if store is not None and one.stored:
+    for run in select(place.runs(store), Selection(runs=selection.runs)):
+        if run.is_foreign:
+            raise invalid("run", run.run, problem="is recorded in another store", fix="set uri=<its store>")
+        value = str(kept).lower()
+        if store is not None and run.is_stored:
             try:
-                store.client.set_tag(one.run, KEEP_TAG, str(kept).lower())
-            except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
-                raise TrackingError(f"run {one.run} can't be tagged: {reason(error)}") from error
-        elif one.saved is not None:
-            runs.keep(one.saved, kept=kept)
-        where = f"tag {KEEP_TAG}={str(kept).lower()}" if one.stored else f"noted in {runs.RECORD}"
-        print(f"run {one.run} ({one.name}): clean {'leaves it' if kept else 'may take it'}; {where}")
+                store.client.set_tag(run.run, KEEP_TAG, value)
+            # MLflow, SQLAlchemy, requests and drivers share no base class.
+            except Exception as error:
+                raise TrackingError(f"could not tag run {run.run}: {reason(error)}") from error
+        elif run.saved is not None:
+            runs.keep(run.saved, kept=kept)
+        effect = "clean skips it" if kept else "clean no longer skips it"
+        where = f"tag {KEEP_TAG}={value}" if run.is_stored else f"recorded in {runs.RECORD}"
+        print(f"run {run.run} ({run.name}): {effect} ({where})")
     return EXIT_DONE

@@ -1,4 +1,4 @@
-"""What `python -m runner.runs` reads from its command line."""
+"""Command line of `python -m runner.runs`, which lists, keeps and cleans recorded runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, did_you_mean, invalid
 from runner.host.late import late
 from runner.host.parser import Parser, truth
-from runner.runs.choice import Choice, age, statuses
+from runner.runs.selection import Selection, age, statuses
 
 if TYPE_CHECKING:
     from runner.runs import act
 else:
-    act = late("runner.runs.act")  # with MLflow
+    # Imports MLflow.
+    act = late("runner.runs.act")
 
 _ACTIONS = ("list", "clean", "keep", "release")
 
@@ -27,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: null: the process's own.
 
     Returns:
-      The process's exit code: 0 done, 1 the store or the disk failed, 2 the command line was refused.
+      The process's exit code: 0 done, 1 the store or the disk failed, 2 the command line is invalid.
     """
     parser = _parser()
     try:
         options = parser.read(sys.argv[1:] if arguments is None else arguments)
-        choice = Choice(
+        selection = Selection(
             runs=tuple(options.run),
             older=None if options.older is None else age("older", options.older),
             keep=None if options.keep is None else _count("keep", options.keep),
@@ -40,15 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         place = act.Place(options.uri, options.folder)
         if options.action == "list":
-            return act.show(place, choice, _count("last", options.last))
+            return act.show(place, selection, _count("last", options.last))
         if options.action == "clean":
-            return act.clean(
-                place, choice, really=truth("yes", options.yes), records=truth("records", options.records)
-            )
+            confirmed = truth("yes", options.yes)
+            with_records = truth("records", options.records)
+            return act.clean(place, selection, confirmed=confirmed, with_records=with_records)
         if options.action in ("keep", "release"):
-            return act.keep(place, choice, kept=options.action == "keep")
+            return act.keep(place, selection, kept=options.action == "keep")
         fix = did_you_mean(options.action, _ACTIONS, f"see {parser.prog} --help")
-        raise ConfigError(f"{options.action}: one of {', '.join(_ACTIONS)}; {fix}")
+        raise ConfigError(f"{options.action}: must be one of {', '.join(_ACTIONS)}; {fix}")
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -59,15 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _count(key: str, text: str) -> int:
     if not text.isdecimal():
-        raise invalid(key, text, problem="how many runs, a whole number from 0 on", fix=f"set {key}=5")
+        raise invalid(key, text, problem="must be an integer of at least 0", fix=f"set {key}=5")
     return int(text)
 
 
 def _parser() -> Parser:
     parser = Parser(
         "runner.runs",
-        "Recorded runs with their checkpoints and what these take of the disk. clean says what it would remove, and "
-        "with yes=true does so; the run in the tracking store stays.",
+        "Lists recorded runs and the size of their checkpoints. clean prints which checkpoints it would remove, and "
+        "removes them with yes=true; the runs in the tracking store stay.",
         [
             "status=failed,killed",
             "clean older=30d keep=5",
@@ -76,15 +77,15 @@ def _parser() -> Parser:
         ],
     )
     parser.add_argument("action", nargs="?", default="list", metavar="ACTION", help=", ".join(_ACTIONS))
-    parser.add_argument("--run", action="append", default=[], help="an id or its beginning, a name, or latest")
+    parser.add_argument("--run", action="append", default=[], help="an id or its start, a name, or latest")
     parser.add_argument("--older", metavar="AGE", help="runs that ended at least so long ago: 30d, 12h, 2w")
-    parser.add_argument("--keep", metavar="COUNT", help="clean: leaves the newest so many runs with checkpoints")
-    parser.add_argument("--status", action="append", default=[], help="as failed,killed")
-    parser.add_argument("--yes", nargs="?", const="true", default="false", help="clean: does it")
+    parser.add_argument("--keep", metavar="COUNT", help="clean: skips the newest so many runs with checkpoints")
+    parser.add_argument("--status", action="append", default=[], help="such as failed,killed")
+    parser.add_argument("--yes", nargs="?", const="true", default="false", help="clean: removes the checkpoints")
     parser.add_argument(
-        "--records", nargs="?", const="true", default="false", help="clean: deletes the runs in the store as well"
+        "--records", nargs="?", const="true", default="false", help="clean: also deletes the runs in the store"
     )
-    parser.add_argument("--last", metavar="COUNT", default="30", help="list: the newest so many; 0: all")
-    parser.add_argument("--folder", type=Path, help="of checkpoints; else outputs/checkpoints")
-    parser.add_argument("--uri", help="tracking URI, or none; else $MLFLOW_TRACKING_URI, else outputs/mlflow.db")
+    parser.add_argument("--last", metavar="COUNT", default="30", help="list: shows the newest so many; 0: all")
+    parser.add_argument("--folder", type=Path, help="folder of checkpoints; default: outputs/checkpoints")
+    parser.add_argument("--uri", help="tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db")
     return parser

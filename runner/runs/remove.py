@@ -1,4 +1,4 @@
-"""Removes checkpoints: never those of a run that runs or that a person keeps, and nothing that is not ours."""
+"""Removes checkpoints: never those of a run that is running or kept, and nothing that a run did not write."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from runner.errors import TrackingError
 from runner.host.folders import remove_empty, remove_files
-from runner.runs.found import Found, size
+from runner.runs.listing import ListedRun, size
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
-from runner.training.checkpoint import best, runs, storage
+from runner.training.checkpoint import index, runs, storage
 
-CLEANED_TAG = "runner.cleaned"  # what was removed of a run, and when
+# What was removed of a run, and when.
+CLEANED_TAG = "runner.cleaned"
 
 
 @dataclass(frozen=True)
@@ -21,102 +22,113 @@ class Removed:
     """What was removed of a run.
 
     Attributes:
-      steps: of the checkpoints.
-      bytes: that they took.
-      left: what stays, and why, in lines.
+      steps: steps of the checkpoints.
+      bytes: their size.
+      skipped: what stays and why, in lines.
     """
 
     steps: tuple[int, ...] = ()
     bytes: int = 0
-    left: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
-def split(meant: Sequence[Found], *, named: bool, records: bool) -> tuple[list[Found], list[str]]:
-    """Returns the runs that can be cleaned, and in lines those that can't be and why.
+def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool) -> tuple[list[ListedRun], list[str]]:
+    """Returns the runs that can be cleaned, and one line for each that can't be.
 
     Args:
-      meant: runs that the command line means.
-      named: whether the command line names each.
-      records: whether runs without checkpoints are meant too, to be deleted in the store.
+      selected: the runs that match the command line's filters.
+      are_named: the command line names each of them.
+      with_records: includes runs without checkpoints, whose records are deleted in the store.
     """
-    taken = []
-    left = list[str]()
-    foreign = list[Found]()
-    for one in meant:
-        title = f"{one.run} ({one.name})" if one.name != one.run else one.run
-        if one.saved is None and not (records and one.stored and one.status != "DELETED"):
+    removable = []
+    skipped = list[str]()
+    foreign = list[str]()
+    for run in selected:
+        title = run.run if run.name == run.run else f"{run.run} ({run.name})"
+        has_record = run.is_stored and run.status != "DELETED"
+        if run.saved is None and not (with_records and has_record):
             continue
-        if one.kept:
-            left.append(f"{title} is kept; python -m runner.runs release run={one.run} gives it up")
-        elif one.status == "RUNNING":
-            left.append(f"{title} is running")
-        elif one.foreign and not named:
-            foreign.append(one)
+        if run.is_kept:
+            skipped.append(f"{title} is kept; to release it: python -m runner.runs release run={run.run}")
+        elif run.status == "RUNNING":
+            skipped.append(f"{title} is running")
+        elif run.is_foreign and not are_named:
+            foreign.append(run.run[:8])
         else:
-            taken.append(one)
+            removable.append(run)
     if foreign:
-        left.append(
-            f"{', '.join(one.run[:8] for one in foreign)}: recorded in another store, which may keep them; set "
-            "uri=<that store>, or name each by run="
+        skipped.append(
+            f"{', '.join(foreign)}: recorded in another store, which may keep them; set uri=<that store>, or name "
+            "each with run="
         )
-    return taken, left
+    return removable, skipped
 
 
-def cautions(removals: Sequence[Found], everything: Sequence[Found]) -> list[str]:
-    """Returns in lines what a person should know before checkpoints go: other runs branch from them."""
-    gone = {one.run for one in removals if one.saved is not None}
+def warnings(removable: Sequence[ListedRun], listed: Sequence[ListedRun]) -> list[str]:
+    """Returns one line for each run that branches from a checkpoint that would be removed.
+
+    Args:
+      removable: the runs to clean.
+      listed: all runs.
+    """
+    cleaned = {run.run for run in removable if run.saved is not None}
     lines = []
-    for other in everything:
-        origin = other.origin.partition("@")[0]
-        if origin in gone and other.run not in gone:
-            own = "has checkpoints of its own" if other.saved else "has no checkpoint of its own"
-            lines.append(f"run {other.run} ({other.name}) branches from {other.origin}, and {own}")
+    for run in listed:
+        origin = run.origin.partition("@")[0]
+        if origin in cleaned and run.run not in cleaned:
+            own = "has checkpoints of its own" if run.saved else "has no checkpoint of its own"
+            lines.append(f"run {run.run} ({run.name}) branches from {run.origin}, and {own}")
     return lines
 
 
-def remove(one: Found) -> Removed:
-    """Removes a run's checkpoints, and what says that it has some.
+def remove(run: ListedRun) -> Removed:
+    """Removes a run's checkpoints and the record of them.
 
     Raises:
-      ConfigError: its process is still there.
+      ConfigError: its process is still running.
       OSError: the folder can't be written.
     """
-    if one.saved is None:
+    if run.saved is None:
         return Removed()
-    folder = one.saved.folder
-    with runs.held("run", one.saved):
-        runs.check_not_running("run", one.saved)
-        best.forget(folder)
-        gone = list[int]()
-        freed = 0
-        left = list[str]()
+    folder = run.saved.folder
+    with runs.locked("run", run.saved):
+        # Checked while the lock is held, so that no process can resume the run meanwhile.
+        runs.check_not_running("run", run.saved)
+        # Before the checkpoints, so that no record ever names one that is gone.
+        index.forget_best(folder)
+        steps = list[int]()
+        total = 0
+        skipped = list[str]()
         for step in storage.steps(folder):
-            place = storage.place(folder, step)
-            taken = size(place)
+            checkpoint = storage.place(folder, step)
+            checkpoint_size = size(checkpoint)
             if storage.remove(folder, step):
-                gone.append(step)
-                freed += taken
+                steps.append(step)
+                total += checkpoint_size
             else:
-                left.append(f"{place} is not as a run wrote it")
+                skipped.append(f"{checkpoint} has files that no run wrote")
         storage.clean(folder)
-    if not left:
+    if not skipped:
         remove_files(folder, [runs.RECORD, runs.LOCK])
         remove_empty([folder])
-    return Removed(tuple(gone), freed, tuple(left))
+    return Removed(tuple(steps), total, tuple(skipped))
 
 
-def note(store: Store, one: Found, done: Removed, *, delete: bool) -> None:
-    """Notes on a run in the store what was removed of it, or deletes it there.
+def record(store: Store, run: ListedRun, removed: Removed, *, delete: bool) -> None:
+    """Records on a run in the store what was removed of it, and deletes the run there if asked to.
 
     Raises:
-      TrackingError: the store does not take it.
+      TrackingError: the store failed.
     """
-    steps = ", ".join(map(str, done.steps)) or "none"
     try:
-        if done.steps:
-            day = time.strftime("%Y-%m-%d %H:%M")
-            store.client.set_tag(one.run, CLEANED_TAG, f"{day}: checkpoints of steps {steps}, {done.bytes:,} bytes")
-        if delete and one.status != "DELETED":
-            store.client.delete_run(one.run)
-    except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
-        raise TrackingError(f"its checkpoints are removed, and the store does not note it: {reason(error)}") from error
+        if removed.steps:
+            now = time.strftime("%Y-%m-%d %H:%M")
+            steps = ", ".join(map(str, removed.steps))
+            store.client.set_tag(run.run, CLEANED_TAG, f"{now}: checkpoints of steps {steps}, {removed.bytes:,} bytes")
+        if delete and run.status != "DELETED":
+            store.client.delete_run(run.run)
+    # MLflow, SQLAlchemy, requests and drivers share no base class.
+    except Exception as error:
+        raise TrackingError(
+            f"its checkpoints are removed, but the store could not record it: {reason(error)}"
+        ) from error

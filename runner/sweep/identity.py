@@ -12,16 +12,14 @@ from pathlib import Path
 from runner.config.convert import flatten
 from runner.config.import_paths import import_paths
 from runner.config.schema import RunConfig
+from runner.engine import registry
 from runner.host import definition, paths
 from runner.host.versions import installed
 
 CONFIG_TAG = "runner.config"
 CODE_TAG = "runner.code"
 _LIBRARIES = (
-    "tensorflow",
-    "tf-keras",
-    "keras",
-    "jax",
+    *registry.distributions(),
     "numpy",
     "simplejpeg",
     "opencv-python-headless",

@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from runner.config.names import varied_name
 from runner.errors import TrackingError
+from runner.host import session
 from runner.host.outputs import append_whole, spared
 from runner.processes.launch import LAUNCHER_VARIABLE
 from runner.processes.team import current
@@ -96,29 +97,34 @@ def values_of(tags: Mapping[str, str]) -> Values:
     return frozenset((clean_key(key), cut(one, TAG_LIMIT)) for key, one in tags.items() if key.startswith(_VARIED))
 
 
-_joined: list[Membership] = []
+def join(environ: MutableMapping[str, str]) -> None:
+    """Reads, once, what a launcher told this process, and ends the process with it.
 
+    A job whose launcher is killed gets a SIGTERM.
 
-def join() -> None:
-    """Reads, once, what the launcher said, and ends with it: a job whose launcher was killed gets a SIGTERM."""
-    said = os.environ.pop(_VARIABLE, "")  # not for processes that this one starts
-    pid = os.environ.pop(LAUNCHER_VARIABLE, "")
-    if said:
-        _joined[:] = [Membership(**json.loads(said))]
-    if sys.platform == "linux" and pid:
+    Args:
+      environ: `os.environ`; loses the launcher's variables, which are not for processes that this one starts.
+    """
+    membership_json = environ.pop(_VARIABLE, "")
+    launcher_pid = environ.pop(LAUNCHER_VARIABLE, "")
+    if membership_json:
+        session.current().membership = Membership(**json.loads(membership_json))
+    if sys.platform == "linux" and launcher_pid:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != int(pid):  # it ended before the line above
+        ended_before_prctl = os.getppid() != int(launcher_pid)
+        if ended_before_prctl:
             sys.exit(128 + signal.SIGTERM)
 
 
 def environment() -> dict[str, str]:
-    """Returns the variable that hands this process's membership to those that run the job in its place, if it has."""
-    return _joined[0].environment() if _joined else {}
+    """Returns the variable that hands this process's membership, if any, to those that run the job in its place."""
+    member = membership()
+    return {} if member is None else member.environment()
 
 
 def membership() -> Membership | None:
     """Returns what this process knows of its sweep; None for a run of its own."""
-    return _joined[0] if _joined else None
+    return session.current().membership
 
 
 def write_parent(path: Path, **told: str) -> None:

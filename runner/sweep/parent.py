@@ -20,7 +20,7 @@ from runner.sweep.identity import CODE_TAG, CONFIG_TAG
 from runner.sweep.member import JOB_TAG
 from runner.tracking import page, start, view
 from runner.tracking.base import Status
-from runner.tracking.dead import NOTE, mark_dead_runs
+from runner.tracking.dead_runs import NOTE, mark_dead_runs
 from runner.tracking.hidden import tag_key, tags_of
 from runner.tracking.location import ui_lines
 from runner.tracking.mlflow_import import warn
@@ -28,7 +28,7 @@ from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, cut
 from runner.tracking.store import Store, search
 from runner.tracking.sweeps import KIND_TAG, open_tracking
-from runner.training.checkpoint import signature
+from runner.training.checkpoint import recorded
 
 ARGV_TAG = "runner.sweep.argv"
 _SIGNATURE_TAG = "runner.sweep.signature"
@@ -187,13 +187,13 @@ def _first(status: str, arguments: Sequence[str], result: str = "") -> str:
 
 def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
     """Returns the tags that hold a sweep's command line, and this project's signature of it."""
-    return {ARGV_TAG: json.dumps(arguments), _SIGNATURE_TAG: signature.sign(_SIGNED, arguments)}
+    return {ARGV_TAG: json.dumps(arguments), _SIGNATURE_TAG: recorded.sign(_SIGNED, arguments)}
 
 
 def is_own(run: Run) -> bool:
     """Returns whether this project recorded a sweep's command line; whoever can write to the store can write tags."""
-    record = {"overrides": recorded_arguments(run), signature.FIELD: tags_of(run.data.tags).get(_SIGNATURE_TAG, "")}
-    return signature.is_own(_SIGNED, record)
+    record = {"overrides": recorded_arguments(run), recorded.SIGNATURE: tags_of(run.data.tags).get(_SIGNATURE_TAG, "")}
+    return recorded.is_own(_SIGNED, record)
 
 
 def recorded_arguments(run: Run) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from runner.compare.lines import make_lines
 from runner.compare.metrics import directions
 from runner.compare.records import RunRecord, from_folder, from_run
 from runner.errors import DataError
-from runner.host import outputs
+from runner.host import outputs, session
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.sweep import scaling
@@ -62,7 +61,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
             _show(sweep.name, entries, sheet)
         if best is not None and best.record is not None:
             value = best.record.metrics[sweep.settings.metric]
-            print(f"best: job {best.job.number}, {sweep.settings.metric} {value:.4g}; it alone:")
+            print(f"best: job {best.job.number}, {sweep.settings.metric} {value:.4g}. To rerun it:")
             print(f"  {retyped(sweep.module, best.job.overrides, sweep.config)}", flush=True)
         if sweep.parent is not None:
             status: Status = "KILLED" if interruption(error) else "FINISHED" if good else "FAILED"
@@ -70,7 +69,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
         elif files:
             print(f"table and plots: {sweep.folder}")
         if sweep.parent is not None and any(entry.outcome.status in _AGAIN for entry in entries):
-            print(f"go on with: {_resuming(sweep, sweep.parent)}", flush=True)
+            print(f"To continue: {_resuming(sweep, sweep.parent)}", flush=True)
         return good
 
 
@@ -79,7 +78,7 @@ def _resuming(sweep: Sweep, parent: Parent) -> str:
     name = parent.run_id
     with suppress(Exception):  # the store may be away
         name = sweeps.LATEST if sweeps.find(parent.store, sweeps.LATEST).info.run_id == name else name
-    store = [one for one in sys.argv[1:] if key_of(one) in _STORE]
+    store = [one for one in session.current().arguments if key_of(one) in _STORE]
     return shlex.join(["python", "-m", sweep.module, f"sweep.resume={name}", *store])
 
 

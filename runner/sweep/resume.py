@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from runner.config.build import build
+from runner.config.compose import compose
 from runner.config.schema import TrackingConfig
 from runner.config.search_path import searchpath
 from runner.errors import ConfigError
-from runner.host import paths
 from runner.host.late import late
 from runner.training.checkpoint.arguments import MULTIRUN, key_of, value_of, without
 from runner.training.checkpoint.recorded import Record
@@ -82,10 +80,6 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
 
 
 def _tracking(overrides: list[str]) -> TrackingConfig:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
-        node = compose("config", overrides=overrides).tracking
-    GlobalHydra.instance().clear()
-    content = OmegaConf.to_container(node, resolve=True)
+    content = OmegaConf.to_container(compose(overrides).tracking, resolve=True)
     assert isinstance(content, dict)
     return build(TrackingConfig, {str(key): value for key, value in content.items()}, "tracking")

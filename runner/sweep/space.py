@@ -1,4 +1,4 @@
-"""What a search may choose from."""
+"""The search space: what a sweep override means to Optuna."""
 
 from __future__ import annotations
 
@@ -9,32 +9,42 @@ from runner.errors import ConfigError
 
 
 def distribution(override: Override) -> BaseDistribution:
-    """Returns what a sweep override stands for: values, a range or an interval; `tag(log, ...)` for log-uniform.
+    """Returns the distribution of a sweep override: values, a range or an interval; `tag(log, ...)` for log-uniform.
 
     Args:
       override: as `dataset.batch_size=64,128` or `optimizer.learning_rate=tag(log,interval(1e-4,1e-1))`.
 
     Raises:
-      ConfigError: a range that can't be searched.
+      ConfigError: Optuna can't search the range.
     """
     value = override.value()
     try:
         if isinstance(value, IntervalSweep):
-            log = "log" in value.tags
-            low = value.start
-            high = value.end
-            assert low is not None
-            assert high is not None
-            if isinstance(low, int) and isinstance(high, int):
-                return IntDistribution(low, high, log=log)
-            return FloatDistribution(float(low), float(high), log=log)
+            return _of_interval(value)
         if isinstance(value, RangeSweep):
             numbers = list(override.sweep_iterator())
-            if len(numbers) > 1 and all(isinstance(one, int) for one in numbers):
-                low, high = sorted((int(str(numbers[0])), int(str(numbers[-1]))))
-                return IntDistribution(low, high, step=abs(int(str(numbers[1])) - int(str(numbers[0]))))
-        choices = [str(one) for one in override.sweep_iterator(transformer=Transformer.encode)]
+            if len(numbers) > 1 and all(isinstance(number, int) for number in numbers):
+                return _of_integers([int(str(number)) for number in numbers])
+        choices = [str(choice) for choice in override.sweep_iterator(transformer=Transformer.encode)]
         return CategoricalDistribution(choices)
     except (ValueError, AssertionError) as error:
+        problem = f"can't be searched ({str(error).rstrip('.')})"
         fix = "write the lower end first, and above 0 for log"
-        raise ConfigError(f"{override.input_line}: {error}; {fix}") from error
+        raise ConfigError(f"{override.input_line}: {problem}; {fix}") from error
+
+
+def _of_interval(interval: IntervalSweep) -> BaseDistribution:
+    log = "log" in interval.tags
+    low = interval.start
+    high = interval.end
+    assert low is not None
+    assert high is not None
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def _of_integers(numbers: list[int]) -> IntDistribution:
+    """Returns the distribution of a range of integers, which may count down."""
+    low, high = sorted((numbers[0], numbers[-1]))
+    return IntDistribution(low, high, step=abs(numbers[1] - numbers[0]))

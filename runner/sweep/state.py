@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,13 +17,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checks import sweep as checks_sweep
 from runner.checks.composed import convert
+from runner.config.compose import compose_job
 from runner.config.convert import as_typed, convert_group, resolved
 from runner.config.hydra_node import directory
 from runner.config.names import short_keys
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.config.search_path import portable
 from runner.errors import ConfigError, DataError, Refused
-from runner.host import folders, signals
+from runner.host import folders, session, signals
 from runner.host.commands import command_module
 from runner.host.late import late
 from runner.sweep.identity import code_version, config_hash
@@ -54,6 +54,7 @@ _SUBDIR = "hydra.sweep.subdir"
 _OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
 
 Direction = Literal["maximize", "minimize"]
+DescribeError = Callable[[Exception, Sequence[str]], str]
 _PLANNING_S = 20.0  # longest wait for a first job, which a resumed sweep or another launcher may not have
 _VERDICT = "verify.json"
 _RECORDED = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
@@ -80,14 +81,14 @@ class Sweep:
     def __init__(
         self,
         config: DictConfig,
-        describe_error: Callable[[Exception], str] = str,
+        describe_error: DescribeError = lambda error, _overrides: str(error),
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
         """Reads what the sweep is; nothing is opened yet.
 
         Args:
           config: as Hydra composed it for the multirun, before any job's overrides.
-          describe_error: returns an error of Hydra's, OmegaConf's or ours as one line.
+          describe_error: returns an error of Hydra, OmegaConf or ours as one line, given a job's overrides.
           meanwhile: called when the sweep's run is made, beside the jobs; may take its time.
 
         Raises:
@@ -171,7 +172,7 @@ class Sweep:
         self._may_open.wait(_PLANNING_S)
         if self._given_up:
             return
-        typed = [portable(one) for one in sys.argv[1:] if key_of(one) != "sweep.resume"]
+        typed = [portable(one) for one in session.current().arguments if key_of(one) != "sweep.resume"]
         try:
             self._parent = parent.open_parent(
                 self.tracking,
@@ -238,9 +239,7 @@ class Sweep:
         kept = own_overrides(overrides)
         job = Job(number, kept, self.folder / str(number), varied_of(kept, tuple(self.varied)))
         try:
-            composed = loader.load_sweep_config(self._master, list(overrides))
-            with open_dict(composed):
-                composed.hydra.job.id = composed.hydra.job.num = number
+            composed = compose_job(loader, self._master, overrides, number)
             HydraConfig.instance().set_config(composed)
             job = replace(job, folder=directory(composed, _SUBDIR, self.folder))
             folders.claim(_SUBDIR, job.folder, hold=False)  # the job's own process claims it for as long as it runs
@@ -252,7 +251,7 @@ class Sweep:
                 config = convert(composed)
                 check_tasks(self._master.hydra.launcher, config.cluster)
         except Exception as error:  # ours or Hydra's own: the other jobs may be right
-            self.ledger.add(job, Outcome("refused", 2, note=self._describe_error(error)))
+            self.ledger.add(job, Outcome("refused", 2, note=self._describe_error(error, overrides)))
             return None
         found = self._find(job, config, composed)
         if found is not None:
@@ -303,10 +302,7 @@ class Sweep:
         return ""
 
 
-_current: list[Sweep | Shared] = []
-
-
-def begin(config: DictConfig, describe_error: Callable[[Exception], str], meanwhile: Callable[[], object]) -> None:
+def begin(config: DictConfig, describe_error: DescribeError, meanwhile: Callable[[], object]) -> None:
     """Starts this process's sweep.
 
     Args:
@@ -317,23 +313,25 @@ def begin(config: DictConfig, describe_error: Callable[[Exception], str], meanwh
     Raises:
       Refused: it can't start.
     """
+    command = session.current()
     try:
         sweep = Sweep(config, describe_error, meanwhile)
-        _current[:] = [sweep]
+        command.sweep = sweep
         sweep.open()
     except Exception as error:
-        _current.clear()
+        command.sweep = None
         raise Refused(error) from error
 
 
 def adopt(shared: Shared) -> None:
-    """Notes, in a process that a launcher started elsewhere, which sweep its job belongs to."""
-    _current[:] = [shared]
+    """Stores, in a process that a launcher started elsewhere, which sweep its job belongs to."""
+    session.current().sweep = shared
 
 
 def adopted() -> Shared | None:
     """Returns the sweep of a job that a foreign launcher started here."""
-    return _current[0] if _current and isinstance(_current[0], Shared) else None
+    sweep = session.current().sweep
+    return sweep if isinstance(sweep, Shared) else None
 
 
 def current() -> Sweep:
@@ -342,15 +340,16 @@ def current() -> Sweep:
     Raises:
       ConfigError: Hydra's callback did not start it.
     """
-    found = _current[0] if _current else None
-    if not isinstance(found, Sweep):
+    sweep = started()
+    if sweep is None:
         raise ConfigError("hydra.callbacks.sweep: a multirun needs the callback; leave it as it is")
-    return found
+    return sweep
 
 
 def started() -> Sweep | None:
-    """Returns this process's sweep, None where there is none or it did not start."""
-    return _current[0] if _current and isinstance(_current[0], Sweep) else None
+    """Returns this process's sweep; None where there is none or it did not start."""
+    sweep = session.current().sweep
+    return sweep if isinstance(sweep, Sweep) else None
 
 
 def arguments_of(config: DictConfig) -> list[str]:

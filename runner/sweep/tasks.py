@@ -1,4 +1,4 @@
-"""A sweep's jobs of several processes: those that a cluster starts for each job, as the launcher's parameters say."""
+"""Jobs of several processes, which a cluster starts for each job as the launcher's parameters say."""
 
 from __future__ import annotations
 
@@ -11,42 +11,54 @@ from runner.errors import invalid
 from runner.processes import place
 
 _KEY = "hydra.launcher.parameters"
+# submitit takes a parameter of Slurm with the prefix, which wins, or under its own name for every cluster.
 _NODES = ("slurm_nodes", "nodes")
 _TASKS = ("slurm_ntasks_per_node", "tasks_per_node")
 
 
 def count(launcher: Mapping[str, Any]) -> int:
-    """Returns how many processes a launcher starts for each job.
+    """Returns how many processes a launcher starts per job.
 
     Args:
-      launcher: its config; only submitit's says a number.
+      launcher: its config; only that of submitit has a number.
     """
     parameters = launcher.get("parameters") or {}
-    nodes, tasks = ([parameters[key] for key in keys if parameters.get(key)] for keys in (_NODES, _TASKS))
-    return int(next(iter(nodes), 1)) * int(next(iter(tasks), 1))
+    return _first(parameters, _NODES) * _first(parameters, _TASKS)
+
+
+def _first(parameters: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    for key in keys:
+        if parameters.get(key):
+            return int(parameters[key])
+    return 1
 
 
 def expected(launcher: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Lets the configs of jobs be checked for the processes that their launcher will start."""
-    return place.presumed(count(launcher), "Slurm") if launcher.get("cluster") == "slurm" else nullcontext()
+    if launcher.get("cluster") == "slurm":
+        return place.presumed(count(launcher), "Slurm")
+    return nullcontext()
 
 
 def check_tasks(launcher: Mapping[str, Any], cluster: ClusterConfig) -> None:
     """Checks that the processes that a launcher starts for a job are one run.
 
     Raises:
-      ConfigError: each would run the job by itself, in the same folder; or a job would be queued again, which the
+      ConfigError: each would run the job by itself, in the same folder; or Slurm would queue a job again, which the
         sweep takes for ended.
     """
     if cluster.requeue:
         raise invalid(
-            "cluster.requeue", True, problem="a run of its own, not a sweep's job", fix="sweep.resume goes on with it"
+            "cluster.requeue",
+            True,
+            problem="must be false for the jobs of a sweep",
+            fix="continue an interrupted sweep with sweep.resume=latest",
         )
-    tasks = count(launcher)
-    if tasks > 1 and cluster.name != "auto":
+    processes = count(launcher)
+    if processes > 1 and cluster.name != "auto":
         raise invalid(
             _KEY,
-            f"{{... {tasks} processes a job}}",
-            problem=f"one process a job with cluster={cluster.name}, as each would run all of it",
+            f"{{... {processes} processes per job}}",
+            problem=f"with cluster={cluster.name}, each process would run the whole job",
             fix="set cluster=auto, which lets them share the job",
         )

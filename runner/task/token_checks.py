@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.config.schema_task import SampleOptions
 from runner.data.base import Array
-from runner.data.packed import no_label_counts
+from runner.data.packing import no_label_counts
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import invalid
 

@@ -1,4 +1,4 @@
-"""Adds figures, files and models to a run that has ended; its status and its times stay as they are."""
+"""Adds figures, files and models to a run that has ended, whose status and times don't change."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from runner.tracking.base import Attachment
 from runner.tracking.location import tracking_uri
 
 if TYPE_CHECKING:
-    from runner.tracking import stored
+    from runner.tracking import attachment
 else:
-    stored = late("runner.tracking.stored")
+    attachment = late("runner.tracking.attachment")
 
 
 def attach(config: TrackingConfig, run_id: str | None) -> Attachment:
@@ -30,4 +30,4 @@ def attach(config: TrackingConfig, run_id: str | None) -> Attachment:
     if config.name == "none" or run_id is None:
         return Attachment()
     with stages.stage("opening the run's record in MLflow"):
-        return stored.stored_run(tracking_uri(config.uri, project_root()), config.experiment, run_id)
+        return attachment.open_run(tracking_uri(config.uri, project_root()), config.experiment, run_id)

@@ -1,4 +1,4 @@
-"""What records a run, and what adds to a recorded one; by themselves they record nothing."""
+"""Interfaces of what records a run and of what adds to a recorded one. These classes themselves record nothing."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ if TYPE_CHECKING:
     from runner.tracking.store import Store
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-Example: TypeAlias = "np.ndarray | Mapping[str, np.ndarray]"  # of a model's inputs: one array, or arrays by name
+# A batch of a model's inputs: one array, or arrays by name.
+Example: TypeAlias = "np.ndarray | Mapping[str, np.ndarray]"
 
 
 class Predicts(Protocol):
-    """What a tracker uses of a Keras model."""
+    """The part of a Keras model that a tracker uses."""
 
     def predict(self, x: Example, *, verbose: int) -> np.ndarray:
-        """Returns what it predicts for a batch."""
+        """Returns the predictions for a batch."""
 
 
 class Tracker:
-    """Records one run. Nothing but `finish` waits for a server, and no server trouble raises.
+    """Records one run. Only `finish` and `flush` wait for a server, and no method raises if a server fails.
 
     This one records nothing (`tracking=none`).
 
     Attributes:
-      run_id: the run's id; None where nothing is recorded.
-      lost: why `finish` returned False, and what to do; empty: no place could be written.
+      run_id: the run's id; None if nothing is recorded.
+      lost: why `finish` returned False, and what to do; empty: no folder could be written.
     """
 
     run_id: str | None = None
@@ -40,20 +41,20 @@ class Tracker:
 
     @cached_property
     def page(self) -> Page:
-        """What the run's page says of it; stored by `show_page`, and after its first call at the end too."""
+        """Contents of the run's description; stored by `show_page` and, if that was called, again at the end."""
         return Page()
 
     def show_page(self) -> None:
-        """Queues the run's description as it is by now."""
+        """Queues the run's current description."""
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Queues a point of each metric, stamped with the time of the call.
+        """Queues a point of each metric, with the time of the call.
 
-        A value that is infinite is stored as NaN (the store has no infinity, and the number that it would put there
-        ruins a chart); the tag `runner.nonfinite.<metric>` then says which value came first, and when.
+        An infinite value is stored as NaN, because the store replaces it by the largest float, which ruins a chart.
+        The tag `runner.nonfinite.<metric>` then says which value was the first, and at which step.
 
         Args:
-          step: training steps done so far.
+          step: number of training steps done.
           values: metric name to value.
         """
 
@@ -64,14 +65,14 @@ class Tracker:
         """Queues a dataset input.
 
         Args:
-          name: dataset and split; an input of the same name and digest is stored once, so name the split.
-          digest: of its content, at most 36 characters.
-          source: a path, a URL, or any words.
+          name: dataset and split. Inputs with the same name and digest are stored once, so include the split.
+          digest: digest of its content, at most 36 characters.
+          source: a path, a URL, or any text.
           context: `training` or `evaluation`.
         """
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Queues a file for upload; it must stay as it is until `finish` or `flush` returns.
+        """Queues a file for upload; it must not change until `finish` or `flush` returns.
 
         Args:
           path: the file.
@@ -79,53 +80,52 @@ class Tracker:
         """
 
     def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
-        """Stores a model with pinned requirements, at once; a failure is a line on stderr.
+        """Stores a model with pinned requirements, without queueing it; a failure prints a line to stderr.
 
         Args:
           model: a built, single-device Keras model (tf_keras or Keras 3).
-          input_example: a batch that the model accepts, from which the signature is taken.
-          name: the logged model's name.
+          input_example: a batch that the model accepts, from which the signature is inferred.
+          name: name of the logged model.
         """
 
     def logged(self) -> dict[str, dict[int, float]]:
-        """Returns the points that are stored: metric name to step to value.
+        """Returns the stored points: metric name to step to value.
 
         Raises:
           TrackingError: the store can't be read.
         """
         return {}
 
-    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - what others wait
+    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - subclasses wait
         """Waits until everything queued is stored.
 
         Returns:
-          False where the time was not enough; what is left is kept and written later.
+          False if the time was not enough; the rest stays queued.
         """
         return True
 
-    def finish(self, status: Status, *, in_haste: bool = False) -> bool:  # noqa: ARG002 - what others store
-        """Stores what is left and the run's status; a second call does nothing.
+    def finish(self, status: Status, *, in_haste: bool = False) -> bool:  # noqa: ARG002 - subclasses store
+        """Stores the remaining records and the run's status; a second call does nothing.
 
-        It waits as long as the store takes records. What can't be stored is kept in a file, from where the next run
-        stores it.
+        It waits as long as the store accepts records. The rest is saved in a file, which the next run stores.
 
         Args:
           status: how the run ended.
-          in_haste: this process is about to be ended from outside, so wait a few seconds only.
+          in_haste: this process is about to be ended from outside, so wait only a few seconds.
 
         Returns:
-          False where something is lost: neither the store nor any place for such a file took it, or the run itself is
-          not in the store any more.
+          False if something is lost: neither the store nor any folder accepted it, or the run itself has been deleted
+          from the store.
         """
         return True
 
     def describe(self) -> list[str]:
-        """Returns lines that say where the run can be looked at, and what could not be stored."""
+        """Returns lines with links to the run, and with what could not be stored."""
         return []
 
 
 class Attachment:
-    """A recorded run that more is written to, at once; this one records nothing (`tracking=none`, or not tracked)."""
+    """Adds to a recorded run, at once. This one records nothing (`tracking=none`, or the run was not tracked)."""
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Stores a point of each metric.
@@ -141,14 +141,14 @@ class Attachment:
           TrackingError: the store failed.
         """
 
-    def log_model(self, save: Callable[[Store, str], str]) -> str | None:  # noqa: ARG002 - what others call
+    def log_model(self, save: Callable[[Store, str], str]) -> str | None:  # noqa: ARG002 - subclasses call it
         """Stores a model.
 
         Args:
           save: (store, run id) -> the model's URI.
 
         Returns:
-          The URI; None where nothing is recorded.
+          The URI; None if nothing is recorded.
 
         Raises:
           TrackingError: the store failed.
@@ -156,5 +156,5 @@ class Attachment:
         return None
 
     def describe(self) -> list[str]:
-        """Returns lines that say where the run can be looked at."""
+        """Returns lines with links to the run."""
         return []

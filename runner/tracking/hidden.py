@@ -1,6 +1,7 @@
-"""What a run keeps that its page does not list: tags of our own bookkeeping, and the whole config.
+"""Tags that a run's page does not list: our own bookkeeping, and the whole config.
 
-MLflow's UI lists no tag whose name begins with `mlflow.`, so such tags leave those alone that a person reads.
+MLflow's UI lists no tag whose name begins with `mlflow.`. Bookkeeping is stored under such names, so that the page
+lists only tags that a person reads.
 """
 
 from __future__ import annotations
@@ -14,30 +15,36 @@ from runner.tracking.records import TAG_LIMIT, clean_key
 
 _PREFIX = "mlflow."
 _BOOKKEEPING = frozenset(
-    f"runner.{word}"
-    for word in (
-        "host",
-        "pid",
-        "boot",
-        "machine",
-        "code",
-        "config",
-        "params",
-        "metrics",
-        "git.changed",
-        "checkpoints",
-        *("against", "cluster", "optimizer", "task", "tracking", "trainer"),  # params say it, where it matters
-        "varied",
-        "sweep.job",
-        "sweep.argv",
-        "sweep.signature",
-        "sweep.folder",
-        "sweep.best_run_id",
-    )
+    {
+        "runner.host",
+        "runner.pid",
+        "runner.boot",
+        "runner.machine",
+        "runner.code",
+        "runner.config",
+        "runner.params",
+        "runner.metrics",
+        "runner.git.changed",
+        "runner.checkpoints",
+        # The params of the page say these where they matter.
+        "runner.against",
+        "runner.cluster",
+        "runner.optimizer",
+        "runner.task",
+        "runner.tracking",
+        "runner.trainer",
+        "runner.varied",
+        "runner.sweep.job",
+        "runner.sweep.argv",
+        "runner.sweep.signature",
+        "runner.sweep.folder",
+        "runner.sweep.best_run_id",
+    }
 )
-_VARIED = "varied."  # a job's values of what its sweep varies; its name and its params say them
+# A job's values of the keys that its sweep varies. Its name and params show them already.
+_VARIED = "varied."
 PARAMS = "runner.params"
-_OURS = (f"{_PREFIX}runner.", f"{_PREFIX}{_VARIED}")
+_HIDDEN_PREFIXES = (f"{_PREFIX}runner.", f"{_PREFIX}{_VARIED}")
 
 
 def tag_key(key: str) -> str:
@@ -51,18 +58,27 @@ def tag_key(key: str) -> str:
 
 
 def tags_of(stored: Mapping[str, str]) -> dict[str, str]:
-    """Returns a run's tags by the names that they were given; earlier releases stored all of them so.
+    """Returns a run's tags by the names that `tag_key` was called with.
+
+    Earlier releases hid no tags. If a tag is stored under both names, the hidden one is newer and wins.
 
     >>> tags_of({"mlflow.runner.pid": "7", "runner.pid": "6", "runner.mesh": "single"})
     {'runner.pid': '7', 'runner.mesh': 'single'}
     """
-    ours = {key.removeprefix(_PREFIX): value for key, value in stored.items() if key.startswith(_OURS)}
-    return {key: value for key, value in stored.items() if not key.startswith(_OURS)} | ours
+    tags = {}
+    hidden = {}
+    for key, value in stored.items():
+        if key.startswith(_HIDDEN_PREFIXES):
+            hidden[key.removeprefix(_PREFIX)] = value
+        else:
+            tags[key] = value
+    return tags | hidden
 
 
 def packed(params: Mapping[str, str]) -> str | None:
-    """Returns a whole config as the value of a tag; None where it is too long for one."""
-    text = base64.b64encode(zlib.compress(json.dumps(params).encode(), 9)).decode()
+    """Returns a whole config as the value of one tag; None if it is too long for a tag."""
+    compressed = zlib.compress(json.dumps(params).encode(), 9)
+    text = base64.b64encode(compressed).decode()
     return text if len(text) <= TAG_LIMIT else None
 
 
@@ -70,14 +86,17 @@ def params_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, s
     """Returns a run's whole config, flat, as text.
 
     Args:
-      params: those that its page lists; of an earlier release, or where they fit no tag, all of them.
-      tags: as `tags_of` returns them.
+      params: those that its page lists: all of them if an earlier release recorded it, or if they fit no tag.
+      tags: as returned by `tags_of`.
     """
     text = tags.get(PARAMS)
     if text is None:
         return dict(params)
     try:
-        found = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        content = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
     except (ValueError, zlib.error, RecursionError):
+        # Somebody changed the tag: the params of the page are better than none.
         return dict(params)
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else dict(params)
+    if not isinstance(content, dict):
+        return dict(params)
+    return {str(key): str(value) for key, value in content.items()}

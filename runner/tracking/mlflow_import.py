@@ -1,6 +1,6 @@
-"""How MLflow is imported: late, quiet, without telemetry, and quick to notice that a server is away.
+"""Imports MLflow lazily, without telemetry or log noise, and with short server timeouts.
 
-Importing `runner.tracking`, or any module in it, sets what MLflow reads as it is imported.
+Importing `runner.tracking`, or any module in it, sets the variables that MLflow reads as it is imported.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from runner.host.secrets import scrub
 
 
 def quiet() -> None:
-    """Keeps MLflow, which is imported, from printing pages and passwords."""
+    """Keeps MLflow, which must be imported, from printing pages of text and passwords."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # It prints a traceback for every attempt at a full disk or a locked file, of which we say one line.
+    # It prints a traceback for each failed attempt on a full disk or a locked file, for which we print one line.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     for handler in logging.getLogger("mlflow").handlers:
-        handler.addFilter(_mask)
+        handler.addFilter(_mask_secrets)
 
 
-def _mask(record: logging.LogRecord) -> bool:
-    """Takes secrets of URIs out of what MLflow logs, which goes to stderr."""
+def _mask_secrets(record: logging.LogRecord) -> bool:
+    """Removes secrets of URIs from what MLflow logs, which goes to stderr."""
     record.msg = scrub(record.getMessage())
     record.args = None
     if record.exc_info:
@@ -38,13 +38,14 @@ def warn(message: str) -> None:
 
 
 def set_environment() -> None:
-    """Sets what MLflow reads as it is imported."""
+    """Sets the variables that MLflow reads as it is imported. Those that only set a default can be overridden."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    # MLflow prints its server's address as it is, a password in it too; the runner says itself where a run is.
+    # MLflow prints its server's address with any password in it. The runner prints where a run is recorded itself.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    # MLflow would try for some ten minutes before it says that a server is away; the writer has its own patience.
+    # With its defaults MLflow retries for about ten minutes before it reports that a server is unavailable. Here
+    # `runner.tracking.writer` retries, and buffers meanwhile.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "8")

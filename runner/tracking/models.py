@@ -15,32 +15,39 @@ from runner.host.versions import installed
 from runner.tracking.base import Example, Predicts
 from runner.tracking.store import Store
 
-_ROWS = 8  # of the example that the signature is taken from
-_MODULE_MAP = "_MODULES_TO_PACKAGES"  # of mlflow.utils.requirements_utils; None until it is first used
+# Rows of the example from which the signature is inferred. Its dtypes and shapes don't depend on how many there are,
+# and the model has to predict them.
+_SIGNATURE_ROWS = 8
+# A private cache of mlflow.utils.requirements_utils, which is None until it is first used.
+_MODULE_MAP = "_MODULES_TO_PACKAGES"
+# Distributions of a Keras 3 backend that are not called as it is.
+_BACKENDS = {"jax": ("jax", "jaxlib")}
 
 
 def log_keras_model(store: Store, run_id: str, model: Predicts, example: Example, *, name: str, step: int) -> str:
     """Stores a model as a logged model of a run.
 
-    Loading a tf_keras model back needs TF_USE_LEGACY_KERAS=1, as training it did.
+    To load a tf_keras model, set TF_USE_LEGACY_KERAS=1, as for training it.
 
     Args:
-      store: where the run is.
+      store: store of the run.
       run_id: the run.
       model: a built, single-device Keras model (tf_keras or Keras 3).
-      example: a batch that it accepts.
-      name: the logged model's name.
-      step: the training step it is from; the metrics of that step are shown beside the model.
+      example: a batch that the model accepts.
+      name: name of the logged model.
+      step: the training step that the model is from; MLflow shows the metrics of that step with the model.
 
     Returns:
-      The model's URI, as `models:/m-...`.
+      The model's URI, such as `models:/m-...`.
     """
-    rows = (
-        {name: array[:_ROWS] for name, array in example.items()} if isinstance(example, Mapping) else example[:_ROWS]
-    )
+    rows: Example
+    if isinstance(example, Mapping):
+        rows = {name: array[:_SIGNATURE_ROWS] for name, array in example.items()}
+    else:
+        rows = example[:_SIGNATURE_ROWS]
     is_legacy = _is_tf_keras(model)
     flavor = importlib.import_module("mlflow.tensorflow" if is_legacy else "mlflow.keras")
-    with pointed_at(store.uri), _packages_unlisted():
+    with pointed_at(store.uri), _without_package_scan():
         logged = store.client.create_logged_model(store.experiment_id, name=name, source_run_id=run_id)
         info = Model.log(
             artifact_path=None,
@@ -57,14 +64,15 @@ def log_keras_model(store: Store, run_id: str, model: Predicts, example: Example
 
 
 @contextlib.contextmanager
-def _packages_unlisted() -> Iterator[None]:
-    """Keeps MLflow from reading the file lists of all installed packages while the context lasts.
+def _without_package_scan() -> Iterator[None]:
+    """Keeps MLflow from reading the file lists of all installed packages, which costs half a second of CPU time.
 
-    It compares a model's requirements with what is installed. Ours are made of what is installed, by the names of the
-    packages, so the map from modules to packages, which costs half a second of CPU time, is not needed.
+    MLflow maps modules to packages in order to compare a model's requirements with what is installed. Ours are the
+    installed versions, under the names of their packages, so the map is not needed.
     """
-    before = getattr(requirements_utils, _MODULE_MAP, {})
-    if before is not None:  # it is made already, or this version of MLflow has no such map
+    cached = getattr(requirements_utils, _MODULE_MAP, {})
+    if cached is not None:
+        # The map was made before, or this version of MLflow has none.
         yield
         return
     setattr(requirements_utils, _MODULE_MAP, {})
@@ -87,20 +95,23 @@ def _packages(*, is_legacy: bool) -> list[str]:
     if is_legacy:
         return ["mlflow", "tensorflow", "tf-keras", "numpy"]
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    return ["mlflow", "keras", *(["jax", "jaxlib"] if backend == "jax" else [backend]), "numpy"]
+    return ["mlflow", "keras", *_BACKENDS.get(backend, (backend,)), "numpy"]
 
 
 @contextlib.contextmanager
 def pointed_at(uri: str) -> Iterator[None]:
-    """Points MLflow's global state at a store for a while; it writes its own variable into the environment."""
-    before = mlflow.get_tracking_uri()
-    variable = os.environ.get("MLFLOW_TRACKING_URI")
+    """Points MLflow's global state at a store while the context lasts.
+
+    `set_tracking_uri` also writes into the environment, which is restored too: it would reach child processes.
+    """
+    previous_uri = mlflow.get_tracking_uri()
+    previous_variable = os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(uri)
     try:
         yield
     finally:
-        mlflow.set_tracking_uri(before)
-        if variable is None:
+        mlflow.set_tracking_uri(previous_uri)
+        if previous_variable is None:
             os.environ.pop("MLFLOW_TRACKING_URI", None)
         else:
-            os.environ["MLFLOW_TRACKING_URI"] = variable
+            os.environ["MLFLOW_TRACKING_URI"] = previous_variable

@@ -1,4 +1,4 @@
-"""What the page of a run says at a glance: its description, in Markdown, as true as its status at any time."""
+"""Description on a run's page in MLflow, in Markdown, which says the same as the run's status at any time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 
 from runner.task.metrics import EVAL, TEST
 
-TAG = "mlflow.note.content"  # which MLflow shows as a run's description
-ENDED = "runner.ended"  # a run's tag: why it ended, in words
-_WORDS = {"RUNNING": "Running", "FINISHED": "Finished", "FAILED": "Failed", "KILLED": "Killed"}
-_FACTS = {"runner.verdict": "verify says", "runner.checkpoints": "checkpoints"}  # tags that a page says too
+# MLflow shows this tag as a run's description.
+TAG = "mlflow.note.content"
+# The tag of a run that says why it ended.
+ENDED = "runner.ended"
+_STATUS_WORDS = {"RUNNING": "Running", "FINISHED": "Finished", "FAILED": "Failed", "KILLED": "Killed"}
+# Tags that the page shows too, and how it names them.
+_FACTS_BY_TAG = {"runner.verdict": "verify says", "runner.checkpoints": "checkpoints"}
 _SPEED = "throughput/examples_per_second"
-_PICTURES = (".png", ".svg")
-_MOST_FILES = 30
-_MARK = "\n\n---\n\n"  # what a person writes below it stays
+_PICTURE_SUFFIXES = (".png", ".svg")
+# Links per line of the table, so that the description stays below MLflow's limit for a tag.
+_MAX_LINKS = 30
+# What a person writes below this line stays.
+_END_OF_OURS = "\n\n---\n\n"
 
 
 @dataclass
@@ -23,12 +28,12 @@ class Page:
     """What is known of a run so far.
 
     Attributes:
-      command: that it was started with.
+      command: the command that started it.
       task: its task's name.
-      columns: metrics that runs of the task are compared by, the first one first.
-      facts: what -> its words in Markdown, in order, as `mesh`.
-      ended: why it ended, in words; empty while it runs.
-      results: the last value of each metric of an evaluation, and of the speed.
+      columns: metrics that runs of the task are compared by, the most important first.
+      facts: name of a fact (such as `mesh`) to its text in Markdown, in order.
+      ended: why it ended; empty while it runs.
+      results: the last value of each evaluation metric and of the throughput.
       files: its artifacts, by path.
     """
 
@@ -41,86 +46,111 @@ class Page:
     files: list[str] = field(default_factory=list)
 
     def log(self, values: Mapping[str, float]) -> None:
-        """Takes points, of which those of evaluations and of the speed are results."""
-        self.results |= {key: value for key, value in values.items() if key.startswith((EVAL, TEST, _SPEED))}
+        """Keeps the points that are results: those of evaluations and the throughput."""
+        for key, value in values.items():
+            if key.startswith((EVAL, TEST, _SPEED)):
+                self.results[key] = value
 
     def tag(self, tags: Mapping[str, str]) -> None:
-        """Takes the run's tags, of which some say why it ended, and what else a page says."""
+        """Keeps the tags that the page shows: why the run ended, and some facts."""
         self.ended = tags.get(ENDED, self.ended)
-        self.facts |= {fact: f"`{tags[key]}`" for key, fact in _FACTS.items() if key in tags}
+        for key, fact in _FACTS_BY_TAG.items():
+            if key in tags:
+                self.facts[fact] = f"`{tags[key]}`"
 
     def add_file(self, path: str) -> None:
-        """Takes an artifact."""
+        """Adds an artifact."""
         if path not in self.files:
             self.files.append(path)
 
     def markdown(self, status: str, address: str) -> str:
-        """Returns the description; MLflow shows its first three lines, and the rest when it is asked to.
+        """Returns the description. MLflow shows its first three lines, and the rest on request.
 
         Args:
           status: RUNNING, FINISHED, FAILED or KILLED.
-          address: of the run's page, relative to the server's.
+          address: address of the run's page, relative to the server's.
         """
-        why = f": {_safe(self.ended)}" if self.ended and status != "RUNNING" else ""
-        told = [f"**{_WORDS.get(status, status)}**{why}"]
-        facts = dict(self.facts)
+        headline = f"**{_STATUS_WORDS.get(status, status)}**"
+        if self.ended and status != "RUNNING":
+            headline += f": {_escaped(self.ended)}"
+        paragraphs = [headline]
         if self.results:
-            so_far = "result" if status == "FINISHED" else "result so far"
-            told.append(f"{so_far}: " + ", ".join(_result(*one) for one in sorted(self.results.items())))
+            results = ", ".join(_result(name, value) for name, value in sorted(self.results.items()))
+            title = "result" if status == "FINISHED" else "result so far"
+            paragraphs.append(f"{title}: {results}")
+        facts = dict(self.facts)
         if "mesh" in facts:
-            told.append(f"mesh: {facts.pop('mesh')}")
-        rows = ([("command", f"`{self.command}`")] if self.command else []) + [*facts.items()]
-        pictures = [path for path in self.files if path.endswith(_PICTURES)]
-        for title, paths in (("pictures", pictures), ("files", [one for one in self.files if one not in pictures])):
+            paragraphs.append(f"mesh: {facts.pop('mesh')}")
+        rows = []
+        if self.command:
+            rows.append(("command", f"`{self.command}`"))
+        rows += facts.items()
+        rows += self._links(address)
+        paragraphs.append(table(rows))
+        return "\n\n".join(paragraphs).strip() + "\n"
+
+    def _links(self, address: str) -> list[tuple[str, str]]:
+        """Returns the table's rows of links to the artifacts."""
+        pictures = [path for path in self.files if path.endswith(_PICTURE_SUFFIXES)]
+        others = [path for path in self.files if path not in pictures]
+        rows = []
+        for title, paths in (("pictures", pictures), ("files", others)):
             if paths:
-                links = [f"[{path}]({address}/artifacts/{path})" for path in paths[:_MOST_FILES]]
+                links = [f"[{path}]({address}/artifacts/{path})" for path in paths[:_MAX_LINKS]]
                 rows.append((title, ", ".join(links)))
-        return "\n\n".join([*told, table(rows)]).strip() + "\n"
+        return rows
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Returns rows of a name and its words as a Markdown table without a header's words."""
-    lines = [f"| {name} | {_cell(words)} |" for name, words in rows]
-    return "\n".join(["| | |", "|---|---|", *lines]) if rows else ""
+    """Returns rows of a name and its text as a Markdown table with an empty header."""
+    if not rows:
+        return ""
+    lines = ["| | |", "|---|---|"]
+    for name, text in rows:
+        lines.append(f"| {name} | {_cell(text)} |")
+    return "\n".join(lines)
 
 
 def address_of(experiment_id: str, run_id: str) -> str:
-    """Returns the address of a run's page as links on that server write it."""
+    """Returns the address of a run's page, as links on the same server write it."""
     return f"#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def merged(own: str, current: str | None) -> str:
-    """Returns a description with what a person wrote into it.
+    """Returns a new description together with what a person wrote into the current one.
 
     Args:
-      own: the runner's words.
-      current: the description that is there; what stands below the last line of ours is a person's, and one that has
-        no such line was written in place of ours, and stays.
+      own: our new description.
+      current: the stored description. Text below the line that ends ours is a person's. A description without that
+        line was written in place of ours, and stays.
     """
     if not current:
-        return own + _MARK
-    before, mark, theirs = current.partition(_MARK.rstrip("\n"))
-    del before
-    return own + _MARK + theirs.lstrip("\n") if mark else current
+        return own + _END_OF_OURS
+    _, end_of_ours, added = current.partition(_END_OF_OURS.rstrip("\n"))
+    if not end_of_ours:
+        return current
+    return own + _END_OF_OURS + added.lstrip("\n")
 
 
-def ended_without_a_word(current: str | None, why: str) -> str | None:
-    """Returns the description of a run whose process is gone; None where it is not one of a run that goes on."""
-    running = f"**{_WORDS['RUNNING']}**"
+def killed(current: str | None, why: str) -> str | None:
+    """Returns the description of a run whose process is gone; None if the current one does not say that it runs."""
+    running = f"**{_STATUS_WORDS['RUNNING']}**"
     if current is None or not current.startswith(running):
         return None
-    return f"**{_WORDS['KILLED']}**: {_safe(why)}" + current.removeprefix(running)
+    return f"**{_STATUS_WORDS['KILLED']}**: {_escaped(why)}" + current.removeprefix(running)
 
 
 def _result(name: str, value: float) -> str:
-    return f"{value:,.0f} examples/s" if name == _SPEED else f"{name} **{value:.4g}**"
+    if name == _SPEED:
+        return f"{value:,.0f} examples/s"
+    return f"{name} **{value:.4g}**"
 
 
-def _safe(words: str) -> str:
-    """Returns words in which Markdown finds nothing of its own."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(words.split()))
+def _escaped(text: str) -> str:
+    """Returns text in which Markdown finds no markup."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
 
 
-def _cell(words: str) -> str:
-    """Returns words as a table's cell takes them."""
-    return re.sub(r"(?<!\\)\|", r"\\|", " ".join(words.split()))
+def _cell(text: str) -> str:
+    """Returns text that fits in a cell of a Markdown table: one line, with every `|` escaped."""
+    return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""Reads the runs of a tracking store page by page; imports no MLflow, whose client it is handed."""
+"""Paged search of runs in a tracking store. Imports no MLflow: the caller passes the client."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-_PAGE = 1000  # runs that a store is asked for at once
+# Runs per request: MLflow's own default.
+_PAGE_SIZE = 1000
 
 
 def pages(
-    client: MlflowClient, experiments: Sequence[str], wanted: str, order: Sequence[str] | None = None
+    client: MlflowClient, experiments: Sequence[str], filter_string: str, order: Sequence[str] | None = None
 ) -> Iterator[Run]:
-    """Yields every run of some experiments that one of MLflow's filters lets pass, page by page.
+    """Yields every run of some experiments that matches a filter, however many pages that takes.
 
     Args:
-      client: of the store.
-      experiments: ids.
-      wanted: a filter as MLflow reads it.
-      order: as MLflow reads it; null: newest first.
+      client: client of the store.
+      experiments: ids of the experiments.
+      filter_string: in MLflow's syntax; empty: every run.
+      order: in MLflow's syntax; null: newest first.
     """
     token = None
     while experiments:
+        # Not across the yields: what the caller does with a run is its own.
         with without_collection():
             page = client.search_runs(
                 list(experiments),
-                filter_string=wanted,
-                max_results=_PAGE,
+                filter_string=filter_string,
+                max_results=_PAGE_SIZE,
                 order_by=None if order is None else list(order),
                 page_token=token,
             )
         yield from page
-        if not (token := page.token):
+        token = page.token
+        if not token:
             return

@@ -1,4 +1,4 @@
-"""Looks at a store before MLflow opens it, which would try for minutes and then say it in pages of SQL."""
+"""Probes a store before MLflow opens it: MLflow would retry for minutes and then print pages of SQL."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ import sqlalchemy
 from runner.errors import TrackingError
 from runner.host.secrets import scrub
 from runner.tracking.location import host_and_port, is_database, is_http, shown, sqlite_path
-from runner.tracking.reason import http_code, reason
+from runner.tracking.reason import NOT_MLFLOW, http_code, reason
 
+# For the connection to a database server. One that responds at all does so within a second or two.
 _CONNECT_TIMEOUT_S = 5
-_LOCK_TIMEOUT_S = 10.0  # processes that start together make the tables one after another
-_ELSEWHERE = "or tracking.uri=<another store>, or tracking=none"
+# Processes that start together make the tables of a new store one after another, which takes seconds each.
+_LOCK_TIMEOUT_S = 10.0
+_ALTERNATIVES = "or use tracking.uri=<another store> or tracking=none"
 
 
 def probe(uri: str) -> None:
-    """Connects once to a database.
+    """Connects to a database once; makes the folder of a SQLite file.
 
     Args:
-      uri: absolute tracking URI; one that is none of a database is not looked at.
+      uri: absolute tracking URI. One that is not a database's is not probed.
 
     Raises:
-      TrackingError: it can't be used, in one line.
-      Exception: what the database's driver says.
+      TrackingError: it can't be used; one line.
+      Exception: any error of the database's driver.
     """
     path = sqlite_path(uri)
     if path is not None:
         _probe_sqlite(uri, path)
     elif is_database(uri):
-        name = "timeout" if uri.startswith("mssql") else "connect_timeout"
-        engine = sqlalchemy.create_engine(uri, connect_args={name: _CONNECT_TIMEOUT_S})
+        option = "timeout" if uri.startswith("mssql") else "connect_timeout"
+        engine = sqlalchemy.create_engine(uri, connect_args={option: _CONNECT_TIMEOUT_S})
         try:
             engine.connect().close()
         finally:
@@ -48,93 +50,108 @@ def _probe_sqlite(uri: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unusable(uri, f"{reason(error)}; name a file in a folder that can be written") from error
+        raise unusable(uri, reason(error), "choose a file in a writable folder") from error
     try:
         with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            connection.execute("BEGIN IMMEDIATE")  # what every write begins with
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            tables = {name for (name,) in rows}
+            # Every write begins so. It shows a lock, a read-only file or a full disk, and changes nothing.
+            connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
-        raise unusable(uri, f"{reason(error)}; {_sqlite_mend(path, error)}") from error
+        raise _unusable_sqlite(uri, path, error) from error
     if tables and "alembic_version" not in tables and "experiments" not in tables:
-        raise unusable(uri, f"{path} is another program's database; name a file of its own")
+        raise unusable(uri, f"{path} is another program's database", "choose another file")
 
 
-def _sqlite_mend(path: Path, error: sqlite3.Error) -> str:
+def _unusable_sqlite(uri: str, path: Path, error: sqlite3.Error) -> TrackingError:
     text = str(error)
+    problem = reason(error)
     if "locked" in text or "busy" in text:
-        return f"{_holder(path)}, and it stayed so for {_LOCK_TIMEOUT_S:.0f} s; end it or wait for it"
-    if path.is_dir():
-        return f"{path} is a folder; name a file in it"
-    if "readonly" in text:
-        return f"make {path} and its folder writable for you"
-    if "unable to open" in text:
-        return f"{path} or its folder can't be read and written; fix their rights"
-    if "not a database" in text or "malformed" in text:
-        return f"{path} is damaged or something else; bring back a copy, or name another file"
-    return f"fix {path}"
+        problem += f" ({_lock_holder(path)}; waited {_LOCK_TIMEOUT_S:.0f} s)"
+        fix = "stop it or wait for it"
+    elif path.is_dir():
+        problem += f" ({path} is a folder)"
+        fix = "choose a file in it"
+    elif "readonly" in text:
+        fix = f"make {path} and its folder writable for you"
+    elif "unable to open" in text:
+        fix = f"check the permissions of {path} and its folder"
+    elif "not a database" in text or "malformed" in text:
+        problem += f" ({path} is corrupted or not a SQLite database)"
+        fix = "restore a copy, or choose another file"
+    else:
+        fix = f"check {path}"
+    return unusable(uri, problem, fix)
 
 
-def _holder(path: Path) -> str:
-    """Says who holds a file's lock, as far as the system tells."""
+def _lock_holder(path: Path) -> str:
+    """Returns which process holds a file's lock, as far as the system reveals it."""
     with suppress(OSError, ValueError):
-        found = path.stat()
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        status = path.stat()
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        inode = f"{device}:{status.st_ino}"
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()
-            if "->" not in fields and len(fields) > 5 and fields[5] == place:
-                return f"process {fields[4]}{_command(fields[4])} holds {path}"
-    return f"another program, as an open database browser or a run in a transaction, holds {path}"
+            # Lines with an arrow are processes that wait. The fifth field is the process, the sixth the file.
+            if "->" not in fields and len(fields) > 5 and fields[5] == inode:
+                pid = fields[4]
+                return f"process {pid}{_command_of(pid)} holds {path}"
+    return f"another program, such as a database browser or a run in a transaction, holds {path}"
 
 
-def _command(pid: str) -> str:
+def _command_of(pid: str) -> str:
     with suppress(OSError):
-        words = Path(f"/proc/{pid}/comm").read_text().strip()
-        return f" ({words})"
+        command = Path(f"/proc/{pid}/comm").read_text().strip()
+        return f" ({command})"
     return ""
 
 
-def unusable(uri: str, why: str) -> TrackingError:
-    """Words why a store can't be used.
+def unusable(uri: str, problem: str, fix: str) -> TrackingError:
+    """Builds the error for a store that can't be used.
 
     Args:
       uri: absolute tracking URI.
-      why: the reason, and the first thing to do about it.
+      problem: what is wrong with the store.
+      fix: the first thing to do about it, as an imperative.
     """
-    return TrackingError(f"tracking.uri={shown(uri)} cannot be used: {why}, {_ELSEWHERE}")
+    return TrackingError(f"tracking.uri={shown(uri)} can't be used: {problem}; {fix}, {_ALTERNATIVES}")
 
 
-def refused_by(uri: str, error: Exception) -> TrackingError:
-    """Words what MLflow, a server or a driver said when the store was opened."""
-    old = re.search(r"out-of-date database schema \(found version (\w+)", str(error))
-    if old is not None:
-        return unusable(uri, _other_schema(uri, old.group(1)))
-    return unusable(uri, f"{scrub(reason(error), uri)}; {_mend(uri, error)}")
-
-
-def _other_schema(uri: str, version: str) -> str:
+def unusable_by(uri: str, error: Exception) -> TrackingError:
+    """Builds the error for a store that MLflow, a server or a driver failed to open."""
+    match = re.search(r"out-of-date database schema \(found version (\w+)", str(error))
+    if match is None:
+        return unusable(uri, scrub(reason(error), uri), _fix(uri, error))
+    version = match.group(1)
     if _is_known_schema(version):
-        return f"an older MLflow made its tables; back it up, then `mlflow db upgrade {shlex.quote(shown(uri))}`"
-    return f"a newer MLflow made its tables (version {version}); install that MLflow"
+        fix = f"back it up and run `mlflow db upgrade {shlex.quote(shown(uri))}`"
+        return unusable(uri, "an older MLflow made its tables", fix)
+    return unusable(uri, f"a newer MLflow made its tables (schema {version})", "install that MLflow")
 
 
 def _is_known_schema(version: str) -> bool:
+    """Returns whether the installed MLflow has a migration from this version, so that it is an older one."""
     spec = importlib.util.find_spec("mlflow")
-    folder = Path(spec.origin).parent / "store" / "db_migrations" / "versions" if spec and spec.origin else Path()
-    return any(folder.glob(f"{version}_*.py"))
+    if spec is None or spec.origin is None:
+        return False
+    migrations = Path(spec.origin).parent / "store" / "db_migrations" / "versions"
+    return any(migrations.glob(f"{version}_*.py"))
 
 
-def _mend(uri: str, error: Exception) -> str:
+def _fix(uri: str, error: Exception) -> str:
     if not is_http(uri):
-        return "fix that"
+        return "fix the cause"
     code = http_code(error)
     if code in (401, 403, 407) or "PERMISSION_DENIED" in str(error):
-        return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to who may use it"
+        return (
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to valid credentials"
+        )
     if code is not None and code >= 500:
-        return "look into the server's log, or at the proxy before it"
+        return "check the server's log, or the proxy in front of it"
     if code == 429:
-        return "it has too much to do, try again later"
-    if code is not None or "something else" in reason(error):
-        return "name the address of an MLflow server, with its path where a proxy adds one"
+        return "the server is overloaded, try again later"
+    if code is not None or reason(error) == NOT_MLFLOW:
+        return "use the address of an MLflow server, with its path if a proxy adds one"
     host, port = host_and_port(uri)
     return f"start it (`mlflow server --host {host} --port {port}`)"

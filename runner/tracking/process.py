@@ -1,4 +1,4 @@
-"""Which process runs a run, and whether it is still there."""
+"""Identity of a run's process: tags by which another process can tell whether it is still running."""
 
 from __future__ import annotations
 
@@ -17,88 +17,98 @@ HOST = "runner.host"
 PID = "runner.pid"
 BOOT = "runner.boot"
 MACHINE = "runner.machine"
-# The kernel's fixed numbers of the namespaces outside all containers.
-_FIRST_NAMESPACE = "pid:[4026531836]"
-_FIRST_TIME = "time:[4026531834]"
+# The Linux kernel's fixed inode numbers of the namespaces outside all containers.
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_INITIAL_TIME_NAMESPACE = "time:[4026531834]"
 _MACHINE_ID = Path("/etc/machine-id")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/sys/class/net")
-# QEMU gives this address to every virtual machine that is started without one of its own.
+# QEMU gives the second address to every virtual machine that is started without one of its own.
 _SHARED_ADDRESSES = ("00:00:00:00:00:00", "52:54:00:12:34:56")
-_ZOMBIE = "ended"  # and not yet reaped by its parent
+# In place of the start time of a process that has ended and whose parent has not yet collected its status.
+_ZOMBIE = "ended"
+# Fields of /proc/<pid>/stat after the command's name: the state, and the start time in ticks since boot.
+_STATE_FIELD = 0
+_START_FIELD = 19
 
 
 def identity() -> dict[str, str]:
-    """Returns the tags by which another process can tell whether this one is still there.
+    """Returns the tags by which another process can tell whether this one is still running.
 
-    `runner.boot` is `<boot of the machine>/<process namespace>/<start of the process>`, and `runner.machine` is
-    `<digest of the machine's id>/<digests of its network addresses>/<time of its boot>`. What the system does not say
+    `runner.boot` is `<boot id>/<process namespace>/<start of the process>`, and `runner.machine` is
+    `<digest of the machine id>/<digests of its network addresses>/<time of its boot>`. What the system does not reveal
     is empty.
     """
     pid = os.getpid()
-    boot = f"{_boot()}/{_namespace()}/{_started(pid)}"
+    boot = f"{_boot_id()}/{_namespace()}/{_start_time(pid)}"
     return {HOST: platform.node(), PID: str(pid), BOOT: boot, MACHINE: _machine()}
 
 
 def is_gone(tags: Mapping[str, str]) -> bool:
     """Returns whether the process of these tags has certainly ended.
 
-    Its number is looked up only in the boot and the process namespace that it was in. Of another boot it has ended if
-    that was an earlier one of this very machine. A name is no proof: machines, containers and clones share names. A
-    process of another machine or container cannot be seen, so it counts as there.
+    A process id is looked up only in the boot and the process namespace that it was recorded in. A process of another
+    boot has ended if that was an earlier boot of this very machine. Host names prove nothing: machines, containers and
+    clones share them. A process of another machine or container can't be seen, so it counts as running.
 
     Args:
-      tags: of a run, as `identity` made them.
+      tags: of a run, as returned by `identity`.
     """
     pid = tags.get(PID, "")
     parts = tags.get(BOOT, "").split("/")
     if tags.get(HOST) != platform.node() or not pid.isdigit() or len(parts) != 3 or not parts[0]:
         return False
-    boot, namespace, started = parts
-    recorded = tags.get(MACHINE, "")
-    here = _machine()
-    if boot != _boot():
-        is_outside = namespace == _namespace() == _FIRST_NAMESPACE
-        return is_outside and _is_earlier_boot(recorded, here)
-    if namespace != _namespace() or sys.platform == "win32" or _differ(recorded, here):
+    boot, namespace, start_time = parts
+    recorded_machine = tags.get(MACHINE, "")
+    this_machine = _machine()
+    if boot != _boot_id():
+        # A container's machine id comes from its image, so a run of another boot may be one of another machine.
+        is_outside_containers = namespace == _namespace() == _INITIAL_PID_NAMESPACE
+        return is_outside_containers and _is_earlier_boot(recorded_machine, this_machine)
+    if namespace != _namespace() or sys.platform == "win32" or _is_other_machine(recorded_machine, this_machine):
         return False
-    if not _answers(int(pid)):
+    if not _exists(int(pid)):
         return True
-    now = _started(int(pid))
-    return now == _ZOMBIE or bool(started and now and now != started)  # the number may be another process's by now
+    current_start = _start_time(int(pid))
+    if current_start == _ZOMBIE:
+        return True
+    # The id may belong to another process by now, which started at another time.
+    return bool(start_time and current_start and current_start != start_time)
 
 
-def _is_earlier_boot(recorded: str, here: str) -> bool:
-    """Returns whether both describe one machine, and the recorded boot is older than this one.
+def _is_earlier_boot(recorded: str, current: str) -> bool:
+    """Returns whether both values of `MACHINE` describe one machine, and the recorded boot is the earlier one.
 
-    Clones of a disk image share the machine's id, so it must share an address of a network device too.
+    Clones of a disk image share the machine id, so the two must share the address of a network device too.
     """
-    machine, addresses, booted = _split(recorded)
-    own_machine, own_addresses, own_booted = _split(here)
-    if not machine or machine != own_machine or not addresses & own_addresses:
+    machine, addresses, boot_time = _split(recorded)
+    current_machine, current_addresses, current_boot_time = _split(current)
+    if not machine or machine != current_machine or not addresses & current_addresses:
         return False
-    return booted.isdigit() and own_booted.isdigit() and int(booted) < int(own_booted)
+    return boot_time.isdigit() and current_boot_time.isdigit() and int(boot_time) < int(current_boot_time)
 
 
-def _differ(recorded: str, here: str) -> bool:
-    """Returns whether two machines' ids, both of which are known, differ."""
+def _is_other_machine(recorded: str, current: str) -> bool:
+    """Returns whether two values of `MACHINE` have different machine ids, both of which are known."""
     machine = _split(recorded)[0]
-    own_machine = _split(here)[0]
-    return bool(machine and own_machine) and machine != own_machine
+    current_machine = _split(current)[0]
+    return bool(machine and current_machine) and machine != current_machine
 
 
 def _split(machine: str) -> tuple[str, set[str], str]:
+    """Returns the machine id, the network addresses and the boot time of a value of `MACHINE`."""
     parts = machine.split("/")
     if len(parts) != 3:
         return "", set(), ""
-    return parts[0], {address for address in parts[1].split(",") if address}, parts[2]
+    machine_id, addresses, boot_time = parts
+    return machine_id, set(filter(None, addresses.split(","))), boot_time
 
 
 @functools.cache
 def _machine() -> str:
-    """Returns the value of `MACHINE`: digests, since the id itself is not meant to be published."""
-    addresses = ",".join(sorted(_digest(address) for address in _addresses()))
-    return f"{_machine_id()}/{addresses}/{_booted()}"
+    """Returns the value of `MACHINE`. It has digests, because the ids themselves are not meant to be published."""
+    addresses = ",".join(sorted(map(_digest, _addresses())))
+    return f"{_machine_id()}/{addresses}/{_boot_time()}"
 
 
 def _machine_id() -> str:
@@ -107,78 +117,93 @@ def _machine_id() -> str:
     except (OSError, ValueError):
         return ""
     # An image that gets its id at its first boot has an empty file, or this text.
-    return "" if text in ("", "uninitialized") else _digest(text)
+    if text in ("", "uninitialized"):
+        return ""
+    return _digest(text)
 
 
 def _addresses() -> list[str]:
     """Returns the addresses of the network devices; those of containers have no device and are not unique."""
-    found = []
     try:
-        places = sorted(_NETWORK.iterdir())
+        interfaces = sorted(_NETWORK.iterdir())
     except OSError:
         return []
-    for place in places:
+    addresses = []
+    for interface in interfaces:
         try:
-            address = (place / "address").read_text(encoding="ascii").strip()
+            address = (interface / "address").read_text(encoding="ascii").strip()
         except (OSError, ValueError):
             continue
-        if (place / "device").exists() and address and address not in _SHARED_ADDRESSES:
-            found.append(address)
-    return found
+        if (interface / "device").exists() and address and address not in _SHARED_ADDRESSES:
+            addresses.append(address)
+    return addresses
 
 
-def _booted() -> str:
-    """Returns when the machine was started, in seconds since 1970; empty where that cannot be seen."""
+def _boot_time() -> str:
+    """Returns when the machine was started, in seconds since 1970; empty if the system does not reveal it."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return ""
-    return next((line.split()[1] for line in lines if line.startswith("btime ")), "")
+    for line in lines:
+        if line.startswith("btime "):
+            return line.split()[1]
+    return ""
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(f"runner:{text}".encode()).hexdigest()[:16]
 
 
-def _answers(pid: int) -> bool:
+def _exists(pid: int) -> bool:
+    """Returns whether there is a process of this id, as far as can be seen."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
+        # Another user's process.
         return True
     return True
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        # On Linux the address would be a container's, which every other host gives to a container too.
+        # Other systems have no such id, but the address of a network device. On Linux without /proc it would be a
+        # container's address, which every other host gives to its containers too.
         return "" if sys.platform == "linux" else f"{uuid.getnode():x}"
 
 
 def _namespace() -> str:
-    """Returns the process namespace, with a time namespace that shifts the start of a process."""
-    place = Path("/proc/self/ns")
+    """Returns the process namespace, with the time namespace if that shifts the start time of a process."""
+    folder = Path("/proc/self/ns")
     try:
-        namespace = str((place / "pid").readlink())
+        namespace = str((folder / "pid").readlink())
     except OSError:
         return ""
     try:
-        time = str((place / "time").readlink())
-    except OSError:  # kernels before 5.6 have none
-        time = _FIRST_TIME
-    return namespace if time == _FIRST_TIME else f"{namespace}+{time}"
+        time_namespace = str((folder / "time").readlink())
+    except OSError:
+        # Kernels before 5.6 have no time namespaces.
+        return namespace
+    if time_namespace == _INITIAL_TIME_NAMESPACE:
+        return namespace
+    return f"{namespace}+{time_namespace}"
 
 
-def _started(pid: int) -> str:
-    """Returns when a process started, in ticks since boot; empty where that cannot be seen."""
-    if not proc.is_of_own_namespace():  # the number would be that of another process there
+def _start_time(pid: int) -> str:
+    """Returns when a process started, in ticks since boot; empty if that can't be seen."""
+    # Else /proc would show another process under this id.
+    if not proc.is_of_own_namespace():
         return ""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces
-    return _ZOMBIE if fields[0] in "ZX" else fields[19]
+    # The name of the command is in parentheses and may contain spaces.
+    fields = text.rpartition(")")[2].split()
+    if fields[_STATE_FIELD] in "ZX":
+        return _ZOMBIE
+    return fields[_START_FIELD]

@@ -1,4 +1,4 @@
-"""Words an error of MLflow, SQLAlchemy, requests or a driver in few words, without SQL or a page of HTML."""
+"""Short reasons for errors of MLflow, SQLAlchemy, requests or a driver, without SQL or a page of HTML."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 
 from runner.host.secrets import scrub
 
-_LONGEST = 160
-_KNOWN = (
+# Characters of an unknown error that are shown: enough for its first sentence, and one or two lines of a terminal.
+_MAX_LENGTH = 160
+# Innermost causes, in the words of the library. What surrounds them may take pages.
+_KNOWN_CAUSES = (
     "Connection refused",
     "timed out",
     "Name or service not known",
@@ -25,6 +27,7 @@ _KNOWN = (
     "password authentication failed",
     "Access denied",
 )
+NOT_MLFLOW = "the response is not MLflow's"
 
 
 def reason(error: BaseException) -> str:
@@ -32,20 +35,31 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     text = " ".join(scrub(str(error)).split())
-    known = next((one for one in _KNOWN if one in text), None)
-    if known is not None:
-        return known
+    for cause in _KNOWN_CAUSES:
+        if cause in text:
+            return cause
     code = http_code(error)
     if code is not None:
-        return f"it answers with HTTP status {code}"
+        return f"the server responds with HTTP status {code}"
     if "not in a valid JSON format" in text:
-        return "it answers with something else than MLflow does"
-    text = re.split(r" ?\[SQL: | ?\(Background on this error|\. Response body: ", text)[0]
-    text = re.sub(r"^(\([\w.]+\) )+", "", re.sub(r"^.* \(Caused by (.*)\)$", r"\1", text))
-    return (text[:_LONGEST] + "...") if len(text) > _LONGEST else text or type(error).__name__
+        return NOT_MLFLOW
+    return _shortened(text) or type(error).__name__
 
 
 def http_code(error: BaseException) -> int | None:
-    """Returns the HTTP status of an answer that is none of MLflow's own; None for any other error."""
-    found = re.search(r"failed with error code (\d{3}) |too many (\d{3}) error responses", str(error))
-    return int(found.group(1) or found.group(2)) if found else None
+    """Returns the HTTP status of a response that is not MLflow's own; None for any other error."""
+    match = re.search(r"failed with error code (\d{3}) |too many (\d{3}) error responses", str(error))
+    return int(match.group(1) or match.group(2)) if match else None
+
+
+def _shortened(text: str) -> str:
+    """Returns the first sentence or two of a library's error."""
+    # SQLAlchemy appends the statement and a link; MLflow appends the body of the response.
+    text = re.split(r" ?\[SQL: | ?\(Background on this error|\. Response body: ", text)[0]
+    # requests and urllib3 wrap the cause.
+    text = re.sub(r"^.* \(Caused by (.*)\)$", r"\1", text)
+    # SQLAlchemy puts the driver's class in front, as `(sqlite3.OperationalError) `.
+    text = re.sub(r"^(\([\w.]+\) )+", "", text)
+    if len(text) > _MAX_LENGTH:
+        return text[:_MAX_LENGTH] + "..."
+    return text

@@ -1,4 +1,4 @@
-"""What a run records, as values that can wait in a queue or lie in a file."""
+"""Records of a run: values that can wait in a queue and be written to a file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# MLflow's own; longer params it cuts without a word
+# Longest key, param and tag that MLflow stores. It silently cuts longer params.
 KEY_LIMIT = 250
 PARAM_LIMIT = 6000
 TAG_LIMIT = 8000
+# Room at the end of a key for a number that makes it unique, as `_12345`.
+_SUFFIX_LENGTH = 6
 
 
 class Point(NamedTuple):
@@ -47,7 +49,7 @@ class Artifact(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The run's last status; `end_time` in milliseconds since 1970."""
+    """The run's final status; `end_time` in milliseconds since 1970."""
 
     status: str
     end_time: int
@@ -70,33 +72,36 @@ def from_json(line: str) -> Record:
     """
     fields = json.loads(line)
     try:
-        return _KINDS[fields.pop("kind")](**fields)
+        kind = _KINDS[fields.pop("kind")]
+        return kind(**fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record: {line.strip()[:80]}") from error
 
 
 def clean_key(key: str) -> str:
-    """Returns a key that MLflow accepts, with `_` for each character that it refuses.
+    """Returns a key that MLflow accepts, with `_` for each character that it rejects.
 
     >>> clean_key("layout.rules[0]=x")
     'layout.rules_0__x'
     """
     safe = re.sub(r"[^\w.\- :/]", "_", key, flags=re.ASCII)
-    parts = [part if part not in (".", "..") else "_" for part in safe.split("/") if part]
+    # MLflow reads a key as a path: empty parts, `.` and `..` would make it another one.
+    parts = ["_" if part in (".", "..") else part for part in safe.split("/") if part]
     return "/".join(parts)[:KEY_LIMIT] or "_"
 
 
 def clean_params(params: Mapping[str, object]) -> dict[str, str]:
-    """Returns params as MLflow stores them; keys that became equal are told apart by a number."""
-    result: dict[str, str] = {}
+    """Returns params as MLflow stores them; keys that became equal get a number."""
+    cleaned: dict[str, str] = {}
     for key, value in params.items():
-        name = base = clean_key(key)
+        base = clean_key(key)
+        name = base
         count = 2
-        while name in result:
-            name = f"{base[: KEY_LIMIT - 6]}_{count}"
+        while name in cleaned:
+            name = f"{base[: KEY_LIMIT - _SUFFIX_LENGTH]}_{count}"
             count += 1
-        result[name] = cut(as_text(value), PARAM_LIMIT)
-    return result
+        cleaned[name] = cut(as_text(value), PARAM_LIMIT)
+    return cleaned
 
 
 def as_text(value: object) -> str:
@@ -116,7 +121,7 @@ def as_text(value: object) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Returns the text, or as much of it as fits with a mark that says that it was cut."""
+    """Returns the text, shortened to `limit` characters with a mark at its end if it is longer."""
     if len(text) <= limit:
         return text
     mark = f" ... [cut, {len(text)} characters]"

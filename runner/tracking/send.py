@@ -1,4 +1,4 @@
-"""Stores records through an MLflow client, each once."""
+"""Stores records in MLflow, each of them once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset as MlflowDataset
@@ -18,110 +17,126 @@ from runner.tracking.hidden import tag_key
 from runner.tracking.reason import http_code
 from runner.tracking.records import TAG_LIMIT, Artifact, Dataset, Point, Record, Tag, cut
 
-POINTS_A_CALL = 1000  # MLflow's limit
-# What MLflow itself says of a record. The same words by a proxy's status (404 while the server behind it starts) don't
-# count, and a database's trouble is the record's fault only where its rows are.
-_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})
-_BY_DATABASE = "BAD_REQUEST"
+# MLflow rejects a `log_batch` of more points.
+POINTS_PER_CALL = 1000
+# With these codes MLflow itself rejects a record. A proxy in front of it may answer with the same words (404 while the
+# server starts), which then come with an HTTP status and do not count.
+_REJECTIONS = frozenset({"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})
+# MLflow reports every error of a database with this code. Only these two kinds are the fault of the record's values.
+_DATABASE_ERROR = "BAD_REQUEST"
 _BAD_ROWS = ("IntegrityError", "DataError")
 
 
-class Sender:
-    """Stores groups of records in one run."""
+class MlflowWriter:
+    """Writes records to one run; a `runner.tracking.writer.RecordWriter`."""
 
     def __init__(self, client: MlflowClient, run_id: str) -> None:
         self._client = client
         self._run_id = run_id
 
-    def __call__(self, group: list[Record], *, unsure: bool) -> None:
-        """Stores a group: either points only, or one other record.
+    def write(self, records: Sequence[Record], *, is_retry: bool) -> None:
+        """Stores points only, or one record of another kind.
 
         Args:
-          group: what to store.
-          unsure: part of it may be stored already; what is found in the run is not stored again.
+          records: what to store.
+          is_retry: some of it may be stored already; what the run has is not stored again.
         """
-        first = group[0]
-        if isinstance(first, Point):
-            self._points(cast("list[Point]", group), unsure=unsure)
-        elif isinstance(first, Tag) and first.key == page.TAG:
-            current = self._client.get_run(self._run_id).data.tags.get(page.TAG)
-            self._client.set_tag(self._run_id, page.TAG, cut(page.merged(first.value, current), TAG_LIMIT))
-        elif isinstance(first, Tag):
-            self._client.set_tag(self._run_id, tag_key(first.key), cut(first.value, TAG_LIMIT))
-        elif isinstance(first, Dataset):
-            self._dataset(first, unsure=unsure)
-        elif isinstance(first, Artifact):
-            if not Path(first.path).is_file():
-                raise ValueError(f"{first.path} is not there")  # an OSError would say that the store can't be written
-            self._client.log_artifact(self._run_id, first.path, first.folder or None)
+        points = [record for record in records if isinstance(record, Point)]
+        if points:
+            assert len(points) == len(records)
+            self._write_points(points, is_retry=is_retry)
+            return
+        (record,) = records
+        if isinstance(record, Tag):
+            self._write_tag(record)
+        elif isinstance(record, Dataset):
+            self._write_dataset(record, is_retry=is_retry)
+        elif isinstance(record, Artifact):
+            if not Path(record.path).is_file():
+                # A ValueError, because an OSError would mean that the store can't be written and is worth a retry.
+                raise ValueError(f"{record.path} does not exist")
+            self._client.log_artifact(self._run_id, record.path, record.folder or None)
         else:
-            self._client.set_terminated(self._run_id, first.status, first.end_time)
+            assert not isinstance(record, Point)
+            self._client.set_terminated(self._run_id, record.status, record.end_time)
 
-    def _points(self, points: list[Point], *, unsure: bool) -> None:
-        if unsure:
+    def missing(self, points: Sequence[Point]) -> list[Point]:
+        """Returns the points that the run does not have, in order and without duplicates.
+
+        The whole history of each metric is read, so pass many points in one call.
+        """
+        known = set()
+        for key in dict.fromkeys(point.key for point in points):
+            for metric in self._client.get_metric_history(self._run_id, key):
+                known.add(_identity(metric.key, metric.value, metric.timestamp, metric.step))
+        missing: list[Point] = []
+        for point in points:
+            identity = _identity(*point)
+            if identity not in known:
+                known.add(identity)
+                missing.append(point)
+        return missing
+
+    def _write_points(self, points: list[Point], *, is_retry: bool) -> None:
+        if is_retry:
             points = self.missing(points)
         if points:
             metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
             self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 
-    def missing(self, points: Sequence[Point]) -> list[Point]:
-        """Returns those of the points that the run does not have, in order; equal ones once.
+    def _write_tag(self, tag: Tag) -> None:
+        if tag.key == page.TAG:
+            # A person may have added to the description since it was last written.
+            current = self._client.get_run(self._run_id).data.tags.get(page.TAG)
+            text = page.merged(tag.value, current)
+            self._client.set_tag(self._run_id, page.TAG, cut(text, TAG_LIMIT))
+        else:
+            self._client.set_tag(self._run_id, tag_key(tag.key), cut(tag.value, TAG_LIMIT))
 
-        The whole history of each metric is read, so many points should come in one call.
-        """
-        stored = {
-            (metric.key, _same(metric.value), metric.timestamp, metric.step)
-            for key in dict.fromkeys(point.key for point in points)
-            for metric in self._client.get_metric_history(self._run_id, key)
-        }
-        found: list[Point] = []
-        for point in points:
-            identity = (point.key, _same(point.value), point.timestamp, point.step)
-            if identity not in stored:
-                stored.add(identity)
-                found.append(point)
-        return found
-
-    def _dataset(self, dataset: Dataset, *, unsure: bool) -> None:
-        if unsure and (dataset.name, dataset.digest) in self._dataset_names():
+    def _write_dataset(self, dataset: Dataset, *, is_retry: bool) -> None:
+        if is_retry and (dataset.name, dataset.digest) in self._stored_datasets():
             return
         source_type, source = _dataset_source(dataset.source)
         entity = MlflowDataset(dataset.name, dataset.digest, source_type, source)
-        inputs = [DatasetInput(entity, [InputTag("mlflow.data.context", dataset.context)])]
-        self._client.log_inputs(self._run_id, inputs)
+        context = InputTag("mlflow.data.context", dataset.context)
+        self._client.log_inputs(self._run_id, [DatasetInput(entity, [context])])
 
-    def _dataset_names(self) -> set[tuple[str, str]]:
+    def _stored_datasets(self) -> set[tuple[str, str]]:
         inputs = self._client.get_run(self._run_id).inputs.dataset_inputs
-        return {(one.dataset.name, one.dataset.digest) for one in inputs}
+        return {(item.dataset.name, item.dataset.digest) for item in inputs}
 
 
-def groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yields the records in order, in groups that a `Sender` takes."""
-    group: list[Record] = []
+def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yields the records in order, in batches that `MlflowWriter.write` accepts."""
+    batch: list[Record] = []
     for record in records:
-        joins = isinstance(record, Point) and group and isinstance(group[0], Point) and len(group) < POINTS_A_CALL
-        if group and not joins:
-            yield group
-            group = []
-        group.append(record)
-    if group:
-        yield group
+        is_batch_of_points = bool(batch) and isinstance(batch[0], Point)
+        joins = isinstance(record, Point) and is_batch_of_points and len(batch) < POINTS_PER_CALL
+        if batch and not joins:
+            yield batch
+            batch = []
+        batch.append(record)
+    if batch:
+        yield batch
 
 
-def may_pass(error: Exception) -> bool:
-    """Returns whether storing the same record later may work: the network, the server, the disk or a lock may fix."""
+def is_retryable(error: Exception) -> bool:
+    """Returns whether storing the same record later may work: the network, server, disk or a lock may recover."""
     if isinstance(error, MlflowException):
-        if error.error_code == _BY_DATABASE:
-            return not any(word in str(error) for word in _BAD_ROWS)
-        return error.error_code not in _REFUSALS or http_code(error) is not None
-    return isinstance(error, OSError)  # as requests' own errors are
+        if error.error_code == _DATABASE_ERROR:
+            return not any(kind in str(error) for kind in _BAD_ROWS)
+        return error.error_code not in _REJECTIONS or http_code(error) is not None
+    # The errors of `requests` are OSErrors too.
+    return isinstance(error, OSError)
 
 
-def _same(value: float) -> float | str:
-    return "nan" if math.isnan(value) else value
+def _identity(key: str, value: float, timestamp: int, step: int) -> tuple[str, float | str, int, int]:
+    # NaN does not equal itself, so it is compared by name.
+    return (key, "nan" if math.isnan(value) else value, timestamp, step)
 
 
 def _dataset_source(source: str) -> tuple[str, str]:
+    """Returns the type and the JSON by which MLflow shows where a dataset comes from."""
     if source.startswith(("http://", "https://")):
         return "http", json.dumps({"url": source})
     if Path(source).is_absolute():

@@ -1,4 +1,4 @@
-"""Finds a tracking UI on this machine that serves a run already. Imports no MLflow."""
+"""Search for an MLflow UI on this machine that shows a run. Imports no MLflow."""
 
 from __future__ import annotations
 
@@ -10,56 +10,68 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import psutil
 
-_DEFAULT_PORT = 5000  # of `mlflow ui`
-_PATIENCE_S = 1.0  # for one answer over loopback
-_MOST = 5  # servers that are asked
+# The default port of `mlflow ui`.
+_DEFAULT_PORT = 5000
+# For one answer over loopback, which takes milliseconds unless the server is stuck.
+_TIMEOUT_S = 1.0
+# Servers that are asked, so that the end of a run is never delayed by more than five seconds.
+_MAX_SERVERS = 5
+# The program is among the first words of a command line, as in `python -X dev -m mlflow ui`.
+_PROGRAM_WORDS = 6
 
 
 def find(run_id: str) -> str | None:
-    """Returns the address of a server on this machine that has a run; None where none answers at once.
+    """Returns the address of a server on this machine that has a run; None if none answers in time.
 
-    Only ports that a process with `mlflow` in its command line names are asked, and only over loopback. That the
-    server knows the run's id says more than any path of a store that it was started with.
+    Only ports that appear in the command lines of MLflow processes are asked, and only over loopback. That a server
+    knows the run's id is better evidence than the path of the store that it was started with.
 
     Args:
-      run_id: of a run that is stored.
+      run_id: id of a stored run.
     """
-    ports = dict.fromkeys(port for line in _command_lines() if (port := port_of(line)) is not None)
-    for port in list(ports)[:_MOST]:
+    ports: list[int] = []
+    for command in _command_lines():
+        port = port_of(command)
+        if port is not None and port not in ports:
+            ports.append(port)
+    for port in ports[:_MAX_SERVERS]:
         address = f"http://127.0.0.1:{port}"
-        if _has(address, run_id):
+        if _has_run(address, run_id):
             return address
     return None
 
 
 def port_of(command: Sequence[str]) -> int | None:
-    """Returns the port that a command line of MLflow's UI names or means; None for any other.
+    """Returns the port that a command line of MLflow's UI names or implies; None for any other command.
 
     >>> port_of(["python", "-m", "mlflow", "ui", "--port", "5001"]), port_of(["vim", "mlflow.py"])
     (5001, None)
     """
-    words = [re.split(r"[/\\]", word)[-1] for word in command[:6]]
-    if not any(word == "mlflow" or word.startswith("mlflow.server") for word in [*words, *command]):
+    programs = [re.split(r"[/\\]", word)[-1] for word in command[:_PROGRAM_WORDS]]
+    if not any(word == "mlflow" or word.startswith("mlflow.server") for word in [*programs, *command]):
         return None
-    for word, after in zip(command, [*command[1:], ""], strict=True):
+    for word, next_word in zip(command, [*command[1:], ""], strict=True):
         name, _, value = word.partition("=")
-        given = (value or after) if name in ("--port", "-p") else ""
-        if given.isdigit():
-            return int(given)
-    return _DEFAULT_PORT if {"ui", "server"} & {*command} else None
+        if name in ("--port", "-p"):
+            port = value or next_word
+            if port.isdigit():
+                return int(port)
+    return _DEFAULT_PORT if "ui" in command or "server" in command else None
 
 
 def _command_lines() -> Iterator[list[str]]:
     for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # gone, or another user's
+        # The process has ended, or is another user's.
+        with suppress(psutil.Error, OSError):
             yield process.cmdline()
 
 
-def _has(address: str, run_id: str) -> bool:
-    """Returns whether the server there answers with the run; never through a proxy."""
+def _has_run(address: str, run_id: str) -> bool:
+    """Returns whether the server at a loopback address has the run; never asks through a proxy."""
     opener = build_opener(ProxyHandler({}))
+    request = Request(f"{address}/api/2.0/mlflow/runs/get?run_id={run_id}")
     try:
-        with opener.open(Request(f"{address}/api/2.0/mlflow/runs/get?run_id={run_id}"), timeout=_PATIENCE_S) as answer:
-            return bool(json.load(answer)["run"]["info"]["run_id"] == run_id)
+        with opener.open(request, timeout=_TIMEOUT_S) as response:
+            return bool(json.load(response)["run"]["info"]["run_id"] == run_id)
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -1,4 +1,4 @@
-"""Starts a run in an open store, or takes one up again."""
+"""Creates a run in an open store, or resumes one."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from mlflow.entities import Param
 
 from runner.errors import TrackingError
 from runner.tracking import process
-from runner.tracking.dead import NOTE
+from runner.tracking.dead_runs import NOTE
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.location import shown
 from runner.tracking.reason import reason
 from runner.tracking.records import TAG_LIMIT, clean_params, cut
 from runner.tracking.store import Store
 
-_PARAMS_A_CALL = 100  # MLflow's limit
+# MLflow rejects a `log_batch` of more params.
+_PARAMS_PER_CALL = 100
 _PARENT_TAG = "mlflow.parentRunId"
+# A file system that hangs must not keep a run from starting: the tags of git are only information.
+_GIT_TIMEOUT_S = 5
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run is recorded with.
+    """What a new or resumed run is recorded with.
 
     Attributes:
       name: run name.
-      params: as they come from the config, flat.
-      tags: without those that every run gets.
+      params: the config, flat.
+      tags: the run's tags, without those that every run gets.
       parent_run_id: the run that it is nested in.
       listed: the params that its page lists; null: all.
     """
@@ -44,18 +47,22 @@ class RunSpec:
     listed: Mapping[str, object] | None = None
 
     def stored(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns what is stored of the params: those that are listed, and the tag that holds all."""
+        """Returns the params to store and the tag that has the whole config; no tag if the params are all of it."""
         params = clean_params(self.params)
-        whole = None if self.listed is None else packed(params)
-        return (params, {}) if self.listed is None or whole is None else (clean_params(self.listed), {PARAMS: whole})
+        if self.listed is None:
+            return params, {}
+        whole = packed(params)
+        if whole is None:
+            return params, {}
+        return clean_params(self.listed), {PARAMS: whole}
 
 
 def create(store: Store, spec: RunSpec, root: Path) -> str:
     """Creates a run with its params and tags.
 
     Args:
-      store: where.
-      spec: what it is recorded with.
+      store: the store and the experiment of the run.
+      spec: the run's name, params and tags.
       root: the project's folder, for the git tags.
 
     Returns:
@@ -64,28 +71,30 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
     Raises:
       TrackingError: the store failed.
     """
-    parent = {_PARENT_TAG: spec.parent_run_id} if spec.parent_run_id else {}
-    listed, whole = spec.stored()
-    tags = _cleaned({**_source_tags(root), **spec.tags, **process.identity(), **parent, **whole})
+    params, whole_config = spec.stored()
+    tags = {**_source_tags(root), **spec.tags, **process.identity()}
+    if spec.parent_run_id:
+        tags[_PARENT_TAG] = spec.parent_run_id
+    tags |= whole_config
     try:
-        # One call, so that no moment exists in which the run has no process to be known by.
-        run = store.client.create_run(store.experiment_id, tags=tags, run_name=spec.name)
+        # The tags are part of the call, so a run never exists without the identity of its process.
+        run = store.client.create_run(store.experiment_id, tags=_stored_tags(tags), run_name=spec.name)
         run_id = str(run.info.run_id)
-        _log_params(store.client, run_id, listed)
+        _log_params(store.client, run_id, params)
     except Exception as error:
         raise _failed(store, "a run", error) from error
     return run_id
 
 
 def resume(store: Store, run_id: str, spec: RunSpec) -> str:
-    """Takes a run up again: its status is RUNNING, its process this one; a param keeps its first value.
+    """Resumes a run: its status becomes RUNNING and its process this one. A param keeps its first value.
 
-    A param that is another one now is recorded as the tag `resumed.<param>`.
+    A param that has changed is recorded as the tag `resumed.<param>`.
 
     Args:
-      store: where.
+      store: the store of the run.
       run_id: the run.
-      spec: what it is recorded with; the name and the parent stay as they were.
+      spec: its params and tags; the name and the parent don't change.
 
     Returns:
       The id of the run's experiment.
@@ -96,16 +105,21 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
     params = clean_params(spec.params)
     try:
         run = store.client.get_run(run_id)
-        listed = spec.stored()[0]
+        listed, _ = spec.stored()
         tags = tags_of(run.data.tags)
-        before = params_of(run.data.params, tags)
-        changed = {f"resumed.{k}": v for k, v in params.items() if before.get(k, v) != v}
+        recorded = params_of(run.data.params, tags)
+        changed = {}
+        for key, value in params.items():
+            if recorded.get(key, value) != value:
+                changed[f"resumed.{key}"] = value
         store.client.update_run(run_id, status="RUNNING")
-        for key, value in _cleaned({**spec.tags, **process.identity(), **changed}).items():
+        new_tags = {**spec.tags, **process.identity(), **changed}
+        for key, value in _stored_tags(new_tags).items():
             store.client.set_tag(run_id, key, value)
         if NOTE in tags:
             store.client.delete_tag(run_id, NOTE)
-        _log_params(store.client, run_id, {k: v for k, v in listed.items() if k not in run.data.params})
+        new_params = {key: value for key, value in listed.items() if key not in run.data.params}
+        _log_params(store.client, run_id, new_params)
     except Exception as error:
         raise _failed(store, f"run {run_id}", error) from error
     return str(run.info.experiment_id)
@@ -113,46 +127,53 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
 
 def _failed(store: Store, what: str, error: Exception) -> TrackingError:
     return TrackingError(
-        f"tracking.uri={shown(store.uri)} cannot record {what}: {reason(error)}; "
-        f"fix that, or tracking.uri=<another>, or tracking=none"
+        f"tracking.uri={shown(store.uri)} can't record {what}: {reason(error)}; "
+        "fix the cause, or use tracking.uri=<another store> or tracking=none"
     )
 
 
 def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) -> None:
     entities = [Param(key, value) for key, value in params.items()]
-    for at in range(0, len(entities), _PARAMS_A_CALL):
-        client.log_batch(run_id, params=entities[at : at + _PARAMS_A_CALL], synchronous=True)
+    for start in range(0, len(entities), _PARAMS_PER_CALL):
+        client.log_batch(run_id, params=entities[start : start + _PARAMS_PER_CALL], synchronous=True)
 
 
-def _cleaned(tags: Mapping[str, str]) -> dict[str, str]:
+def _stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
     return {tag_key(key): cut(str(value), TAG_LIMIT) for key, value in tags.items()}
 
 
 def _source_tags(root: Path) -> dict[str, str]:
+    """Returns the tags that MLflow's own fluent interface sets, and whether git has uncommitted changes."""
     program = Path(sys.argv[0])
+    # `python -m runner` is recorded as `runner`.
+    source = program.parent.name if program.name == "__main__.py" else program.name
     tags = {
-        "mlflow.source.name": program.parent.name if program.name == "__main__.py" else program.name,
+        "mlflow.source.name": source,
         "mlflow.source.type": "LOCAL",
         "mlflow.user": _user(),
     }
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     if commit:
         tags["mlflow.source.git.commit"] = commit
-        tags["runner.git.changed"] = "true" if _git(root, "status", "--porcelain", "-uno") else "false"
+        changes = _git(root, "status", "--porcelain", "-uno")
+        tags["runner.git.changed"] = "true" if changes else "false"
     return tags
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user id without a name, as in containers
+    # In containers, a user id may have no name.
+    except (OSError, KeyError, ImportError):
         return "unknown"
 
 
 def _git(root: Path, *arguments: str) -> str | None:
+    """Returns what a git command prints; None if it fails."""
+    # A repository's own settings could make git start any program as its file monitor.
     command = ["git", "-c", "core.fsmonitor=false", *arguments]
     try:
-        result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=5, check=False)
+        result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -1,29 +1,44 @@
-"""Opens a tracking store: reaches it, makes it once however many processes start, and finds the experiment."""
+"""Opens a tracking store: probes it, creates it once even if many processes start, and finds the experiment."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
 from runner.errors import TrackingError
+from runner.host.heap import without_collection
+from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.signals import current
 from runner.host.user_folder import user_folder
-from runner.tracking import moved
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
-from runner.tracking.mlflow_import import quiet
+from runner.tracking.mlflow_import import quiet, warn
 from runner.tracking.paging import pages
-from runner.tracking.probe import probe, refused_by, unusable
+from runner.tracking.probe import probe, unusable, unusable_by
+from runner.tracking.reason import NOT_MLFLOW
 
-# Says in the UI's lists what the experiment is; which view opens, MLflow 3.17 takes from the address's workflowType.
+if TYPE_CHECKING:
+    from runner.tracking import sqlite_tables
+else:
+    # Imports MLflow's database code, which a tracking server's clients don't need.
+    sqlite_tables = late("runner.tracking.sqlite_tables")
+
+# MLflow's UI shows it in the list of experiments. Which view opens is up to the address, in MLflow 3.17.
 _KIND_TAG = "mlflow.experimentKind"
 _TRAINING = "custom_model_development"
+# Folder of the artifacts, next to a SQLite file.
+_ARTIFACTS = "mlartifacts"
 
 
 @dataclass(frozen=True)
@@ -31,9 +46,9 @@ class Store:
     """An open store.
 
     Attributes:
-      client: of that URI.
+      client: MLflow's client for `uri`.
       uri: absolute tracking URI.
-      experiment_id: of the experiment that runs go to.
+      experiment_id: the experiment that runs are recorded in.
     """
 
     client: MlflowClient
@@ -42,7 +57,7 @@ class Store:
 
 
 def open_store(uri: str, experiment: str) -> Store:
-    """Opens the store and the experiment, making both where they are not there.
+    """Opens the store and the experiment, and creates them if they don't exist.
 
     Args:
       uri: absolute tracking URI.
@@ -52,62 +67,105 @@ def open_store(uri: str, experiment: str) -> Store:
       The open store.
 
     Raises:
-      TrackingError: it cannot be reached or used; said within about ten seconds.
+      TrackingError: it can't be reached or used; raised within about ten seconds.
     """
     quiet()
+    path = sqlite_path(uri)
     try:
         probe(uri)
-        with (
-            _locked(uri) if is_database(uri) else contextlib.nullcontext(),
-            current().deferring() if sqlite_path(uri) else contextlib.nullcontext(),  # half made, it is no database
-        ):
-            if (path := sqlite_path(uri)) is not None:
-                moved.follow(path)
+        with _exclusive(uri), without_collection():
+            if path is not None:
+                sqlite_tables.create_tables(path)
             client = MlflowClient(tracking_uri=uri)
-            return Store(client, uri, _experiment_id(client, uri, experiment))
+            opened = _experiment(client, uri, experiment)
     except TrackingError:
         raise
-    except Exception as error:  # MLflow, SQLAlchemy, requests and drivers share no base class
-        raise refused_by(uri, error) from error
+    # MLflow, SQLAlchemy, requests and drivers share no base class.
+    except Exception as error:
+        raise unusable_by(uri, error) from error
+    if path is not None:
+        _check_artifacts(path, opened)
+    return Store(client, uri, str(opened.experiment_id))
 
 
-def search(store: Store, experiments: Sequence[str], wanted: str) -> list[Run]:
-    """Returns every run of some experiments, by id, that one of MLflow's filters lets pass; newest first."""
-    return list(pages(store.client, experiments, wanted))
+def search(store: Store, experiments: Sequence[str], filter_string: str) -> list[Run]:
+    """Returns every run of some experiments, by id, that matches one of MLflow's filters; newest first."""
+    return list(pages(store.client, experiments, filter_string))
 
 
-def _locked(uri: str) -> AbstractContextManager[None]:
-    """Returns what keeps this user's other processes from making the same store meanwhile."""
+@contextmanager
+def _exclusive(uri: str) -> Iterator[None]:
+    """Keeps this user's other processes from creating the same store at the same time."""
+    lock: AbstractContextManager[object] = contextlib.nullcontext()
+    signals: AbstractContextManager[object] = contextlib.nullcontext()
     path = sqlite_path(uri)
     if path is not None:
-        return locked(path.with_name(path.name + ".lock"))
-    folder = user_folder()
-    if folder is None:
-        return contextlib.nullcontext()
-    return locked(folder / f"store-{fingerprint(uri)}.lock")
+        lock = locked(path.with_name(path.name + ".lock"))
+        # A file whose tables are only half made can't be opened again, so a signal has to wait.
+        signals = current().deferring()
+    elif is_database(uri):
+        folder = user_folder()
+        if folder is not None:
+            lock = locked(folder / f"store-{fingerprint(uri)}.lock")
+    with lock, signals:
+        yield
 
 
-def _experiment_id(client: MlflowClient, uri: str, name: str) -> str:
-    found = client.get_experiment_by_name(name) or _create_experiment(client, uri, name)
-    if not found.experiment_id:
-        raise unusable(uri, "it answers with something else than MLflow does; name the address of an MLflow server")
-    if found.lifecycle_stage != "active":
+def _experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
+    experiment = client.get_experiment_by_name(name) or _create_experiment(client, uri, name)
+    if not experiment.experiment_id:
+        raise unusable(uri, NOT_MLFLOW, "use the address of an MLflow server")
+    if experiment.lifecycle_stage != "active":
         raise TrackingError(
-            f"tracking.experiment={name}: it was deleted in {shown(uri)}; "
-            f"`mlflow experiments restore -x {found.experiment_id}` or tracking.experiment=<another name>"
+            f"tracking.experiment={name}: was deleted in {shown(uri)}; "
+            f"run `mlflow experiments restore -x {experiment.experiment_id}` or set tracking.experiment=<another name>"
         )
-    if _KIND_TAG not in found.tags:
-        client.set_experiment_tag(found.experiment_id, _KIND_TAG, _TRAINING)
-    return str(found.experiment_id)
+    if _KIND_TAG not in experiment.tags:
+        client.set_experiment_tag(experiment.experiment_id, _KIND_TAG, _TRAINING)
+    return experiment
 
 
 def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
-    location = None if path is None else (path.parent / moved.FOLDER).as_uri()
+    location = None if path is None else (path.parent / _ARTIFACTS).as_uri()
     try:
-        return client.get_experiment(client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING}))
+        experiment_id = client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING})
+        return client.get_experiment(experiment_id)
     except MlflowException:
-        found = client.get_experiment_by_name(name)  # another process was quicker
-        if found is None:
+        # A process of another machine may have been faster.
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
             raise
-        return found
+        return experiment
+
+
+def _check_artifacts(database: Path, experiment: Experiment) -> None:
+    """Warns if the project was moved or copied: MLflow stores the absolute path of an experiment's artifacts.
+
+    Artifacts that somebody stores elsewhere on purpose are not meant: they are in a folder of another name, or nothing
+    is next to the store.
+    """
+    here = database.parent / _ARTIFACTS
+    location = urlsplit(experiment.artifact_location or "")
+    recorded = Path(url2pathname(location.path))
+    if location.scheme != "file" or recorded.name != _ARTIFACTS:
+        return
+    if not here.is_dir() or recorded == here or _is_same_folder(recorded, here):
+        return
+    fix = "set tracking.experiment=<new name> for new runs"
+    if not recorded.exists():
+        folder = shlex.quote(str(recorded.parent))
+        link = f"ln -s {shlex.quote(str(here))} {shlex.quote(str(recorded))}"
+        fix += f", or link the recorded path to the new one: mkdir -p {folder} && {link}"
+    warn(
+        f"artifacts of experiment {experiment.name} are stored in {recorded}, not in {here} (was the project moved or "
+        f"copied?); {fix}"
+    )
+
+
+def _is_same_folder(first: Path, second: Path) -> bool:
+    """Returns whether two paths lead to the same folder, such as one through a link."""
+    try:
+        return first.samefile(second)
+    except OSError:
+        return False

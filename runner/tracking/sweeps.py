@@ -1,4 +1,4 @@
-"""Finds the runs that stand for whole sweeps."""
+"""Finds the parent runs of sweeps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from runner.tracking.store import Store, open_store, search
 
 KIND_TAG = "runner.kind"
 LATEST = "latest"
+# Sweeps that an error lists.
+_SUGGESTIONS = 3
 
 
 def open_tracking(config: TrackingConfig) -> Store:
@@ -29,20 +31,22 @@ def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
     """Finds a sweep's run.
 
     Args:
-      store: where.
+      store: the store to search.
       which: a run id, the start of one, a run name, or `latest`.
-      experiments: ids of the experiments to look in; none: all of them.
+      experiments: ids of the experiments to search; none: all of them.
 
     Returns:
-      The run.
+      The run; the newest if several match.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: no sweep matches.
     """
-    where = list(experiments) or [one.experiment_id for one in store.client.search_experiments()]
-    runs = search(store, where, f"tags.`{KIND_TAG}` = 'sweep'")
+    searched = list(experiments)
+    if not searched:
+        searched = [experiment.experiment_id for experiment in store.client.search_experiments()]
+    runs = search(store, searched, f"tags.`{KIND_TAG}` = 'sweep'")
     for run in runs:
         if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
             return run
-    known = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in runs[:3]) or "none yet"
-    raise ConfigError(f"sweep {which}: no such sweep in this store; the latest are: {known}")
+    latest = ", ".join(f"{run.info.run_id} ({run.info.run_name})" for run in runs[:_SUGGESTIONS])
+    raise ConfigError(f"sweep {which}: no such sweep in this store; the latest are: {latest or 'none yet'}")

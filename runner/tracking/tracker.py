@@ -1,4 +1,4 @@
-"""The tracker that records in MLflow."""
+"""Tracker that records in MLflow."""
 
 from __future__ import annotations
 
@@ -19,26 +19,32 @@ from runner.host.late import late
 from runner.host.signals import current
 from runner.tracking import page, start, unsent, view
 from runner.tracking.base import Example, Predicts, Status, Tracker
-from runner.tracking.dead import mark_dead_runs
+from runner.tracking.dead_runs import mark_dead_runs
 from runner.tracking.location import tracking_uri, ui_lines
 from runner.tracking.mlflow_import import warn
 from runner.tracking.reason import http_code, reason
 from runner.tracking.records import Artifact, Dataset, Ending, Point, Record, Tag, clean_key
-from runner.tracking.send import Sender, may_pass
+from runner.tracking.replaying import replay_all
+from runner.tracking.send import MlflowWriter, is_retryable
 from runner.tracking.start import RunSpec
 from runner.tracking.store import Store, open_store
-from runner.tracking.writer import Writer
+from runner.tracking.writer import AsyncWriter
 
 if TYPE_CHECKING:
     from runner.tracking import models
 else:
-    models = late("runner.tracking.models")  # at a run's end, with what is slow of MLflow
+    # Imports the slow parts of MLflow, which only the end of a run needs.
+    models = late("runner.tracking.models")
 
-_ENDING_ATTEMPTS = 3
-_ENDING_DELAY_S = 0.5
-_LATER = "stored at the next start, or by"
-_NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
-_HASTE_S = 15.0  # for what is left, where the process is about to be ended from outside
+# The status is tried so often if the store has just accepted everything else; it may fail for a moment.
+_STATUS_ATTEMPTS = 3
+_STATUS_RETRY_DELAY_S = 0.5
+# For the remaining records if this process is about to be ended from outside. The whole record of such an end has 25 s
+# (`_END_S` in processes/member.py), in which the status and a file of unsent records must fit too.
+_HASTE_S = 15.0
+_NOT_FOUND = "RESOURCE_DOES_NOT_EXIST"
+# MLflow's limit for the digest of a dataset.
+_DIGEST_LENGTH = 36
 
 
 class MlflowTracker(Tracker):
@@ -50,34 +56,38 @@ class MlflowTracker(Tracker):
         """Starts the thread that stores what is logged.
 
         Args:
-          store: where the run is.
+          store: the run's store.
           run_id: the run.
-          root: the project's folder, in whose outputs a file is written of what could not be stored.
-          folder: the run's own; null: `root`.
-          finish_timeout_s: `finish` gives up when the store has taken nothing for so long.
+          root: the project's folder, in whose outputs unsent records are saved.
+          folder: the run's own folder; null: `root`.
+          finish_timeout_s: `finish` gives up if the store has accepted nothing for so long.
         """
         self._store = store
         self.run_id = run_id
         self._root = root
         self._folder = (folder or root).absolute()
         self._finish_timeout_s = finish_timeout_s
-        self._send = Sender(store.client, run_id)
-        self._writer = Writer(self._send, may_pass=may_pass, warn=warn)
-        self._names: dict[str, str] = {}
+        self._run_writer = MlflowWriter(store.client, run_id)
+        self._writer = AsyncWriter(self._run_writer, is_retryable=is_retryable, warn=warn)
+        # Metric name -> the key that MLflow accepts.
+        self._keys: dict[str, str] = {}
         self._nonfinite: set[str] = set()
         self._last_step = 0
-        self._described = ""
-        self._view: str | None = None  # key of the columns that the list of runs opens with
-        self._finished = False
+        # Status in the description that was queued last; empty: `show_page` was not called.
+        self._described_status = ""
+        # Key of the columns of the list of runs.
+        self._view: str | None = None
+        self._is_finished = False
         self._notes: list[str] = []
-        atexit.register(self.finish, "FAILED")  # a program that ends without a word did not finish
+        # A program that ends without calling `finish` has failed.
+        atexit.register(self.finish, "FAILED")
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Queues a point of each metric; see `Tracker`."""
         now = _now_ms()
         self._last_step = step
         self.page.log(values)
-        self._writer.add_points([self._point(key, float(value), now, step) for key, value in values.items()])
+        self._writer.add_points([self._point(name, float(value), now, step) for name, value in values.items()])
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
@@ -87,158 +97,186 @@ class MlflowTracker(Tracker):
 
     def log_dataset(self, name: str, digest: str, source: str, context: str) -> None:
         """Queues a dataset input; see `Tracker`."""
-        self._writer.add(Dataset(name, digest[:36], source, context))
+        self._writer.add(Dataset(name, digest[:_DIGEST_LENGTH], source, context))
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Queues a file for upload; see `Tracker`."""
         if not path.is_file():
-            warn(f"{path} is not recorded: there is no such file")
+            warn(f"could not record {path}: there is no such file")
             return
         self._writer.add(Artifact(str(path.absolute()), folder or ""))
         self.page.add_file(f"{folder}/{path.name}" if folder else path.name)
 
     def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
         """Stores a model at once; see `Tracker`."""
-        self.flush(self._finish_timeout_s)  # the model shows the metrics of its step
+        # MLflow shows the model with the metrics of its step, which must be stored first.
+        self.flush(self._finish_timeout_s)
         try:
             models.log_keras_model(self._store, self.run_id, model, input_example, name=name, step=self._last_step)
-        except Exception as error:  # a trained run is worth more than its model's entry
-            warn(f"the model is not logged: {reason(error)}")
+        # The run has trained: failing it for its model's entry would throw that away.
+        except Exception as error:
+            warn(f"could not log the model: {reason(error)}")
 
     def logged(self) -> dict[str, dict[int, float]]:
-        """Returns the points that are stored; see `Tracker`."""
+        """Returns the stored points; see `Tracker`."""
         client = self._store.client
+        points = {}
         try:
-            keys = client.get_run(self.run_id).data.metrics
-            return {key: {m.step: m.value for m in client.get_metric_history(self.run_id, key)} for key in keys}
+            for key in client.get_run(self.run_id).data.metrics:
+                history = client.get_metric_history(self.run_id, key)
+                points[key] = {point.step: point.value for point in history}
         except Exception as error:
-            raise TrackingError(f"the points of run {self.run_id} can't be read: {reason(error)}") from error
+            raise TrackingError(f"could not read the points of run {self.run_id}: {reason(error)}") from error
+        return points
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until everything queued is stored; see `Tracker`."""
         return self._writer.flush(timeout_s)
 
     def finish(self, status: Status, *, in_haste: bool = False) -> bool:
-        """Stores what is left and the status; see `Tracker`.
+        """Stores the remaining records and the status; see `Tracker`.
 
-        Interrupted, it stops waiting, keeps what is left in the file, and the status is KILLED.
+        An interrupt ends the wait: the rest is saved in the file, and the status is KILLED.
         """
-        if self._finished:
+        if self._is_finished:
             return True
-        self._finished = True
+        self._is_finished = True
         atexit.unregister(self.finish)
-        in_time = False
-        if self._described:
+        if self._described_status:
             self._writer.add(self._description(status))
+        is_drained = False
         try:
-            in_time = self._drain(status, in_haste=in_haste)
+            is_drained = self._drain(status, in_haste=in_haste)
         except (Interrupted, KeyboardInterrupt):
             status = "KILLED"
             raise
         finally:
+            # Another signal must not lose what is saved here.
             with current().deferring():
-                kept = self._end(status, self._writer.abandon(), attempts=_ENDING_ATTEMPTS if in_time else 1)
-                kept &= self._keep(self._writer.rejected, "rejected.jsonl", "refused; to try again:")
-                kept &= self._is_there()
-            if self._writer.left_out:
-                self._notes.append(f"{self._writer.left_out:,} points were left out while the store was away")
-        return kept
+                remaining = self._writer.abandon()
+                is_kept = self._end(status, remaining, attempts=_STATUS_ATTEMPTS if is_drained else 1)
+                # These three run whatever the others returned. The last one looks at what the first may have rejected.
+                is_kept &= self._save(self._writer.rejected, are_rejected=True)
+                is_kept &= self._is_in_store()
+            if self._writer.dropped_points:
+                self._notes.append(
+                    f"{self._writer.dropped_points:,} points were dropped while the store was unavailable"
+                )
+        return is_kept
 
     def _drain(self, status: Status, *, in_haste: bool) -> bool:
-        """Waits for what is left; with a limit where a scheduler or the other processes soon end this one."""
+        """Waits for the remaining records, with a limit if a scheduler, a person or another process is waiting."""
         if in_haste:
             return self._writer.flush(min(self._finish_timeout_s, _HASTE_S))
         if status == "KILLED":
             return self._writer.flush(self._finish_timeout_s)
         return self._writer.drain(self._finish_timeout_s)
 
-    def _is_there(self) -> bool:
-        """Returns whether the store still has the run; asked only if it rejected something for good."""
+    def _is_in_store(self) -> bool:
+        """Returns whether the store still has the run and its status; asks only if it rejected something."""
         rejected = self._writer.rejected
         if not rejected:
             return True
         try:
             is_active = self._store.client.get_run(self.run_id).info.lifecycle_stage == "active"
-            fix = f"`mlflow runs restore --run-id {self.run_id}`, then store what is kept"
+            fix = f"run `mlflow runs restore --run-id {self.run_id}`, then store the saved records"
         except Exception as error:
-            # A proxy's status says nothing of the run.
-            is_answer = isinstance(error, MlflowException) and http_code(error) is None
-            is_active = not (is_answer and getattr(error, "error_code", "") == _NOT_THERE)
-            fix = f"branch={self.run_id} begins a new run with its last checkpoint"
-        if is_active:
-            is_ended = not any(isinstance(record, Ending) for record in rejected)
-            self.lost = "" if is_ended else "the store rejects its status; see the lines above"
-            return is_ended
-        self.lost = f"it was deleted from the store while it ran; {fix}"
-        return False
+            # The status of a proxy says nothing about the run.
+            is_from_mlflow = isinstance(error, MlflowException) and http_code(error) is None
+            is_active = not (is_from_mlflow and getattr(error, "error_code", "") == _NOT_FOUND)
+            fix = f"branch={self.run_id} starts a new run from its last checkpoint"
+        if not is_active:
+            self.lost = f"it was deleted from the store while it ran; {fix}"
+            return False
+        if any(isinstance(record, Ending) for record in rejected):
+            self.lost = "the store rejects its status; see the lines above"
+            return False
+        self.lost = ""
+        return True
 
     def describe(self) -> list[str]:
-        """Returns where the run can be looked at, and what could not be stored."""
+        """Returns links to the run, and what could not be stored."""
         return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id, self._view), *self._notes]
 
     def show_page(self) -> None:
-        """Queues the description, and keeps the columns of the list of runs; see `Tracker`."""
+        """Queues the description, and stores the columns of the list of runs; see `Tracker`."""
         if self.page.columns and self._view is None:
             self._view = view.save(self._store, self.page.task, self.page.columns)
         self._writer.add(self._description("RUNNING"))
 
     def _description(self, status: str) -> Tag:
-        self._described = status
-        return Tag(page.TAG, self.page.markdown(status, page.address_of(self._store.experiment_id, self.run_id)))
+        self._described_status = status
+        address = page.address_of(self._store.experiment_id, self.run_id)
+        return Tag(page.TAG, self.page.markdown(status, address))
 
-    def _point(self, key: str, value: float, now: int, step: int) -> Point:
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = clean_key(key)
+    def _point(self, name: str, value: float, now: int, step: int) -> Point:
+        key = self._keys.get(name)
+        if key is None:
+            key = clean_key(name)
+            self._keys[name] = key
         if math.isinf(value):
-            if name not in self._nonfinite:
-                self._nonfinite.add(name)
-                self._writer.add(Tag(f"runner.nonfinite.{name}", f"{value} at step {step}, stored as NaN"))
+            if key not in self._nonfinite:
+                self._nonfinite.add(key)
+                self._writer.add(Tag(f"runner.nonfinite.{key}", f"{value} at step {step}, stored as NaN"))
             value = math.nan
-        return Point(name, value, now, int(step))
+        return Point(key, value, now, int(step))
 
-    def _end(self, status: Status, left: list[Record], *, attempts: int) -> bool:
-        """Keeps what is left, and stores the status unless points come before it; returns whether nothing is lost."""
-        if any(isinstance(record, Point) for record in left):
+    def _end(self, status: Status, remaining: list[Record], *, attempts: int) -> bool:
+        """Saves the remaining records, and stores the status unless points come before it.
+
+        Returns:
+          Whether nothing is lost.
+        """
+        if any(isinstance(record, Point) for record in remaining):
+            # A run that is FINISHED in the store has all its points there, so the status is saved with them.
             ending = Ending(status, _now_ms())
-            kept = self._keep([*left, ending], "jsonl", _LATER)
-            if status == "KILLED":  # the wait was cut short, so the store may well answer
+            is_kept = self._save([*remaining, ending])
+            if status == "KILLED":
+                # The wait was cut short, so the store may well respond.
                 with contextlib.suppress(Exception):
-                    self._send([ending], unsure=False)
-            return kept
-        kept = self._keep(left, "jsonl", _LATER)
-        ending = Ending(status if kept or status != "FINISHED" else "FAILED", _now_ms())
-        if self._described not in ("", ending.status):
-            with contextlib.suppress(Exception):  # the status itself says it
-                self._send([self._description(ending.status)], unsure=False)
+                    self._run_writer.write([ending], is_retry=False)
+            return is_kept
+        is_kept = self._save(remaining)
+        # A run that has lost records has not finished.
+        ending = Ending("FAILED" if status == "FINISHED" and not is_kept else status, _now_ms())
+        if self._described_status not in ("", ending.status):
+            # The status itself says it too, so a failure is no loss.
+            with contextlib.suppress(Exception):
+                self._run_writer.write([self._description(ending.status)], is_retry=False)
         for attempt in range(attempts):
-            time.sleep(_ENDING_DELAY_S * attempt)
+            time.sleep(_STATUS_RETRY_DELAY_S * attempt)
             try:
-                self._send([ending], unsure=False)
+                self._run_writer.write([ending], is_retry=False)
             except Exception as error:
-                if not may_pass(error):
+                if not is_retryable(error):
                     self._writer.rejected.append(ending)
-                    return kept
+                    return is_kept
             else:
-                return kept
-        return self._keep([ending], "jsonl", _LATER) and kept
+                return is_kept
+        is_status_kept = self._save([ending])
+        return is_status_kept and is_kept
 
-    def _keep(self, records: list[Record], suffix: str, fix: str) -> bool:
-        """Writes records to a file that the next run finds; returns whether that worked."""
+    def _save(self, records: list[Record], *, are_rejected: bool = False) -> bool:
+        """Saves records in a file; returns whether that worked.
+
+        The next run stores the file, unless the store has rejected these records: then only a person can help.
+        """
         if not records:
             return True
-        name = f"{self.run_id}.{suffix}"
-        kept = True
+        name = f"{self.run_id}.rejected.jsonl" if are_rejected else f"{self.run_id}.jsonl"
         try:
             path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records, folder=self._folder)
         except TrackingError as error:
-            kept = False
-            note = f"{len(records)} records are lost: the store is away, and {error}"
+            is_saved = False
+            note = f"{len(records)} records are lost: the store is unavailable, and {error}"
         else:
-            note = f"{len(records)} records are kept in {path}; {fix} `python -m runner.tracking.replay {path}`"
+            is_saved = True
+            kind = "rejected records" if are_rejected else "records"
+            what_next = "to retry" if are_rejected else "the next run stores them; to store them now"
+            note = f"saved {len(records)} {kind} in {path}; {what_next}: python -m runner.tracking.replay {path}"
         self._notes.append(note)
         warn(note)
-        return kept
+        return is_saved
 
 
 def start_run(
@@ -253,13 +291,17 @@ def start_run(
     """Starts or resumes a run; see `runner.tracking.open_tracker`, whose name, params and tags are in `spec`."""
     uri = tracking_uri(config.uri, root)
     store = open_store(uri, config.experiment)
-    unsent.replay_all(root, uri, warn)
+    # Before runs are marked as KILLED: what a dead run could not store may include its true status.
+    replay_all(root, uri, warn)
     try:
         mark_dead_runs(store, warn)
-    except Exception as error:  # housekeeping must not stop a run
-        warn(f"runs left RUNNING were not looked for: {reason(error)}")
-    current().raise_if_requested()  # it waited for the database
-    with current().deferring():  # a run that is made and that nobody holds would stay RUNNING
+    # Housekeeping must not keep a run from starting.
+    except Exception as error:
+        warn(f"could not look for dead runs: {reason(error)}")
+    # Opening the database may have taken seconds, in which a signal was deferred.
+    current().raise_if_requested()
+    # A signal between creating the run and having a tracker for it would leave it RUNNING.
+    with current().deferring():
         if resume_run_id:
             store = replace(store, experiment_id=start.resume(store, resume_run_id, spec))
             run_id = resume_run_id

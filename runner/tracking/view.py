@@ -1,7 +1,7 @@
-"""The columns that MLflow's list of runs opens with, kept as a tag of the experiment that the printed link names.
+"""Columns of MLflow's list of runs, stored as a tag of the experiment that the printed link names.
 
 MLflow 3.17 opens `/#/experiments/<id>/runs?viewStateShareKey=<key>` with the state that the tag
-`mlflow.sharedViewState.<key>` holds as JSON: a column is `metrics.`name``, `params.`name`` or `tags.`name``.
+`mlflow.sharedViewState.<key>` contains as JSON: a column is `metrics.`name``, `params.`name`` or `tags.`name``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from runner.tracking.page import ENDED
 from runner.tracking.store import Store
 
 _TAG = "mlflow.sharedViewState."
-# Name -> pixels that its values and its heading take.
-_PARAMS = {
+# Width of each column in pixels: what its heading and its usual values need in MLflow's font.
+_PARAM_WIDTHS = {
     "model": 80,
     "mesh": 130,
     "layout": 110,
@@ -23,52 +23,54 @@ _PARAMS = {
     "trainer.epochs": 120,
     "engine": 120,
 }
+_METRIC_WIDTH = 120
+_NAME_WIDTH = 300
+_CREATED_WIDTH = 145
 _NAME = "attributes.`Run Name`"
 _CREATED = "runDateAndNestInfo"
-# pixels
-_RESULT = 120
-_WIDE = 300
 
 
 def save(store: Store, name: str, metrics: Sequence[str]) -> str | None:
-    """Keeps the view of a kind of run in the experiment.
+    """Stores the view of a kind of run in the experiment.
 
     Args:
-      store: where the run is.
-      name: of the view, as the task's.
-      metrics: of the results, the one that runs are judged by first.
+      store: store and experiment of the run.
+      name: name of the view, such as the task's.
+      metrics: result metrics; the one that runs are judged by comes first.
 
     Returns:
-      The key that a link names; None where the store does not take the tag, for a link with a key that is not there
-      opens with an error.
+      The key for the link; None if the store does not accept the tag, because MLflow shows an error for a link with
+      an unknown key.
     """
     tag = _TAG + name
     state = json.dumps(_state(metrics))
     try:
         if store.client.get_experiment(store.experiment_id).tags.get(tag) != state:
             store.client.set_experiment_tag(store.experiment_id, tag, state)
-    except Exception:  # a server that lets only some people tag an experiment; MLflow's own columns do as well
+    # A server may let only some users tag an experiment. MLflow's own columns are good enough then.
+    except Exception:
         return None
     return name
 
 
 def saved(store: Store, name: str) -> str | None:
-    """Returns the key of a view that the experiment has; None where it has none of the name."""
+    """Returns the key of a stored view; None if the experiment has none of this name."""
     try:
-        return name if _TAG + name in store.client.get_experiment(store.experiment_id).tags else None
-    except Exception:  # it is only a link
+        tags = store.client.get_experiment(store.experiment_id).tags
+    # The view is only part of a link, so no error of the store may end a run.
+    except Exception:
         return None
+    return name if _TAG + name in tags else None
 
 
 def _state(metrics: Sequence[str]) -> dict[str, object]:
-    results = {f"metrics.`{name}`": _RESULT for name in metrics}
-    settings = {f"params.`{name}`": width for name, width in _PARAMS.items()}
-    columns = {**results, **settings, f"tags.`{ENDED}`": _WIDE}
-    widths = {_NAME: _WIDE, _CREATED: 145, **columns}
+    columns = {f"metrics.`{name}`": _METRIC_WIDTH for name in metrics}
+    columns |= {f"params.`{name}`": width for name, width in _PARAM_WIDTHS.items()}
+    columns[f"tags.`{ENDED}`"] = _NAME_WIDTH
     return {
         "selectedColumns": list(columns),
         "columnOrder": [_NAME, _CREATED, *columns],
-        "columnWidths": widths,
+        "columnWidths": {_NAME: _NAME_WIDTH, _CREATED: _CREATED_WIDTH, **columns},
         "orderByKey": "attributes.start_time",
         "orderByAsc": False,
     }

@@ -1,11 +1,11 @@
-"""The thread that stores records, so that a training step never waits for a server."""
+"""Asynchronous writer: a thread stores buffered records, so that a training step never waits for a server."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,114 +14,139 @@ from typing import Protocol
 from runner.tracking.reason import reason
 from runner.tracking.records import Artifact, Point, Record
 
-_FIRST_DELAY_S = 0.25
-_LONGEST_DELAY_S = 4.0
-_POLL_S = 0.01
-_SLOWEST_UPLOAD = 1e6  # bytes per second: an upload that is under way may take that much longer
-_MOST_OUTAGES = 10  # that are told of: a store that comes and goes all day must not fill a log
+# Seconds until the first retry. It doubles with each failure, so that a short hiccup costs little, and stays below the
+# longest delay, so that a server that is back is noticed within seconds.
+_FIRST_RETRY_DELAY_S = 0.25
+_LONGEST_RETRY_DELAY_S = 4.0
+# How often a caller that waits for the thread looks whether it is done.
+_POLL_INTERVAL_S = 0.01
+# Bytes per second of the slowest upload that is still waited for: an upload in progress extends the wait accordingly.
+_SLOWEST_UPLOAD = 1e6
+# Outages that are reported one by one. A server that fails and recovers all day must not fill a log.
+_MAX_REPORTED_OUTAGES = 10
 
 
-class Send(Protocol):
-    """Stores a group of records, or raises; see `runner.tracking.send.Sender`."""
+class RecordWriter(Protocol):
+    """Stores records; see `runner.tracking.send.MlflowWriter`."""
 
-    def __call__(self, group: list[Record], *, unsure: bool) -> None:
-        """Stores points only, or one other record; `unsure`: an earlier attempt raised."""
+    def write(self, records: Sequence[Record], *, is_retry: bool) -> None:
+        """Stores points only, or one record of another kind, and returns when they are stored.
+
+        Args:
+          records: what to store.
+          is_retry: an earlier attempt raised, so some of the records may be stored already.
+
+        Raises:
+          Exception: the records are not stored, or not all of them.
+        """
 
 
 @dataclass
-class _Lane:
-    """Records that are stored one group after another.
+class _Buffer:
+    """Records that are stored one batch after another, in order.
 
     Attributes:
-      batch: records that a group holds at most.
-      kept: what is said of its records while they can't be stored.
-      waiting: what is in no group yet.
-      group: what is being stored, until it is stored or refused for good.
-      unsure: an attempt to store the group raised.
-      delay: seconds until the next attempt after one that raises.
-      due: time of the next attempt.
-      away_since: time of the first attempt that raised since one did not.
+      batch_size: most records in a batch.
+      outage_note: what happens to the records while they can't be stored, for the user.
+      waiting: records that are in no batch yet.
+      batch: the batch that is being stored, until it is stored or rejected.
+      is_retry: an attempt to store the batch has raised.
+      retry_delay_s: seconds between the next failure and the retry.
+      retry_at: time of the retry; 0: at once.
+      failing_since: time of the first failure since the last success; null: no outage.
     """
 
-    batch: int
-    kept: str
+    batch_size: int
+    outage_note: str
     waiting: deque[Record] = field(default_factory=deque)
-    group: list[Record] = field(default_factory=list)
-    unsure: bool = False
-    delay: float = _FIRST_DELAY_S
-    due: float = 0.0
-    away_since: float | None = None
+    batch: list[Record] = field(default_factory=list)
+    is_retry: bool = False
+    retry_delay_s: float = _FIRST_RETRY_DELAY_S
+    retry_at: float = 0.0
+    failing_since: float | None = None
 
-    def take(self) -> list[Record]:
-        """Returns the group to store now; none where nothing waits, or a pause is not over."""
-        if time.monotonic() < self.due:
-            return []
-        if not self.group:
-            self.group = [self.waiting.popleft() for _ in range(min(self.batch, len(self.waiting)))]
-        return self.group
+    def __len__(self) -> int:
+        return len(self.batch) + len(self.waiting)
 
-    def done(self) -> None:
-        """Lets go of the group."""
-        self.group = []
-        self.unsure = False
-        self.delay = _FIRST_DELAY_S
-        self.due = 0.0
+    def fill_batch(self) -> bool:
+        """Fills the batch if it is empty; returns whether there is one to store now."""
+        if time.monotonic() < self.retry_at:
+            return False
+        if not self.batch:
+            count = min(self.batch_size, len(self.waiting))
+            self.batch = [self.waiting.popleft() for _ in range(count)]
+        return bool(self.batch)
 
-    def failed(self) -> None:
-        """Keeps the group for a later attempt."""
-        self.unsure = True
-        self.due = time.monotonic() + self.delay
-        self.delay = min(2 * self.delay, _LONGEST_DELAY_S)
+    def drop_batch(self) -> None:
+        """Removes the batch, which is stored or rejected."""
+        self.batch = []
+        self.is_retry = False
+        self.retry_delay_s = _FIRST_RETRY_DELAY_S
+        self.retry_at = 0.0
+
+    def schedule_retry(self) -> None:
+        """Keeps the batch for a later attempt."""
+        self.is_retry = True
+        self.retry_at = time.monotonic() + self.retry_delay_s
+        self.retry_delay_s = min(2 * self.retry_delay_s, _LONGEST_RETRY_DELAY_S)
 
 
-class Writer:
-    """Stores records in the background: points in order and in batches, all else one by one after them.
+class AsyncWriter:
+    """Stores records through another writer, from a thread: points in batches, all else one by one after them.
 
-    A record leaves the queue only once it is stored or refused for good, so none is lost while a server is away or a
-    disk is full. Points don't wait for the rest: a picture may have no place where a point still has one.
+    A record leaves its buffer only when it is stored or rejected, so none is lost while a server is unavailable or a
+    disk is full. Points have a buffer of their own, because a picture may find no space where a point still does.
+
+    Attributes:
+      rejected: records that the store rejected for good.
+      dropped_points: how many points were dropped because the buffer was full.
     """
 
     def __init__(
         self,
-        send: Send,
+        writer: RecordWriter,
         *,
-        may_pass: Callable[[Exception], bool],
+        is_retryable: Callable[[Exception], bool],
         warn: Callable[[str], None],
         interval_s: float = 2.0,
-        batch: int = 1000,
-        most_waiting: int = 1_000_000,
+        batch_size: int = 1000,
+        max_buffered: int = 1_000_000,
     ) -> None:
         """Starts the thread.
 
         Args:
-          send: called from the thread only.
-          may_pass: says of an error of `send` whether trying again may help.
+          writer: stores the records; called from the thread only.
+          is_retryable: returns whether storing the same records later may work, by the error that the writer raised.
           warn: shows one line to the user.
-          interval_s: seconds between two rounds; a call costs the store about as much as 100 points do.
-          batch: points that are stored by one call, and that start a round before its time.
-          most_waiting: points that may wait, at some 150 bytes each; of more, every second one of each metric goes.
+          interval_s: seconds between two rounds. A call costs the store about as much as 100 points do.
+          batch_size: most points per call; so many waiting points also start a round before its time.
+          max_buffered: most points that may wait, at about 150 bytes each; beyond it, every second one of each metric
+            is dropped.
         """
         self.rejected: list[Record] = []
-        self.left_out = 0  # points, because more than `most_waiting` waited
-        self._send = send
-        self._may_pass = may_pass
+        self.dropped_points = 0
+        self._writer = writer
+        self._is_retryable = is_retryable
         self._warn = warn
         self._interval_s = interval_s
-        self._most_waiting = most_waiting
+        self._max_buffered = max_buffered
         self._outages = 0
-        self._points = _Lane(batch, "points are kept and stored when it is back")
-        self._others = _Lane(1, "tags and files are kept and stored when that is fixed")
-        self._moved = time.monotonic()  # when a group last left the queue
-        self._taking = threading.Lock()
+        self._points = _Buffer(batch_size, "metrics are buffered, and stored when it is back")
+        self._others = _Buffer(1, "tags and files are buffered, and stored when it is back")
+        self._last_progress = time.monotonic()
+        # Held while records move between a buffer and its batch, never while they are stored: whoever adds or counts
+        # records does not wait for the server.
+        self._batch_lock = threading.Lock()
         self._wake = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tracking-writer", daemon=True)
         self._thread.start()
 
     def add_points(self, points: Iterable[Point]) -> None:
-        """Queues points; touches no lock that the thread holds while it stores."""
+        """Queues points. Takes no lock, so that a training step never waits."""
         self._points.waiting.extend(points)
-        if len(self._points.waiting) >= self._points.batch and not self._points.unsure:
+        # A failing store is not asked again before its delay is over, however many points wait.
+        if len(self._points.waiting) >= self._points.batch_size and not self._points.is_retry:
             self._wake.set()
 
     def add(self, record: Record) -> None:
@@ -129,115 +154,130 @@ class Writer:
         self._others.waiting.append(record)
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until the queue is empty.
+        """Waits until all records are stored.
 
         Returns:
-          False where `timeout_s` was not enough.
+          False if `timeout_s` was not enough.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._is_idle():
+        while not self._is_empty():
             if time.monotonic() >= deadline or not self._thread.is_alive():
                 return False
             self._wake.set()
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
         return True
 
-    def drain(self, idle_s: float, say_after_s: float = 30.0) -> bool:
-        """Waits until the queue is empty, however long that takes, as long as records leave it.
+    def drain(self, idle_s: float, notify_after_s: float = 30.0) -> bool:
+        """Waits until all records are stored, as long as there is progress.
 
         Args:
-          idle_s: gives up when no record has left the queue for so long. An upload that is under way gets a second
-            more per MB.
-          say_after_s: after so long, a line says that this takes time.
+          idle_s: gives up if nothing has been stored for so long. An upload in progress gets one more second per MB.
+          notify_after_s: prints a line after so many seconds.
 
         Returns:
-          False where it gave up.
+          False if it gave up.
         """
-        begun = self._moved = time.monotonic()
-        is_said = False
-        while not self._is_idle():
+        started = time.monotonic()
+        self._last_progress = started
+        is_notified = False
+        while not self._is_empty():
             now = time.monotonic()
-            if now - self._moved >= idle_s + self._upload_s() or not self._thread.is_alive():
+            is_stalled = now - self._last_progress >= idle_s + self._upload_allowance_s()
+            if is_stalled or not self._thread.is_alive():
                 return False
-            if not is_said and now - begun >= say_after_s:
-                is_said = True
-                self._warn(f"{self._count():,} records are still being stored; Ctrl-C keeps what is left in a file")
+            if not is_notified and now - started >= notify_after_s:
+                is_notified = True
+                count = len(self._points) + len(self._others)
+                self._warn(f"still storing {count:,} records; Ctrl-C saves the rest in a file")
             self._wake.set()
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
         return True
 
     def abandon(self, wait_s: float = 0.5) -> list[Record]:
-        """Ends the thread, after the call that it may be in.
+        """Ends the thread after its current call.
 
         Args:
           wait_s: longest wait for that call.
 
         Returns:
-          What is not known to be stored, in order.
+          The records that are not known to be stored, in order.
         """
         self._abandoned.set()
         self._wake.set()
         self._thread.join(wait_s)
-        with self._taking:
-            return [record for lane in (self._points, self._others) for record in (*lane.group, *lane.waiting)]
+        with self._batch_lock:
+            points = [*self._points.batch, *self._points.waiting]
+            others = [*self._others.batch, *self._others.waiting]
+        return points + others
 
-    def _is_idle(self) -> bool:
-        with self._taking:
-            return not any(lane.group or lane.waiting for lane in (self._points, self._others))
+    def _is_empty(self) -> bool:
+        with self._batch_lock:
+            return len(self._points) == 0 and len(self._others) == 0
 
-    def _count(self) -> int:
-        return sum(len(lane.group) + len(lane.waiting) for lane in (self._points, self._others))
-
-    def _upload_s(self) -> float:
-        """Returns how many seconds the file that is being uploaded may take."""
-        group = self._others.group
-        if not group or self._others.unsure or not isinstance(group[0], Artifact):
+    def _upload_allowance_s(self) -> float:
+        """Returns how many seconds the upload in progress may take, by its size."""
+        batch = self._others.batch
+        if not batch or self._others.is_retry or not isinstance(batch[0], Artifact):
             return 0.0
         with suppress(OSError):
-            return Path(group[0].path).stat().st_size / _SLOWEST_UPLOAD
+            return Path(batch[0].path).stat().st_size / _SLOWEST_UPLOAD
         return 0.0
 
     def _run(self) -> None:
         while not self._abandoned.is_set():
-            pauses = [lane.due - time.monotonic() for lane in (self._points, self._others) if lane.unsure]
-            self._wake.wait(max(0.0, min([self._interval_s, *pauses])))
+            self._wake.wait(self._pause_s())
             self._wake.clear()
-            self._thin()
-            while not self._abandoned.is_set() and (lane := self._next()) is not None:
-                self._deliver(lane)
+            self._drop_excess_points()
+            while not self._abandoned.is_set():
+                buffer = self._next_buffer()
+                if buffer is None:
+                    break
+                self._store_batch(buffer)
 
-    def _next(self) -> _Lane | None:
-        with self._taking:
-            if self._points.take():
+    def _pause_s(self) -> float:
+        """Returns the seconds until the next round, or until the next retry if that is earlier."""
+        pause = self._interval_s
+        for buffer in (self._points, self._others):
+            if buffer.is_retry:
+                pause = min(pause, buffer.retry_at - time.monotonic())
+        return max(0.0, pause)
+
+    def _next_buffer(self) -> _Buffer | None:
+        """Returns the buffer whose batch is stored next; None if there is nothing to store now."""
+        with self._batch_lock:
+            if self._points.fill_batch():
                 return self._points
-            if self._points.unsure:  # the store is away, for all else too
+            if self._points.is_retry:
+                # The store is unavailable, so other records would fail too.
                 return None
-            return self._others if self._others.take() else None
+            return self._others if self._others.fill_batch() else None
 
-    def _deliver(self, lane: _Lane) -> None:
+    def _store_batch(self, buffer: _Buffer) -> None:
         try:
-            self._send(lane.group, unsure=lane.unsure)
-        except Exception as error:  # a thread that dies would lose every later point
-            if self._may_pass(error):
-                self._note_away(lane, error)
-                lane.failed()
+            self._writer.write(buffer.batch, is_retry=buffer.is_retry)
+        # Whatever the client raises: a thread that ends here would lose every later point.
+        except Exception as error:
+            if self._is_retryable(error):
+                self._report_outage(buffer, error)
+                buffer.schedule_retry()
                 return
-            self._reject(lane.group, error)
+            self._reject(buffer.batch, error)
         else:
-            self._note_back(lane)
-        with self._taking:
-            lane.done()
-        self._moved = time.monotonic()
+            self._report_recovery(buffer)
+        with self._batch_lock:
+            buffer.drop_batch()
+        self._last_progress = time.monotonic()
 
-    def _thin(self) -> None:
-        """Bounds the memory of a store that is away for days: curves keep their shape at half the points."""
+    def _drop_excess_points(self) -> None:
+        """Bounds the memory of an outage that lasts for days: curves keep their shape with half of the points."""
         waiting = self._points.waiting
+        # Only the points that wait by now; the training thread may add more meanwhile.
         count = len(waiting)
-        if count <= self._most_waiting:
+        if count <= self._max_buffered:
             return
         seen: Counter[str] = Counter()
-        with self._taking:
-            kept: list[Record] = []
+        kept: list[Record] = []
+        with self._batch_lock:
             for _ in range(count):
                 record = waiting.popleft()
                 assert isinstance(record, Point)
@@ -245,26 +285,31 @@ class Writer:
                 if seen[record.key] % 2:
                     kept.append(record)
             waiting.extendleft(reversed(kept))
-        if not self.left_out:
-            self._warn(f"{count:,} points wait, which is too many: every second one of each metric is left out")
-        self.left_out += count - len(kept)
+        if not self.dropped_points:
+            self._warn(f"metric buffer is full ({count:,} points); dropping every second point of each metric")
+        self.dropped_points += count - len(kept)
 
-    def _reject(self, group: list[Record], error: Exception) -> None:
+    def _reject(self, batch: list[Record], error: Exception) -> None:
         if not self.rejected:
-            self._warn(f"the store refuses {type(group[0]).__name__.lower()} records: {reason(error)}")
-        self.rejected.extend(group)
+            kind = type(batch[0]).__name__.lower()
+            self._warn(f"the store rejects {kind} records: {reason(error)}")
+        self.rejected.extend(batch)
 
-    def _note_away(self, lane: _Lane, error: Exception) -> None:
-        if lane.away_since is not None:
+    def _report_outage(self, buffer: _Buffer, error: Exception) -> None:
+        if buffer.failing_since is not None:
             return
-        lane.away_since = time.monotonic()
+        buffer.failing_since = time.monotonic()
         self._outages += 1
-        if self._outages <= _MOST_OUTAGES:
-            last = "; it comes and goes, of which no more is said" if self._outages == _MOST_OUTAGES else ""
-            self._warn(f"the store is away ({reason(error)}); {lane.kept}{last}")
+        if self._outages > _MAX_REPORTED_OUTAGES:
+            return
+        line = f"store unavailable ({reason(error)}); {buffer.outage_note}"
+        if self._outages == _MAX_REPORTED_OUTAGES:
+            line += f". This was outage {self._outages}; further ones are not reported"
+        self._warn(line)
 
-    def _note_back(self, lane: _Lane) -> None:
-        if lane.away_since is not None:
-            if self._outages < _MOST_OUTAGES:
-                self._warn(f"the store is back after {time.monotonic() - lane.away_since:.0f} s")
-            lane.away_since = None
+    def _report_recovery(self, buffer: _Buffer) -> None:
+        if buffer.failing_since is None:
+            return
+        if self._outages < _MAX_REPORTED_OUTAGES:
+            self._warn(f"store available again after {time.monotonic() - buffer.failing_since:.0f} s")
+        buffer.failing_since = None

@@ -1,1 +1,1 @@
-"""The training loop and what goes with it."""
+"""The training loop, its input, its metrics and its checkpoints."""

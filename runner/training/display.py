@@ -1,4 +1,4 @@
-"""What a person sees of a run: progress and the final table."""
+"""Progress of a run on the terminal, and its final table."""
 
 from __future__ import annotations
 
@@ -13,26 +13,48 @@ from rich.table import Table
 from runner.host.console import clean_redirected
 from runner.task.base import Evaluation
 
+# A log of a long run stays short, and that of a run that hangs shows it soon.
 _SECONDS_BETWEEN_LINES = 10.0
+
+# Shown for a metric of which no step was read yet.
 _UNREAD = "-"
-# from which, and below which, four decimals say too much or too little
+
+# Values from `_LARGE` on have enough digits without decimals, and below `_SMALL` four decimals show one digit or none.
 _LARGE = 1e5
 _SMALL = 5e-4
 
-Means = Mapping[str, float]  # metric to the mean of the steps that were read, NaN where none was; the loss first
+# Metric -> mean of the steps that were read, the loss first; NaN if none was.
+Means = Mapping[str, float]
 
 
 class Display:
     """Shows the progress of training; this one shows nothing (`trainer.progress=none`)."""
 
     def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
-        """An epoch of so many steps begins, `done` of which a resumed run has behind it."""
+        """Starts an epoch.
+
+        Args:
+          epoch: from 0.
+          steps: of the epoch.
+          done: steps of it that a resumed run has done already.
+        """
 
     def update(self, done: int, rate: float, means: Means) -> None:
-        """So many steps of the epoch are done, at `rate` steps a second."""
+        """Shows the progress within an epoch.
+
+        Args:
+          done: steps of the epoch that are done.
+          rate: steps per second.
+          means: of the epoch so far.
+        """
 
     def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
-        """The epoch is done, and evaluated where one was due."""
+        """Ends an epoch.
+
+        Args:
+          means: of the epoch.
+          evaluation: after it; None if none was due.
+        """
 
     def close(self) -> None:
         """Leaves the terminal clean."""
@@ -45,18 +67,17 @@ def make_display(mode: str, console: Console, epochs: int, evaluated: str = "tes
       mode: `trainer.progress`; `auto` is a bar on a terminal and lines elsewhere.
       console: to print to.
       epochs: of the run.
-      evaluated: what evaluations are on, in a word.
+      evaluated: name of the split that evaluations are on.
     """
-    if mode == "auto":
-        mode = "bar" if console.is_terminal else "lines"
     if mode == "none":
         return Display()
-    kind = BarDisplay if mode == "bar" else LineDisplay
-    return kind(console, epochs, evaluated)
+    if mode == "bar" or (mode == "auto" and console.is_terminal):
+        return BarDisplay(console, epochs, evaluated)
+    return LineDisplay(console, epochs, evaluated)
 
 
 def shown(value: float) -> str:
-    """Returns a metric's value as it is printed.
+    """Returns a metric's value for printing.
 
     >>> shown(0.97251), shown(123456.7), shown(0.00001234), shown(math.nan)
     ('0.9725', '123,457', '1.234e-05', '-')
@@ -65,22 +86,26 @@ def shown(value: float) -> str:
         return _UNREAD
     if abs(value) >= _LARGE:
         return f"{value:,.6g}"
-    return f"{value:.4f}" if value == 0 or abs(value) >= _SMALL else f"{value:.4g}"
+    if value == 0 or abs(value) >= _SMALL:
+        return f"{value:.4f}"
+    return f"{value:.4g}"
 
 
 def metrics_line(metrics: Means) -> str:
-    """Returns metrics and their values in a line."""
+    """Returns metrics and their values on one line."""
     return ", ".join(f"{name} {shown(value)}" for name, value in metrics.items())
 
 
 def evaluation_line(split: str, evaluation: Evaluation) -> str:
-    """Returns an evaluation of a split in a line."""
+    """Returns an evaluation of a split on one line."""
     return f"{split} {metrics_line(evaluation.metrics)} ({evaluation.examples:,})"
 
 
 def _epoch_line(epoch: str, means: Means, evaluated: str, evaluation: Evaluation | None) -> str:
     line = f"{epoch} train {metrics_line(means)}"
-    return line if evaluation is None else f"{line} | {evaluated} {metrics_line(evaluation.metrics)}"
+    if evaluation is not None:
+        line += f" | {evaluated} {metrics_line(evaluation.metrics)}"
+    return line
 
 
 def _print(console: Console, line: str) -> None:
@@ -88,7 +113,7 @@ def _print(console: Console, line: str) -> None:
 
 
 class LineDisplay(Display):
-    """A line every few seconds and one an epoch, for logs and pipes."""
+    """Prints one line every few seconds and one per epoch, for logs and pipes."""
 
     def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
         self._console = console
@@ -99,17 +124,17 @@ class LineDisplay(Display):
         self._shown = time.monotonic()
 
     def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:  # noqa: ARG002
-        """Notes the epoch."""
+        """Starts an epoch; prints nothing."""
         self._epoch = f"epoch {epoch + 1}/{self._epochs}"
         self._steps = steps
 
     def update(self, done: int, rate: float, means: Means) -> None:
-        """Prints a line when the last one is some seconds old."""
+        """Prints a line if the last one is some seconds old."""
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._shown = time.monotonic()
-            left = (self._steps - done) / rate if rate else 0.0
-            speed = f"step {done}/{self._steps}  {rate:.0f} steps/s"
-            _print(self._console, f"{self._epoch}  {speed}  {metrics_line(means)}  {left:.0f} s left")
+            seconds_left = (self._steps - done) / rate if rate else 0.0
+            progress = f"step {done}/{self._steps}  {rate:.0f} steps/s"
+            _print(self._console, f"{self._epoch}  {progress}  {metrics_line(means)}  {seconds_left:.0f} s left")
 
     def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
         """Prints the epoch's line."""
@@ -118,7 +143,7 @@ class LineDisplay(Display):
 
 
 class BarDisplay(Display):
-    """A progress bar an epoch."""
+    """Shows one progress bar per epoch."""
 
     def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
         self._epochs = epochs
@@ -140,7 +165,8 @@ class BarDisplay(Display):
         self._epoch = f"epoch {epoch + 1}/{self._epochs}"
         self._progress.start()
         clean_redirected()
-        self._remove_bar()  # of an epoch that a loss ended which is not finite
+        # A NaN or Inf loss may have ended the last epoch before its bar was removed.
+        self._remove_bar()
         self._task = self._progress.add_task(self._epoch, total=steps, completed=done, rate=0.0, metrics="")
 
     def update(self, done: int, rate: float, means: Means) -> None:
@@ -149,7 +175,7 @@ class BarDisplay(Display):
         self._progress.update(self._task, completed=done, rate=rate, metrics=metrics_line(means))
 
     def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
-        """Replaces the bar by the epoch's line."""
+        """Replaces the bar with the epoch's line."""
         self._remove_bar()
         _print(self._progress.console, _epoch_line(self._epoch, means, self._evaluated, evaluation))
 

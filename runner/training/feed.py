@@ -1,6 +1,6 @@
-"""Batches for the loop: how many a device call takes, read and placed ahead of the steps.
+"""Batches for the loop: how many steps a device call takes, and examples that are read and placed ahead of the steps.
 
-Shapes: K steps a device call, B examples a batch.
+Shapes: K steps per device call, B examples per batch.
 """
 
 from __future__ import annotations
@@ -25,68 +25,96 @@ from runner.task.base import Task
 from runner.training import lengths
 
 Batches = Prefetcher[HostBatches, PlacedBatches]
+
+# Size of a batch -> the indices of its rows that are needed.
+Share = Callable[[int], Array]
+
 T = TypeVar("T")
 
-_SECONDS_A_CALL = 0.25  # short enough that a signal and the progress bar don't wait, long enough to hide the call
-_MOST_STEPS = 64
-_MOST_CACHED_STEPS = 512  # of examples that the devices keep: a call brings their rows alone
-_MOST_BYTES = 32 << 20  # of arrays in one call
+# The time that a device call should take. Signals, the progress bar and checkpoints wait for the end of a call, so it
+# is short for a person; and it is long beside the host's own work per call, which it hides.
+_SECONDS_PER_CALL = 0.25
+
+# The most steps of a call. It bounds how far the input is made ready ahead (`dataset.prefetch` calls) and how late a
+# metric is read. More steps would hide no more of the host's work, which 64 share already.
+_MAX_STEPS = 64
+
+# The most steps of a call if the devices keep the training split. The input of a call is then the row numbers of its
+# examples, four bytes each, so it may have more steps.
+_MAX_CACHED_STEPS = 512
+
+# Bytes of the arrays of a call. `dataset.prefetch` calls exist at a time on the host and on the devices, so this
+# bounds what large examples take of both.
+_MAX_BYTES = 32 << 20
+
+# How many times more steps than the call before a call may take. The time of a short call is mostly overhead, so the
+# size grows in a few calls, each measured, and not at once by an estimate from the shortest.
+_MAX_GROWTH = 4
+
 _ROW_SPEC = ArraySpec((), "int32")
+
+# Numbers the evaluations of this process, which names their batches among the processes.
+_evaluations = itertools.count()
 
 
 class StepsPerCall:
-    """Chooses how many steps a device call takes, by the time that the calls before took.
+    """Chooses how many steps a device call takes from the time that the calls before took.
 
     Attributes:
-      capacity: the most that a call can take; the arrays of every call have this length.
+      capacity: the most that a call can take; the arrays of every call have this length, so that one program fits all.
       steps: of the next call.
     """
 
-    def __init__(self, fixed: int | None, bytes_a_step: int, most: int = _MOST_STEPS) -> None:
-        self._fixed = fixed
-        self.capacity = fixed or max(1, min(most, _MOST_BYTES // max(bytes_a_step, 1)))
-        self.steps = fixed or 1
-        self._seen = 0
+    def __init__(self, fixed: int | None, bytes_per_step: int, most: int = _MAX_STEPS) -> None:
+        """Starts with one step per call, or with a fixed number.
 
-    def observe(self, seconds_a_step: float) -> None:
-        """Takes the time of a finished call; the first one compiled, and says nothing."""
-        self._seen += 1
-        if self._fixed is None and self._seen > 1 and seconds_a_step > 0:
-            wanted = int(_SECONDS_A_CALL / seconds_a_step)
-            self.steps = min(max(wanted, 1), self.capacity, 4 * self.steps)
+        Args:
+          fixed: `trainer.steps_per_call`; None: chosen here.
+          bytes_per_step: of the arrays of one batch.
+          most: steps per call.
+        """
+        self._fixed = fixed
+        self.capacity = fixed or max(1, min(most, _MAX_BYTES // max(bytes_per_step, 1)))
+        self.steps = fixed or 1
+        self._calls = 0
+
+    def observe(self, seconds_per_step: float) -> None:
+        """Takes the time of a call that returned; the first one is ignored, because it compiled."""
+        self._calls += 1
+        if self._fixed is None and self._calls > 1 and seconds_per_step > 0:
+            fitting = int(_SECONDS_PER_CALL / seconds_per_step)
+            self.steps = min(max(fitting, 1), self.capacity, _MAX_GROWTH * self.steps)
 
 
 def steps_per_call(
     config: RunConfig, arrays: Mapping[str, ArraySpec], examples: int, *, cached: bool = False
 ) -> StepsPerCall:
-    """Returns how many steps a device call of a run takes, at first.
+    """Returns what chooses how many steps a device call of a run takes.
 
     Args:
       config: checked.
       arrays: specs of a batch's arrays.
       examples: of the training split.
-      cached: the devices keep the split, so that batches bring rows alone.
+      cached: whether the devices keep the split, so that a batch brings only row numbers.
     """
-    epoch = lengths.epoch_steps(config, examples)
-    fixed = None if config.trainer.steps_per_call is None else min(config.trainer.steps_per_call, epoch)
-    brought = {ROW: _ROW_SPEC} if cached else arrays
-    most = _MOST_CACHED_STEPS if cached else _MOST_STEPS
-    return StepsPerCall(fixed, lengths.bytes_a_step(config, brought), most)
-
-
-Share = Callable[[int], Array]  # size of a batch -> the numbers of its rows that are needed
+    fixed = config.trainer.steps_per_call
+    if fixed is not None:
+        fixed = min(fixed, lengths.epoch_steps(config, examples))
+    if cached:
+        return StepsPerCall(fixed, lengths.bytes_per_step(config, {ROW: _ROW_SPEC}), _MAX_CACHED_STEPS)
+    return StepsPerCall(fixed, lengths.bytes_per_step(config, arrays), _MAX_STEPS)
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A split as batches are made of it.
+    """A split, from which batches are made.
 
     Attributes:
       source: its examples.
-      task: says which arrays a batch has, and what each example counts for.
+      task: decides which arrays a batch has, and the weight of each example.
       reader: of the source.
-      cached: the devices keep the split; its batches say by `row` where in it their examples are.
-      share: which rows of a batch this process's devices need; None: all.
+      cached: whether the devices keep the split; its batches have the rows of their examples in it as `row`.
+      share: the rows of a batch that this process's devices need; None: all.
     """
 
     source: DataSource
@@ -101,14 +129,15 @@ class Examples:
         return self.source.size
 
     def read(self, epoch: int, indices: Rows, weight: Array) -> HostBatches:
-        """Returns batches of given examples.
+        """Returns the batches of given examples.
 
         Args:
-          epoch: from 0, which augmentation depends on.
-          indices: int64 (K, B), rows of the source; those of padding name some example too.
+          epoch: from 0; augmentation depends on it.
+          indices: int64 (K, B), rows of the source; padding names some example too.
           weight: float32 (K, B), 1 for an example, 0 for padding.
         """
-        return self._finished(self._begun(epoch, indices), indices, weight, len(indices), f"read {epoch}")
+        reading = self._begin_reading(epoch, indices)
+        return self._finish_reading(reading, indices, weight, len(indices), f"read {epoch}")
 
     def chunks(
         self,
@@ -119,15 +148,15 @@ class Examples:
         name: str = "",
         given_up: Callable[[], bool] | None = None,
     ) -> Iterator[HostBatches]:
-        """Yields a plan's batches, several a device call.
+        """Yields a plan's batches, several per device call.
 
         Args:
           plan: of the source.
-          size: steps of the plan that are taken -> steps of the next call, at least 1.
-          capacity: first dim of every call's arrays; what is behind its steps is not computed.
+          size: steps of the plan that were taken -> steps of the next call, at least 1.
+          capacity: first dim of every call's arrays; what is after its steps is not computed.
           epoch: from 0.
-          name: of this use of the plan, by which processes speak of its batches.
-          given_up: tells whether nobody takes them any more.
+          name: of this use of the plan, which names its batches among the processes.
+          given_up: returns whether nobody takes the batches any more.
         """
 
         def begun() -> Iterator[tuple[Reading | None, Rows, Array]]:
@@ -136,20 +165,25 @@ class Examples:
                 steps = min(size(done), plan.steps - done)
                 indices = plan.indices[done : done + steps]
                 weight = plan.weights[done : done + steps]
-                yield self._begun(epoch, indices), indices, weight
+                yield self._begin_reading(epoch, indices), indices, weight
                 done += steps
 
-        made = _one_ahead(begun()) if self.reader.in_background else begun()
-        for number, (reading, indices, weight) in enumerate(made):
-            yield self._finished(reading, indices, weight, capacity, f"{name} {number}", given_up)
+        readings = begun()
+        # Worker processes read the next call's examples while this one's are put together.
+        if self.reader.in_background:
+            readings = _one_ahead(readings)
+        for number, (reading, indices, weight) in enumerate(readings):
+            yield self._finish_reading(reading, indices, weight, capacity, f"{name} {number}", given_up)
 
-    def _begun(self, epoch: int, indices: Rows) -> Reading | None:
-        """Begins to read what a batch has of examples; of rows alone, there is nothing to read."""
+    def _begin_reading(self, epoch: int, indices: Rows) -> Reading | None:
+        """Begins to read the examples of batches; None if the batches need only their row numbers."""
         if self.cached and not self.task.weighs_arrays:
             return None
-        return self.reader.begin(epoch, indices if self.share is None else indices[:, self.share(indices.shape[1])])
+        if self.share is not None:
+            indices = indices[:, self.share(indices.shape[1])]
+        return self.reader.begin(epoch, indices)
 
-    def _finished(
+    def _finish_reading(
         self,
         reading: Reading | None,
         indices: Rows,
@@ -158,65 +192,79 @@ class Examples:
         name: str,
         given_up: Callable[[], bool] | None = None,
     ) -> HostBatches:
+        """Waits for the examples, and returns them as batches that are padded to the capacity of a call."""
         read = {} if reading is None else reading.result()
         if self.share is not None and read:
-            weights, read = self._shared(read, weight, self.share(indices.shape[1]), name, given_up)
+            own_rows = self.share(indices.shape[1])
+            weights = self._shared_weights(read, weight, own_rows, name, given_up)
+            read = _whole_batches(read, weight.shape, own_rows)
         else:
             weights = self.task.weights({**read, WEIGHT: weight})
-        arrays = {ROW: indices.astype(np.int32)} if self.cached else {name: read[name] for name in self.task.arrays}
-        padded = {name: _padded(array, capacity) for name, array in {**arrays, WEIGHT: weight}.items()}
+        arrays: dict[str, Array] = {}
+        if self.cached:
+            arrays[ROW] = indices.astype(np.int32)
+        else:
+            arrays |= {key: read[key] for key in self.task.arrays}
+        arrays[WEIGHT] = weight
+        padded = {key: _padded(array, capacity) for key, array in arrays.items()}
         return HostBatches(padded, _padded(weights, capacity), len(indices))
 
-    def _shared(
+    def _shared_weights(
         self,
         read: Mapping[str, Array],
         weight: Array,
-        own: Array,
+        own_rows: Array,
         name: str,
         given_up: Callable[[], bool] | None,
-    ) -> tuple[Array, dict[str, Array]]:
-        """Returns the weights of all examples, and arrays of whole batches with the examples of this process alone."""
-        if self.task.weighs_arrays:
-            mine = self.task.weights({**read, WEIGHT: weight[:, own]})
-            told = current().all_gather(f"weights {name}", [own.tolist(), mine.tolist()], given_up=given_up)
-            weights = np.zeros(weight.shape, mine.dtype)
-            for rows, values in told:
-                weights[:, rows] = np.asarray(values, mine.dtype).reshape(len(weight), -1)
-        else:
-            weights = self.task.weights({WEIGHT: weight})
-        whole = {key: np.zeros((*weight.shape, *array.shape[2:]), array.dtype) for key, array in read.items()}
-        for key, array in read.items():
-            whole[key][:, own] = array
-        return weights, whole
+    ) -> Array:
+        """Returns the weights (K, B) of all examples, of which this process has read only its own."""
+        if not self.task.weighs_arrays:
+            return self.task.weights({WEIGHT: weight})
+        own = self.task.weights({**read, WEIGHT: weight[:, own_rows]})
+        # Every process needs the sum of all weights of a batch, which the loss is divided by.
+        gathered = current().all_gather(f"weights {name}", [own_rows.tolist(), own.tolist()], given_up=given_up)
+        weights = np.zeros(weight.shape, own.dtype)
+        for rows, values in gathered:
+            weights[:, rows] = np.asarray(values, own.dtype).reshape(len(weight), -1)
+        return weights
+
+
+def _whole_batches(read: Mapping[str, Array], shape: tuple[int, ...], own_rows: Array) -> dict[str, Array]:
+    """Returns arrays (K, B, ...) of whole batches, with zeros in place of other processes' examples."""
+    batches: dict[str, Array] = {}
+    for key, array in read.items():
+        batches[key] = np.zeros((*shape, *array.shape[2:]), array.dtype)
+        batches[key][:, own_rows] = array
+    return batches
 
 
 def _one_ahead(items: Iterable[T]) -> Iterator[T]:
     """Yields items, each after the next one has been drawn."""
-    held: list[T] = []
+    drawn: list[T] = []
     for item in items:
-        held.append(item)
-        if len(held) > 1:
-            yield held.pop(0)
-    yield from held
+        drawn.append(item)
+        if len(drawn) > 1:
+            yield drawn.pop(0)
+    yield from drawn
 
 
 def _padded(array: Array, length: int) -> Array:
     if len(array) == length:
         return array
-    whole = np.zeros((length, *array.shape[1:]), array.dtype)
-    whole[: len(array)] = array
-    return whole
+    padded = np.zeros((length, *array.shape[1:]), array.dtype)
+    padded[: len(array)] = array
+    return padded
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The examples of a run, by what they are for.
+    """The examples of a run, by their purpose.
 
     Attributes:
-      train: what is trained on.
-      selecting: what evaluations during training are on; they select the best checkpoint and end a run early.
-      selecting_name: in a word, `test`, `validation` or `overfit`.
-      test: what is evaluated once, at the end; None: what selects is the test split, or all that there is.
+      train: trained on.
+      selecting: evaluated on during training; selects the best checkpoint and ends a run early.
+      selecting_name: `test`, `validation` or `overfit`.
+      test: evaluated once, at the end; None: what selects is the test split, or there is no other.
     """
 
     train: Examples
@@ -226,13 +274,17 @@ class Splits:
 
     @property
     def reported(self) -> Examples:
-        """What the run's report is of."""
-        return self.selecting if self.test is None else self.test
+        """The examples of the run's report."""
+        if self.test is not None:
+            return self.test
+        return self.selecting
 
     @property
     def reported_name(self) -> str:
-        """The same, in a word."""
-        return self.selecting_name if self.test is None else "test"
+        """The name of the reported split."""
+        if self.test is not None:
+            return "test"
+        return self.selecting_name
 
 
 def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, cached: bool = False) -> Splits:
@@ -243,17 +295,19 @@ def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, ca
       data: the config's.
       task: of its arrays.
       readers: read its splits.
-      cached: the devices keep the training split.
+      cached: whether the devices keep the training split.
     """
 
-    def examples(source: DataSource, *, cached: bool = False, microbatches: int = 1) -> Examples:
-        return Examples(source, task, readers.reader(source), cached, share_of(config, microbatches))
+    def examples(source: DataSource) -> Examples:
+        return Examples(source, task, readers.reader(source), share=share_of(config))
 
-    train = examples(data.train, cached=cached, microbatches=config.trainer.accumulate_steps)
+    microbatches = config.trainer.accumulate_steps
+    train = Examples(data.train, task, readers.reader(data.train), cached, share_of(config, microbatches))
     if config.trainer.overfit_batches is not None:
         plan = epoch_plan(config, data.train.size, 0, config.trainer.overfit_batches)
-        seen = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()  # by every process
-        return Splits(train, examples(ArraySource(seen, data.train.specs)), "overfit", None)
+        # Every process reads all of them: they are few, and an evaluation needs other rows than training.
+        trained = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()
+        return Splits(train, examples(ArraySource(trained, data.train.specs)), "overfit", None)
     test = None if data.validation is None else examples(data.test)
     return Splits(train, examples(data.selecting), data.selecting_name, test)
 
@@ -269,53 +323,61 @@ def training(
     most: Callable[[int], int | None] = lambda _: None,
     number: int = 0,
 ) -> Batches:
-    """Returns the placed batches of one epoch, made ready on another thread.
+    """Returns the placed batches of one epoch, made ready in another thread.
 
     Args:
-      config: seed, batch size, order and what becomes of the last partial batch.
+      config: seed, batch size, order and the last partial batch.
       train: training examples.
       epoch: from 0; the order is a function of seed and epoch alone, so that a resumed run sees the same.
-      steps: steps of this epoch.
+      steps: of this epoch.
       chosen: how many steps each call takes.
-      place: puts batches on the devices.
-      done: steps of this epoch that a resumed run has behind it.
-      most: steps of the epoch done -> the most that the next call may take; None: as many as it likes.
-      number: of these batches in the run, by which its processes speak of them.
+      place: copies batches to the devices.
+      done: steps of this epoch that were trained already.
+      most: steps of the epoch that were taken -> the most that the next call may take; None: no limit.
+      number: of these batches in the run, which names them among the processes.
     """
     team = current()
     name = f"feed {number}"
-    made = list[Batches]()
+    # The prefetcher needs the generator, and the generator asks the prefetcher whether it is closed.
+    prefetchers: list[Batches] = []
 
-    def size(taken: int) -> int:  # by the time that process 0's calls took
-        def chosen_now() -> int:
+    def is_closed() -> bool:
+        return prefetchers[0].is_closed
+
+    def call_size(taken: int) -> int:
+        def own_choice() -> int:
             return min(chosen.steps, most(done + taken) or chosen.steps)
 
-        return team.broadcast(f"{name} steps {taken}", chosen_now, given_up=lambda: made[0].is_closed)
+        # Times differ between processes, but all must take calls of the same size: process 0's times decide.
+        return team.broadcast(f"{name} steps {taken}", own_choice, given_up=is_closed)
 
-    def chunks() -> Iterator[HostBatches]:  # the order is drawn on the other thread too
+    def chunks() -> Iterator[HostBatches]:
+        # In here, so that the order of a large split is drawn in the other thread too.
         plan = epoch_plan(config, train.size, epoch, steps, done)
-        yield from train.chunks(
-            plan, size, chosen.capacity, drawn_epoch(config, epoch), name, lambda: made[0].is_closed
-        )
+        drawn = drawn_epoch(config, epoch)
+        yield from train.chunks(plan, call_size, chosen.capacity, drawn, name, is_closed)
 
-    made.append(Prefetcher(chunks(), place, config.dataset.prefetch))
-    return made[0]
+    prefetcher = Prefetcher(chunks(), place, config.dataset.prefetch)
+    prefetchers.append(prefetcher)
+    return prefetcher
 
 
 def drawn_epoch(config: RunConfig, epoch: int) -> int:
-    """Returns the epoch whose order and augmentation are drawn; with `trainer.overfit_batches` always the first."""
-    return epoch if config.trainer.overfit_batches is None else 0
+    """Returns the epoch that order and augmentation are drawn for; with `trainer.overfit_batches` always the first."""
+    if config.trainer.overfit_batches is not None:
+        return 0
+    return epoch
 
 
 def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step: int = 0) -> Plan:
     """Returns the batches of an epoch, from `start_step` on.
 
     Args:
-      config: seed, batch size, order and what becomes of the last partial batch.
+      config: seed, batch size, order and the last partial batch.
       size: training examples.
       epoch: from 0.
       steps: of this epoch.
-      start_step: steps of it that were done already.
+      start_step: steps of it that were trained already.
     """
     return train_plan(
         size,
@@ -329,9 +391,6 @@ def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step:
     )
 
 
-_evaluations = itertools.count()
-
-
 def evaluation(
     examples: Examples, batch_size: int, limit: int | None = None, rows: int | None = None
 ) -> Iterator[HostBatches]:
@@ -340,11 +399,12 @@ def evaluation(
     Args:
       examples: of the split.
       batch_size: examples per batch.
-      limit: stops after that many batches; null: none is left out.
-      rows: of each batch, padding included; null: `batch_size`.
+      limit: stops after that many batches; None: no limit.
+      rows: of each batch, with padding; None: `batch_size`.
     """
     name = f"evaluation {next(_evaluations)}"
-    return examples.chunks(eval_plan(examples.size, batch_size, limit, rows), lambda _: 1, 1, name=name)
+    plan = eval_plan(examples.size, batch_size, limit, rows)
+    return examples.chunks(plan, lambda _: 1, 1, name=name)
 
 
 def evaluation_of(config: RunConfig, examples: Examples, limit: int | None = None) -> Iterator[HostBatches]:
@@ -353,18 +413,19 @@ def evaluation_of(config: RunConfig, examples: Examples, limit: int | None = Non
     Args:
       config: checked.
       examples: of the split.
-      limit: stops after that many batches; null: none is left out.
+      limit: stops after that many batches; None: no limit.
     """
     size = lengths.eval_examples(config, examples.size)
-    return evaluation(examples, size, limit, lengths.eval_batch_size(config, examples.size))
+    rows = lengths.eval_batch_size(config, examples.size)
+    return evaluation(examples, size, limit, rows)
 
 
 def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:
-    """Returns which rows of a batch the devices of this process need; None where they need all.
+    """Returns the rows of a batch that the devices of this process need; None if they need all.
 
     Args:
       config: checked.
-      microbatches: parts that a batch is computed in, each of which is spread over the mesh.
+      microbatches: parts that a batch is computed in, each of which is split over the mesh.
     """
     team = current()
     axes = config.mesh.axes
@@ -376,6 +437,7 @@ def share_of(config: RunConfig, microbatches: int = 1) -> Share | None:
         return None
 
     def rows(size: int) -> Array:
-        return np.arange(size).reshape(microbatches, axes[axis], -1)[:, columns].reshape(-1)
+        grid = np.arange(size).reshape(microbatches, axes[axis], -1)
+        return grid[:, columns].reshape(-1)
 
     return rows

@@ -1,4 +1,4 @@
-"""What a config comes to on its dataset: steps, batches and the memory that they take. Checked before an engine is."""
+"""Steps, batch sizes and input memory of a config on its dataset, checked before an engine is built."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from runner.errors import ConfigError, invalid
 from runner.layout.axes import batch_axis
 from runner.optim import checks as checks_optimizer
 
-_MOST_STEPS = 2**31 - 1  # engines count steps in int32
-_MOST_BYTES = 4 << 30  # of examples that are made ready at once
+# Engines count steps in int32.
+_MAX_STEPS = 2**31 - 1
+
+# Bytes of examples that may be made ready at once. Without a limit, a config whose input alone fills the host's memory
+# would be killed by the system in the middle of its start.
+_MAX_BYTES = 4 << 30
+
+# Examples per batch of an evaluation, unless training batches are larger: fewer calls against more memory.
 _EVAL_BATCH = 1000
 
 
@@ -20,34 +26,37 @@ def epoch_steps(config: RunConfig, examples: int) -> int:
     """Returns the steps of one epoch.
 
     Raises:
-      ConfigError: the split holds less than one batch, or fewer than the config wants.
+      ConfigError: the split has less than one batch, or fewer batches than the config needs.
     """
     batch = config.dataset.batch_size
+    trainer = config.trainer
     steps = steps_in_epoch(examples, batch, config.dataset.remainder)
     if batch > examples:
         _check_batch(config, examples)
-    for key in ("steps_per_epoch", "overfit_batches"):
-        wanted = getattr(config.trainer, key)
-        if wanted is not None and wanted > steps:
+    for key, limit in (("steps_per_epoch", trainer.steps_per_epoch), ("overfit_batches", trainer.overfit_batches)):
+        if limit is not None and limit > steps:
             raise ConfigError(
-                f"trainer.{key}={wanted}: split {config.dataset.train} has {steps} batches of "
-                f"{batch}; set trainer.{key}={steps} or less"
+                f"trainer.{key}={limit}: split {config.dataset.train} has only {steps} batches of {batch}; set "
+                f"trainer.{key}={steps} or less"
             )
-        steps = wanted or steps
-    return min(steps, config.trainer.limit_train_batches or steps)
+        steps = limit or steps
+    return min(steps, trainer.limit_train_batches or steps)
 
 
 def _check_batch(config: RunConfig, examples: int) -> None:
-    """Refuses a batch that the split can't fill, or that padding fills by more than what the mesh asks for."""
+    """Rejects a batch that the split can't fill, or that would be padded by more than the mesh needs."""
     batch = config.dataset.batch_size
-    whole = _batch_axis(config) * config.trainer.accumulate_steps
-    most = examples // whole * whole if config.dataset.remainder == "drop" else _rounded_up(examples, whole)
-    if batch > most:
+    multiple = _batch_axis_size(config) * config.trainer.accumulate_steps
+    if config.dataset.remainder == "drop":
+        largest = examples // multiple * multiple
+    else:
+        largest = _rounded_up(examples, multiple)
+    if batch > largest:
         raise invalid(
             "dataset.batch_size",
             batch,
-            problem=f"at most {most}, by the {examples} examples of split {config.dataset.train}",
-            fix=f"set dataset.batch_size={most} or less" if most else "set dataset.remainder=pad",
+            problem=f"must be at most {largest}: split {config.dataset.train} has {examples} examples",
+            fix=f"set dataset.batch_size={largest} or less" if largest else "set dataset.remainder=pad",
         )
 
 
@@ -55,24 +64,25 @@ def total_steps(config: RunConfig, examples: int) -> int:
     """Returns the steps of a whole run.
 
     Raises:
-      ConfigError: as `epoch_steps`; there are more than can be counted; or the learning rate overflows in one.
+      ConfigError: see `epoch_steps`; also if the steps overflow int32, or the learning rate float32.
     """
     per_epoch = epoch_steps(config, examples)
     epochs = config.trainer.epochs
     total = epochs * per_epoch
-    if total > _MOST_STEPS:
+    if total > _MAX_STEPS:
+        largest = _MAX_STEPS // per_epoch
         raise invalid(
             "trainer.epochs",
             epochs,
-            problem=f"at most {_MOST_STEPS // per_epoch} of {per_epoch} steps, as steps are counted in int32",
-            fix=f"set trainer.epochs={_MOST_STEPS // per_epoch} or less",
+            problem=f"must be at most {largest} with {per_epoch} steps per epoch: steps are counted in int32",
+            fix=f"set trainer.epochs={largest} or less",
         )
     checks_optimizer.check_rates(config.optimizer, total)
     return total
 
 
 def eval_examples(config: RunConfig, examples: int) -> int:
-    """Returns how many examples a batch of an evaluation holds, whatever the mesh is.
+    """Returns the examples per batch of an evaluation, the same on every mesh.
 
     A loss or metric that reads other rows of its batch depends on which examples are together in one.
 
@@ -80,69 +90,80 @@ def eval_examples(config: RunConfig, examples: int) -> int:
       config: checked.
       examples: of the split.
     """
-    wanted = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
-    return min(wanted, examples)
+    size = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
+    return min(size, examples)
 
 
 def eval_batch_size(config: RunConfig, examples: int) -> int:
-    """Returns the rows of an evaluation's batch: its examples, and padding up to a multiple of the batch axis.
+    """Returns the rows of an evaluation's batch: its examples, padded to a multiple of the batch axis.
 
     Args:
       config: checked.
       examples: of the split.
     """
-    return _rounded_up(eval_examples(config, examples), _batch_axis(config))
+    return _rounded_up(eval_examples(config, examples), _batch_axis_size(config))
 
 
 def check_memory(config: RunConfig, source: DataSource) -> None:
-    """Checks the examples that training holds at once, on their way to the devices.
+    """Checks the memory of the examples that are on their way to the devices at once.
 
     Args:
       config: checked.
       source: training examples.
 
     Raises:
-      ConfigError: they take more than 4 GiB.
+      ConfigError: the examples need more than 4 GiB.
     """
     epoch = epoch_steps(config, source.size)
-    most = _most_steps(config, source)
-    for key, calls in (("trainer.steps_per_call", 1), ("dataset.prefetch", config.dataset.prefetch)):
-        a_call = min(config.trainer.steps_per_call or 1, epoch)
-        if min(a_call * calls, epoch) > most:
-            value = config.trainer.steps_per_call if calls == 1 else calls
-            bound = most if calls == 1 else max(1, most // a_call)
-            raise invalid(key, value, problem=f"at most {bound}, whose examples take 4 GiB", fix=f"set {key}={bound}")
+    largest = _max_steps(config, source)
+    per_call = min(config.trainer.steps_per_call or 1, epoch)
+    prefetch = config.dataset.prefetch
+    if per_call > largest:
+        _raise_too_large("trainer.steps_per_call", config.trainer.steps_per_call, largest)
+    if min(per_call * prefetch, epoch) > largest:
+        _raise_too_large("dataset.prefetch", prefetch, max(1, largest // per_call))
 
 
 def check_verified(config: RunConfig, source: DataSource) -> None:
-    """Checks that the batches of `verify.steps` fit into memory.
+    """Checks that the batches of `verify.steps` fit in memory.
 
     Raises:
-      ConfigError: their examples take more than 4 GiB.
+      ConfigError: their examples need more than 4 GiB.
     """
-    most = _most_steps(config, source)
-    if config.verify.steps > most:
+    largest = _max_steps(config, source)
+    if config.verify.steps > largest:
         raise invalid(
             "verify.steps",
             config.verify.steps,
-            problem=f"at most {most}, whose examples take 4 GiB",
-            fix=f"set verify.steps={min(most, 20)}",
+            problem=f"must be at most {largest}: the examples of more steps would need over 4 GiB",
+            # More than 20 steps are accepted, but slow, so they are not suggested.
+            fix=f"set verify.steps={min(largest, 20)}",
         )
 
 
-def bytes_a_step(config: RunConfig, arrays: Mapping[str, ArraySpec]) -> int:
-    """Returns the bytes of a global batch of such arrays."""
+def _raise_too_large(key: str, value: object, largest: int) -> None:
+    raise invalid(
+        key,
+        value,
+        problem=f"must be at most {largest}: the examples of more steps would need over 4 GiB",
+        fix=f"set {key}={largest}",
+    )
+
+
+def bytes_per_step(config: RunConfig, arrays: Mapping[str, ArraySpec]) -> int:
+    """Returns the bytes of a global batch of arrays."""
     return config.dataset.batch_size * sum(spec.bytes for spec in arrays.values())
 
 
-def _most_steps(config: RunConfig, source: DataSource) -> int:
-    return max(1, _MOST_BYTES // max(bytes_a_step(config, source.specs), 1))
+def _max_steps(config: RunConfig, source: DataSource) -> int:
+    """Returns how many steps' examples fit in the memory limit, at least one."""
+    return max(1, _MAX_BYTES // max(bytes_per_step(config, source.specs), 1))
 
 
-def _batch_axis(config: RunConfig) -> int:
+def _batch_axis_size(config: RunConfig) -> int:
     axis = batch_axis(config.layout, config.mesh.axes)
     return config.mesh.axes[axis] if axis else 1
 
 
-def _rounded_up(count: int, size: int) -> int:
-    return -(-count // size) * size
+def _rounded_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

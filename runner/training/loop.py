@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runner.config.schema import RunConfig
+from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches
 from runner.errors import EngineError, Interrupted, NotFiniteError
 from runner.optim import schedules
@@ -23,37 +24,42 @@ from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.resume import load
 from runner.training.checkpoint.saver import Saver
 from runner.training.display import Display, evaluation_line
-from runner.training.history import History, LogPoints
 from runner.training.meter import Meter
-from runner.training.past import Restore
+from runner.training.metric_history import MetricHistory, Restore
 from runner.training.profile import Profiler
+from runner.training.recorder import LogPoints, MetricRecorder
 from runner.training.stopping import Objective
 from runner.training.usage import Usage
 
+# Seconds between two points of the throughput: often enough for a curve of a short run, seldom enough that the store
+# gets far fewer of these than of metrics.
 _SECONDS_BETWEEN_RATES = 0.5
+
 _RESTORES = "runner.nan_restores"
-UNSAVED = "runner.unsaved"  # a run's tag: what of its state could not be saved
+
+# A tag of the run: what of its state could not be saved.
+UNSAVED = "runner.unsaved"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What training leaves behind.
+    """The result of a training.
 
     Attributes:
       steps: training steps done.
-      meter: their time, warm-up and evaluation excluded.
-      history: logged windows and evaluations.
-      taken: step of the weights that the engine holds: the last, or with early stopping the best.
+      meter: their time, without warm-up and evaluation.
+      history: the metrics so far.
+      taken: step of the weights that the engine has: the last, or with early stopping the best.
       evaluation: of these weights, on the data that selects.
-      test: likewise, on the test split where other data selects; None: it is what selects.
+      test: of these weights, on the test split; None if the test split is the data that selects.
       ended: why training ended, in words.
-      epoch_means: of the last epoch's training metrics, by name.
-      unsaved: why the state, or with early stopping the best, could not be saved, in words; null: it is saved.
+      epoch_means: means of the last epoch's training metrics, by name.
+      unsaved: why the state, or with early stopping the best state, could not be saved; None: it is saved.
     """
 
     steps: int
     meter: Meter
-    history: History
+    history: MetricHistory
     taken: int
     evaluation: Evaluation
     test: Evaluation | None
@@ -63,23 +69,25 @@ class Result:
 
     @property
     def reported(self) -> Evaluation:
-        """The evaluation that the run's report is of."""
-        return self.evaluation if self.test is None else self.test
+        """The evaluation that the run reports."""
+        if self.test is not None:
+            return self.test
+        return self.evaluation
 
 
 @dataclass(frozen=True)
 class LoopHooks:
-    """What training reports to, and asks between device calls.
+    """What the loop reports to, and what it asks between device calls.
 
     Attributes:
-      log: takes (step, points); must not block. A run that goes on logs its past again.
-      forget: takes a step; what was logged after it is done again.
+      log: takes (step, points); must not block. A resumed run logs its history again.
+      forget: takes a step; the steps after it are trained again.
       notify: takes a line for the user, and tags of the run.
       display: shows progress.
-      stop: is asked whether a signal came.
-      saver: is asked for checkpoints.
+      stop: tells whether a signal came.
+      saver: saves checkpoints.
       profiler: traces a few steps.
-      usage: measures what the processes take of their machines.
+      usage: measures what the processes use of their machines.
       evaluated: takes the step of an evaluation, with whose weights it may write samples.
     """
 
@@ -95,321 +103,431 @@ class LoopHooks:
 
 
 @dataclass
-class _Run:
-    """A training in progress."""
+class _Training:
+    """A training in progress.
+
+    Attributes:
+      per_epoch: steps per epoch.
+      objective: what early stopping goes by; None: the run trains all its epochs.
+      step: training steps that were started.
+      prefetched: an epoch, and its batches, which are being made ready; None: none is.
+      feeds: how often batches of training were begun, which names them among the processes.
+    """
 
     config: RunConfig
     engine: Engine
     splits: feed.Splits
     hooks: LoopHooks
-    history: History
-    chosen: feed.StepsPerCall
+    recorder: MetricRecorder
+    steps_per_call: feed.StepsPerCall
     per_epoch: int
-    stops_by: Objective | None
+    objective: Objective | None
     step: int = 0
     meter: Meter = field(default_factory=Meter)
-    ahead: tuple[int, feed.Batches] | None = None  # an epoch, and what is being made ready of it
-    fed: int = 0  # how often batches were begun
+    prefetched: tuple[int, feed.Batches] | None = None
+    feeds: int = 0
 
     def batches(self, epoch: int) -> feed.Batches:
-        """Returns the batches of an epoch, or of what is left of it; those that were begun ahead where they fit."""
+        """Returns the batches of an epoch from the present step on, prefetched ones if they are of this epoch."""
         first = epoch * self.per_epoch
-        ahead = self.ahead
-        if ahead is not None and ahead[0] == epoch and self.step <= first:
-            self.ahead = None
-            return ahead[1]
+        # Prefetched batches begin with the epoch. After a return to a checkpoint in its middle they don't fit.
+        if self.prefetched is not None and self.prefetched[0] == epoch and self.step <= first:
+            _, batches = self.prefetched
+            self.prefetched = None
+            return batches
         self.close()
         saver = self.hooks.saver
         profiler = self.hooks.profiler
-        self.fed += 1
+        self.feeds += 1
 
         def most(taken: int) -> int | None:
-            bounds = (saver.steps_left(first + taken), profiler.steps_left(first + taken))
-            return min((bound for bound in bounds if bound is not None), default=None)
+            # A call must not pass a step that is saved, or where a trace begins or ends.
+            until_save = saver.steps_left(first + taken)
+            until_trace = profiler.steps_left(first + taken)
+            if until_save is None or until_trace is None:
+                return until_trace if until_save is None else until_save
+            return min(until_save, until_trace)
 
-        done = max(self.step - first, 0)
-        train = self.splits.train
-        placed = self.config, train, epoch, self.per_epoch, self.chosen, self.engine.place
-        return feed.training(*placed, done, most, self.fed)
+        return feed.training(
+            self.config,
+            self.splits.train,
+            epoch,
+            self.per_epoch,
+            self.steps_per_call,
+            self.engine.place,
+            done=max(self.step - first, 0),
+            most=most,
+            number=self.feeds,
+        )
 
-    def begin_ahead(self, epoch: int) -> None:
-        """Has the next epoch's first batches made ready while this one's last steps and its evaluation run."""
+    def prefetch(self, epoch: int) -> None:
+        """Makes the first batches of an epoch ready in the background."""
         if epoch < self.config.trainer.epochs:
-            self.ahead = epoch, self.batches(epoch).start()
+            self.prefetched = epoch, self.batches(epoch).start()
 
     def close(self) -> None:
-        """Gives up what was begun ahead."""
-        ahead = self.ahead
-        self.ahead = None
-        if ahead is not None:
-            ahead[1].close()
+        """Drops prefetched batches."""
+        prefetched = self.prefetched
+        self.prefetched = None
+        if prefetched is not None:
+            _, batches = prefetched
+            batches.close()
 
 
 def train(
     config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None = None
 ) -> Result:
-    """Trains for the config's epochs, or until early stopping ends it.
+    """Trains for the config's epochs, or until early stopping ends the run.
 
     Args:
-      config: a checked config, whose metrics are named.
-      engine: built; for a run that goes on, with its state loaded.
+      config: checked, with the names of its metrics.
+      engine: built; for a resumed run, with its state loaded.
       splits: examples to train and to evaluate on.
       hooks: log, display, checkpoints, signals.
-      start: checkpoint that a run goes on from; null: it begins.
+      start: checkpoint that the run continues from; None: a new run.
 
     Returns:
-      What training left behind; with early stopping the engine holds the best weights.
+      The result; with early stopping the engine has the best weights.
 
     Raises:
       Interrupted: a signal came; every metric up to the last step has been logged, and the state is saved.
-      EngineError: the loss is not finite, and `trainer.on_nan` has no more to do about it.
+      EngineError: the loss is NaN or Inf, and `trainer.on_nan` does not restore a checkpoint any more.
     """
-    run = _begin(config, engine, splits, hooks, start)
+    training = _begin(config, engine, splits, hooks, start)
     try:
-        ended = None
-        while ended is None:  # a return to a checkpoint begins again from there
-            try:
-                ended = _train_epochs(run)
-            except NotFiniteError as error:
-                _go_back(run, error)
-        # The last window is closed first, so that the last checkpoint holds it; and the state is saved before anything
-        # else is loaded into the engine.
-        run.history.flush()
-        hooks.usage.finish(run.step)
-        unsaved = hooks.saver.save_last(run.step, run.history)
-        best_unsaved = hooks.saver.best_unsaved()
-        if best_unsaved is not None:
-            hooks.notify(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
-        if run.stops_by is None:
-            taken, evaluation = run.history.evaluations[-1]
-        else:  # its result is the best
-            (taken, evaluation), unsaved = _take_best(run, run.stops_by), unsaved or best_unsaved
-        if splits.test is None and start is not None and start.step == run.step:
-            evaluation = _evaluate(run, splits.selecting, keep_outputs=True)  # those of before the kill are gone
-        # The test split is looked at once, when nothing is left to be decided, with the weights that are taken.
-        test = None if splits.test is None else _test(run, splits.test)
+        ended = _train_with_restores(training)
+        return _finish(training, ended, start)
     except Interrupted as interrupted:
-        try:
-            run.history.drain()  # an open window is saved as it is: it is closed where a run that goes on closes it
-        except NotFiniteError:  # what would have been gone back from; a run that goes on from here meets it again
-            if config.trainer.on_nan != "restore":
-                raise
-        else:
-            if unsaved := hooks.saver.save_last(run.step, run.history):
-                raise Interrupted(interrupted.signum, unsaved) from None
+        _save_interrupted(training, interrupted)
         raise
     except Exception as error:
+        # To read the calls in flight takes all processes, and the others may not have this error. A NaN or Inf loss is
+        # the same for all.
         if current().count > 1 and not isinstance(error, NotFiniteError):
-            run.history.give_up()  # to read what is out takes the others, which may have no such error
+            training.recorder.give_up()
         raise
     finally:
+        # Whatever ended the training, its last points are logged before the tracker is closed. Another NaN or Inf loss
+        # would hide the error that ended it.
         try:
-            with suppress(NotFiniteError):  # it would take the place of what ended the run
-                run.history.flush()
+            with suppress(NotFiniteError):
+                training.recorder.flush()
         finally:
-            run.close()
+            training.close()
             hooks.profiler.close()
             hooks.saver.close()
             hooks.display.close()
-    means = run.history.epoch_means()
-    return Result(run.step, run.meter, run.history, taken, evaluation, test, ended, means, unsaved)
 
 
-def _begin(config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None) -> _Run:
+def _begin(
+    config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None
+) -> _Training:
     trainer = config.trainer
-    train = splits.train
-    per_epoch = lengths.epoch_steps(config, train.size)
-    total = lengths.total_steps(config, train.size)
+    task = splits.train.task
+    examples = splits.train.size
+    total = lengths.total_steps(config, examples)
 
-    def rate(step: int) -> float:
+    def learning_rate(step: int) -> float:
         return float(schedules.learning_rate(config.optimizer, step, total))
 
-    history = History(
-        hooks.log, trainer.log_every_steps, rate, metrics=train.task.step_metrics,
-        batch_size=config.dataset.batch_size, tokens=train.task.tokens,
-        by_batch=trainer.eval_mean == "batches", on_nan=trainer.on_nan,
-    )  # fmt: skip
-    chosen = feed.steps_per_call(config, train.task.arrays, train.size, cached=train.cached)
-    stops_by = stopping.objective(trainer.early_stopping.metric, train.task.directions)
-    run = _Run(config, engine, splits, hooks, history, chosen, per_epoch, stops_by)
+    recorder = MetricRecorder(
+        hooks.log,
+        trainer.log_every_steps,
+        learning_rate,
+        metrics=task.step_metrics,
+        batch_size=config.dataset.batch_size,
+        tokens=task.tokens,
+        by_batch=trainer.eval_mean == "batches",
+        on_nan=trainer.on_nan,
+    )
+    training = _Training(
+        config,
+        engine,
+        splits,
+        hooks,
+        recorder,
+        steps_per_call=feed.steps_per_call(config, task.arrays, examples, cached=splits.train.cached),
+        per_epoch=lengths.epoch_steps(config, examples),
+        objective=stopping.objective(trainer.early_stopping.metric, task.directions),
+    )
     if start is not None:
-        run.step = start.step
-        history.restore(start.step, start.history())
-    if start is not None or trainer.on_nan == "restore":  # there is always a checkpoint to go back to
-        hooks.saver.begin(run.step, history)
-    return run
+        training.step = start.step
+        recorder.restore(start.step, start.history())
+    # With `on_nan=restore` there must be a checkpoint to return to from the first step on.
+    if start is not None or trainer.on_nan == "restore":
+        hooks.saver.begin(training.step, recorder)
+    return training
 
 
-def _train_epochs(run: _Run) -> str:
-    """Trains to the end; returns why it ended."""
-    trainer = run.config.trainer
-    history = run.history
-    hooks = run.hooks
-    for epoch in range(_first_epoch(run.step, run.per_epoch, history), trainer.epochs):
-        # Asked before the epoch and not after it, so that a run that goes on from its end trains no step more.
-        reason = stopping.reason(trainer.early_stopping, run.stops_by, history.evaluations)
+def _train_with_restores(training: _Training) -> str:
+    """Trains to the end, from a checkpoint again after a NaN or Inf loss; returns why training ended."""
+    while True:
+        try:
+            return _train_epochs(training)
+        except NotFiniteError as error:
+            _restore(training, error)
+
+
+def _train_epochs(training: _Training) -> str:
+    """Trains the epochs that are left; returns why training ended."""
+    trainer = training.config.trainer
+    recorder = training.recorder
+    hooks = training.hooks
+    for epoch in range(_first_epoch(training), trainer.epochs):
+        # Asked before an epoch and not after it, so that a run which is resumed after its end trains no further step.
+        reason = stopping.reason(trainer.early_stopping, training.objective, recorder.evaluations)
         if reason is not None:
             return reason
-        _train_epoch(run, epoch)
-        last = epoch + 1 == trainer.epochs
-        fresh = None
-        if last or (epoch + 1) % trainer.evaluate_every == 0:
-            # Outputs are for the report, which is of the last evaluation or, with early stopping, of any.
-            reported = run.splits.test is None and (last or run.stops_by is not None)
-            fresh = _evaluate(run, run.splits.selecting, keep_outputs=reported)
-            history.add_evaluation(run.step, fresh)
-            hooks.saver.evaluated(run.step, history, fresh)
-            hooks.evaluated(run.step)
-        hooks.display.end_epoch(history.epoch_means(), fresh)
-        # Only now: a checkpoint of an epoch's last step holds its evaluation.
-        hooks.saver.save_if_due(run.step, history)
-    reason = stopping.reason(trainer.early_stopping, run.stops_by, history.evaluations)
+        _train_epoch(training, epoch)
+        is_last = epoch + 1 == trainer.epochs
+        evaluation = None
+        if is_last or (epoch + 1) % trainer.evaluate_every == 0:
+            # The report needs the outputs. It is of the last evaluation or, with early stopping, of any of them.
+            is_reported = training.splits.test is None and (is_last or training.objective is not None)
+            evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
+            recorder.add_evaluation(training.step, evaluation)
+            hooks.saver.evaluated(training.step, recorder, evaluation)
+            hooks.evaluated(training.step)
+        hooks.display.end_epoch(recorder.epoch_means(), evaluation)
+        # Only now, so that the checkpoint of an epoch's last step has its evaluation.
+        hooks.saver.save_if_due(training.step, recorder)
+    reason = stopping.reason(trainer.early_stopping, training.objective, recorder.evaluations)
     return reason or f"trained for {trainer.epochs} epochs"
 
 
-def _train_epoch(run: _Run, epoch: int) -> None:
+def _train_epoch(training: _Training, epoch: int) -> None:
     """Trains one epoch, or the rest of it."""
-    first = epoch * run.per_epoch
-    history = run.history
-    hooks = run.hooks
-    done = run.step - first
-    hooks.display.start_epoch(epoch, run.per_epoch, done)
-    if not done:
-        history.start_epoch()
-    rated = time.monotonic()
-    run.meter.restart()
+    recorder = training.recorder
+    meter = training.meter
+    hooks = training.hooks
+    first = epoch * training.per_epoch
+    end = first + training.per_epoch
+    hooks.display.start_epoch(epoch, training.per_epoch, training.step - first)
+    if training.step == first:
+        recorder.start_epoch()
+    rate_logged = time.monotonic()
+    # The time since the last epoch was an evaluation's.
+    meter.restart()
 
-    with run.batches(epoch) as batches:
-        for placed in run.meter.timed(batches):
-            hooks.profiler.before_call(run.step, history.drain)
-            pending = run.engine.train_steps(placed, run.step, history.rate_factor(run.step))
-            if run.step + placed.steps == first + run.per_epoch:
-                run.begin_ahead(epoch + 1)
-            # The call before is read only now, so that its metrics never hold up a call.
-            history.add(run.step, pending)
-            run.step += placed.steps
-            hooks.profiler.after_call(run.step, history.drain)
-            hooks.usage.sample(run.step)
-            run.chosen.observe(run.meter.call_done(placed.steps))
-            epoch_done = run.step == first + run.per_epoch
-            if not epoch_done and time.monotonic() - rated >= _SECONDS_BETWEEN_RATES:
-                rated = time.monotonic()
-                history.add_rate(run.step, run.meter.recent)
-            hooks.display.update(run.step - first, run.meter.recent, history.epoch_means())
-            # A signal is answered before a save that is due: the state is saved for it in any case.
+    with training.batches(epoch) as batches:
+        for placed in meter.timed(batches):
+            hooks.profiler.before_call(training.step, recorder.drain)
+
+            # Start the call. It returns before the devices are done, and everything below runs beside them.
+            rate_factor = recorder.rate_factor(training.step)
+            pending = training.engine.train_steps(placed, training.step, rate_factor)
+            # The next epoch's batches are made ready while the last call and the evaluation run.
+            if training.step + placed.steps == end:
+                training.prefetch(epoch + 1)
+            # Metrics are read one call late: those of the call before are there by now, or soon, and meanwhile the
+            # devices have this call to do. A NaN or Inf loss is raised here.
+            recorder.add(training.step, pending)
+            training.step += placed.steps
+
+            # After the metrics were read, because that is where the host waits for the devices: so the times of calls,
+            # from which the size of the next one is chosen, include the devices' work.
+            hooks.profiler.after_call(training.step, recorder.drain)
+            hooks.usage.sample(training.step)
+            training.steps_per_call.observe(meter.call_done(placed.steps))
+            is_end_of_epoch = training.step == end
+            if not is_end_of_epoch and time.monotonic() - rate_logged >= _SECONDS_BETWEEN_RATES:
+                rate_logged = time.monotonic()
+                recorder.add_rate(training.step, meter.recent)
+            hooks.display.update(training.step - first, meter.recent, recorder.epoch_means())
+
+            # Signals before a checkpoint that is due: an interrupted run is saved in any case, and once is enough. The
+            # processes agree here at which step they stop.
             hooks.stop.raise_if_requested()
-            if not epoch_done:  # the epoch's last step is saved with its evaluation
-                hooks.saver.save_if_due(run.step, history)
-    history.end_epoch(run.step)
-    run.meter.waited()
-    # Logged once an epoch at least, but not of a run's first calls, which compile; not twice at its last step.
-    history.add_rate(run.step, run.meter.steps_per_second if run.meter.steps else 0.0)
+            # Last: a checkpoint is taken between two calls, with the metrics of all steps before it. That of the
+            # epoch's last step waits for its evaluation.
+            if not is_end_of_epoch:
+                hooks.saver.save_if_due(training.step, recorder)
+
+    recorder.end_epoch(training.step)
+    meter.waited()
+    # At least one point per epoch; none of a run's first calls, which compile, and none twice at its last step.
+    recorder.add_rate(training.step, meter.steps_per_second if meter.steps else 0.0)
 
 
-def _go_back(run: _Run, error: NotFiniteError) -> None:
-    """Goes back to the last good checkpoint, at a lower learning rate; raises where `trainer.on_nan` does not.
+def _restore(training: _Training, error: NotFiniteError) -> None:
+    """Restores the last good checkpoint with a lower learning rate; raises if `trainer.on_nan` does not.
 
     Step `error.step` computed its loss with the weights that the step before left. A checkpoint of these would give
     the same loss again, so a good one has fewer steps.
     """
-    trainer = run.config.trainer
-    history = run.history
-    hooks = run.hooks
+    trainer = training.config.trainer
+    recorder = training.recorder
+    hooks = training.hooks
     if trainer.on_nan != "restore":
         raise error
-    if len(history.past.restores) >= trainer.nan_restores:
+    if len(recorder.history.restores) >= trainer.nan_restores:
         raise EngineError(
-            f"the loss is {error.loss} at step {error.step}, after trainer.nan_restores={trainer.nan_restores} "
-            "returns to a checkpoint; lower optimizer.learning_rate or trainer.nan_rate_factor"
+            f"the loss is {error.loss} at step {error.step} after {trainer.nan_restores} restores "
+            "(trainer.nan_restores); lower optimizer.learning_rate or trainer.nan_rate_factor"
         ) from error
     checkpoint = hooks.saver.go_back(error.step - 1)
     if checkpoint is None:
         raise EngineError(
-            f"the loss is {error.loss} at step {error.step}, and there is no checkpoint from before to go back to; "
-            "lower optimizer.learning_rate or set trainer.checkpoint.every_steps"
+            f"the loss is {error.loss} at step {error.step}, and there is no earlier checkpoint to restore; lower "
+            "optimizer.learning_rate or set trainer.checkpoint.every_steps"
         ) from error
-    history.wait()  # a call that is still running would write over what is loaded
-    load(run.engine, checkpoint)
-    factor = history.rate_factor(run.step) * trainer.nan_rate_factor
-    run.step = checkpoint.step
-    history.go_back(Restore(error.step, run.step, factor), checkpoint.history())
-    hooks.forget(run.step)
-    hooks.saver.save(run.step, history)  # a run that goes on from here keeps the factor
-    restores = "; ".join(f"step {r.bad} back to {r.step}, rate x {r.factor:g}" for r in history.past.restores)
+    # A call that is still running would overwrite the state that is loaded.
+    recorder.wait()
+    load(training.engine, checkpoint)
+    factor = recorder.rate_factor(training.step) * trainer.nan_rate_factor
+    training.step = checkpoint.step
+    recorder.go_back(Restore(error.step, training.step, factor), checkpoint.history())
+    hooks.forget(training.step)
+    # Saved at once, so that a run that is killed and resumed keeps the factor.
+    hooks.saver.save(training.step, recorder)
+    restores: list[str] = []
+    for restore in recorder.history.restores:
+        restores.append(f"step {restore.bad} back to {restore.step}, rate x {restore.factor:g}")
     hooks.notify(
-        f"the loss is {error.loss} at step {error.step:,}: back to the checkpoint of step {run.step:,}, learning rate "
-        f"times {factor:g} from there on",
-        {_RESTORES: restores},
+        f"the loss is {error.loss} at step {error.step:,}: restored the checkpoint of step {training.step:,}; the "
+        f"learning rate is multiplied by {factor:g} from there on",
+        {_RESTORES: "; ".join(restores)},
     )
 
 
-def _take_best(run: _Run, goal: Objective) -> tuple[int, Evaluation]:
-    """Puts the best weights that are at hand into the engine; returns their step and their evaluation.
+def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result:
+    """Saves the last state, takes the weights that the run ends with, and evaluates them."""
+    recorder = training.recorder
+    hooks = training.hooks
+    splits = training.splits
+    # The last window is closed first, so that the last checkpoint has it. The state is saved before another one is
+    # loaded into the engine.
+    recorder.flush()
+    hooks.usage.finish(training.step)
+    unsaved = hooks.saver.save_last(training.step, recorder)
+    best_unsaved = hooks.saver.best_unsaved()
+    if best_unsaved is not None:
+        hooks.notify(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
+    if training.objective is None:
+        taken, evaluation = recorder.evaluations[-1]
+    else:
+        # With early stopping the result is the best state, so the run has failed if that is lost.
+        taken, evaluation = _take_best(training, training.objective)
+        unsaved = unsaved or best_unsaved
+    if splits.test is None and start is not None and start.step == training.step:
+        # A run that was killed after its last evaluation was resumed. The outputs, which the report needs, are in no
+        # checkpoint.
+        evaluation = _evaluate(training, splits.selecting, keep_outputs=True)
+    # The test split is evaluated once, with the weights that the run ends with, when nothing is left to be decided.
+    test = None
+    if splits.test is not None:
+        test = _test(training, splits.test)
+    means = recorder.epoch_means()
+    return Result(training.step, training.meter, recorder.history, taken, evaluation, test, ended, means, unsaved)
 
-    Those are a checkpoint's, or the last ones. Where they are not of the best evaluation, that is said.
+
+def _save_interrupted(training: _Training, interrupted: Interrupted) -> None:
+    """Saves the state of a run that a signal ends.
+
+    Raises:
+      Interrupted: the same, with the reason why the state could not be saved.
     """
-    evaluations = dict(run.history.evaluations)
-    checkpoint = None
-    notify = run.hooks.notify
-    last = run.history.evaluations[-1]
-    best = stopping.best(goal, run.history.evaluations)
+    try:
+        # The open window is saved as it is: the resumed run closes it where the uninterrupted run would have.
+        training.recorder.drain()
+    except NotFiniteError:
+        # With `on_nan=restore` the run would have restored a checkpoint. A resumed run meets the same loss and does.
+        if training.config.trainer.on_nan != "restore":
+            raise
+        return
+    unsaved = training.hooks.saver.save_last(training.step, training.recorder)
+    if unsaved:
+        raise Interrupted(interrupted.signum, unsaved) from None
+
+
+def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluation]:
+    """Loads the best weights that are available into the engine; returns their step and their evaluation.
+
+    Those are the best checkpoint's, or the last ones. A line says so if they are not of the best evaluation.
+    """
+    notify = training.hooks.notify
+    evaluations = dict(training.recorder.evaluations)
+    last = training.recorder.evaluations[-1]
+    best = stopping.best(objective, training.recorder.evaluations)
     if best is None:
         return last
+    best_step, _ = best
+    checkpoint = None
     try:
-        checkpoint = run.hooks.saver.best()
+        checkpoint = training.hooks.saver.best()
     except DamagedError as error:
         notify(f"warning: {error}", {})
-    saved = evaluations.get(checkpoint.step) if checkpoint is not None else None
-    taken = stopping.best(goal, [last] if checkpoint is None or saved is None else [(checkpoint.step, saved), last])
-    step = last[0] if taken is None else taken[0]
-    if step != best[0]:
-        notify(f"the best evaluation, of step {best[0]:,}, has no checkpoint (any more)", {})
-    if checkpoint is None or step == run.step:
+    candidates = [last]
+    if checkpoint is not None and checkpoint.step in evaluations:
+        candidates.insert(0, (checkpoint.step, evaluations[checkpoint.step]))
+    taken = stopping.best(objective, candidates)
+    step, _ = taken or last
+    if step != best_step:
+        notify(f"warning: the best evaluation, of step {best_step:,}, has no checkpoint", {})
+    if checkpoint is None or step == training.step:
         return last
-    load(run.engine, checkpoint)
-    of = "the best evaluation" if step == best[0] else "the best one that has"
-    notify(f"the weights of step {step:,}, {of}, are taken", {})
-    # Evaluated again where the report needs its outputs, which only the last evaluation keeps.
-    found = evaluations[step] if run.splits.test is not None else None
-    return step, found or _evaluate(run, run.splits.selecting, keep_outputs=True)
+    load(training.engine, checkpoint)
+    reason = "the best evaluation"
+    if step != best_step:
+        reason += " that has a checkpoint"
+    notify(f"using the weights of step {step:,}, {reason}", {})
+    if training.splits.test is not None:
+        return step, evaluations[step]
+    # Evaluated again, because the report needs the outputs, which only the last evaluation keeps.
+    return step, _evaluate(training, training.splits.selecting, keep_outputs=True)
 
 
-def _first_epoch(step: int, per_epoch: int, history: History) -> int:
-    """Returns the epoch that a run goes on with: one that was stopped in its evaluation is evaluated again."""
-    evaluated = bool(history.evaluations) and history.evaluations[-1][0] == step
-    return step // per_epoch - (1 if step and step % per_epoch == 0 and not evaluated else 0)
+def _first_epoch(training: _Training) -> int:
+    """Returns the epoch to continue with; one that was interrupted in its evaluation is evaluated again."""
+    step = training.step
+    evaluations = training.recorder.evaluations
+    is_evaluated = bool(evaluations) and evaluations[-1][0] == step
+    epoch = step // training.per_epoch
+    is_end_of_epoch = step > 0 and step % training.per_epoch == 0
+    if is_end_of_epoch and not is_evaluated:
+        return epoch - 1
+    return epoch
 
 
-def _test(run: _Run, test: feed.Examples) -> Evaluation:
-    """Evaluates the test split, and says and logs it."""
-    found = _evaluate(run, test, keep_outputs=True)
-    run.hooks.log(run.step, {f"{TEST}{name}": value for name, value in found.metrics.items()})
-    run.hooks.notify(evaluation_line("test", found), {})
-    return found
+def _test(training: _Training, test: feed.Examples) -> Evaluation:
+    """Evaluates the test split, and prints and logs the result."""
+    evaluation = _evaluate(training, test, keep_outputs=True)
+    points = {f"{TEST}{name}": value for name, value in evaluation.metrics.items()}
+    training.hooks.log(training.step, points)
+    training.hooks.notify(evaluation_line("test", evaluation), {})
+    return evaluation
 
 
-def _evaluate(run: _Run, examples: feed.Examples, *, keep_outputs: bool) -> Evaluation:
-    trainer = run.config.trainer
+def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: bool) -> Evaluation:
+    trainer = training.config.trainer
 
     def interruptible() -> Iterator[HostBatches]:
-        for batch in feed.evaluation_of(run.config, examples, trainer.limit_eval_batches):
-            run.hooks.stop.raise_if_requested()
+        for batch in feed.evaluation_of(training.config, examples, trainer.limit_eval_batches):
+            training.hooks.stop.raise_if_requested()
             yield batch
 
     if trainer.eval_mean == "examples":
-        return run.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
-    return _mean([run.engine.evaluate([batch], keep_outputs=keep_outputs) for batch in interruptible()])
+        return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
+    evaluations: list[Evaluation] = []
+    for batch in interruptible():
+        evaluations.append(training.engine.evaluate([batch], keep_outputs=keep_outputs))
+    return _mean(evaluations)
 
 
 def _mean(batches: Sequence[Evaluation]) -> Evaluation:
-    """Returns the plain mean over batches, whatever their sizes."""
-    names = batches[0].metrics
-    totals = batches[0].totals
-    outputs = [one.outputs for one in batches]
-    kept = all(len(rows) for rows in outputs)  # an engine keeps no more of them than memory is good for
+    """Returns the plain mean over batches, whatever their sizes (`trainer.eval_mean=batches`)."""
+    metrics: dict[str, float] = {}
+    for name in batches[0].metrics:
+        metrics[name] = float(np.mean([batch.metrics[name] for batch in batches]))
+    totals: dict[str, Array] = {}
+    for name in batches[0].totals:
+        totals[name] = np.sum([batch.totals[name] for batch in batches], axis=0)
+    outputs = [batch.outputs for batch in batches]
+    # An engine drops the outputs of a large split. Those of all batches are there, or none.
+    has_outputs = all(len(rows) for rows in outputs)
     return Evaluation(
-        {name: float(np.mean([one.metrics[name] for one in batches])) for name in names},
-        sum(one.examples for one in batches),
-        {name: np.sum([one.totals[name] for one in batches], axis=0) for name in totals},
-        np.concatenate(outputs) if kept else outputs[0][:0],
+        metrics,
+        sum(batch.examples for batch in batches),
+        totals,
+        np.concatenate(outputs) if has_outputs else outputs[0][:0],
     )

@@ -1,4 +1,4 @@
-"""How fast training is: time and steps of its device calls."""
+"""Training speed: time and steps of device calls."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-_CALLS_A_RATE = 5
-_WARM_UP_CALLS = 3  # compilation, and calls sized before their time was known
-_FEWEST = 10  # measured steps below which a rate says nothing
+# Calls that a recent rate is the mean of. A call may return before its devices are done, so its time may show in the
+# next one; over several calls this evens out.
+_CALLS_PER_RATE = 5
+
+# Calls that the total leaves out: compilation, and calls whose size was chosen before their time was known.
+_WARM_UP_CALLS = 3
+
+# Measured steps below which a rate is mostly noise and is not reported.
+_FEWEST_STEPS = 10
 
 
 @dataclass
 class Meter:
-    """Time and steps of device calls, warm-up excluded.
+    """Time and steps of device calls, without warm-up.
 
     Attributes:
       steps: steps measured.
-      seconds: wall time of those steps, evaluation excluded.
+      seconds: wall time of those steps, without evaluation.
       cpu_seconds: processor time of the whole process in them.
       input_seconds: wall time of those steps in which they waited for their examples.
-      recent: steps a second of the latest calls.
+      recent: steps per second of the latest calls.
     """
 
     steps: int = 0
@@ -33,8 +39,8 @@ class Meter:
     input_seconds: float = 0.0
     recent: float = 0.0
     _calls: int = 0
-    # A call may return before its devices are done; its time then shows in the next, so several are taken together.
-    _latest: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_CALLS_A_RATE))
+    # (steps, seconds) of the latest calls.
+    _latest: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_CALLS_PER_RATE))
     _wall: float = field(default_factory=time.perf_counter)
     _cpu: float = field(default_factory=time.process_time)
 
@@ -44,7 +50,7 @@ class Meter:
         self._cpu = time.process_time()
 
     def call_done(self, steps: int) -> float:
-        """Counts a call that has just returned; returns the seconds a step of the latest calls."""
+        """Counts a call that has just returned; returns the seconds per step of the latest calls."""
         wall = time.perf_counter()
         cpu = time.process_time()
         seconds = wall - self._wall
@@ -53,21 +59,23 @@ class Meter:
             self.steps += steps
             self.seconds += seconds
             self.cpu_seconds += cpu - self._cpu
-        if self._calls > 1:  # the first one compiled
-            self._note(steps, seconds)
+        if self._calls == 1:
+            # The first call compiled: its time is shown, but it must not slow down the rates after it.
+            self.recent = _ratio(steps, seconds)
         else:
-            self.recent = steps / seconds if seconds > 0 else 0.0
+            self._note(steps, seconds)
         self._wall = wall
         self._cpu = cpu
-        return 1.0 / self.recent if self.recent else 0.0
+        return _ratio(1.0, self.recent)
 
     def _note(self, steps: int, seconds: float) -> None:
         self._latest.append((steps, seconds))
-        done, taken = (sum(column) for column in zip(*self._latest, strict=True))
-        self.recent = done / taken if taken > 0 else 0.0
+        latest_steps = sum(call_steps for call_steps, _ in self._latest)
+        latest_seconds = sum(call_seconds for _, call_seconds in self._latest)
+        self.recent = _ratio(latest_steps, latest_seconds)
 
     def timed(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields what a loop takes, and counts the time that it waits for it."""
+        """Yields the items of a loop, and counts the time that the loop waits for them."""
         iterator = iter(items)
         while True:
             begun = time.perf_counter()
@@ -80,7 +88,7 @@ class Meter:
             yield item
 
     def waited(self) -> None:
-        """Counts the time since the last call as its own: a call returns before its devices are done."""
+        """Adds the time since the last call to that call, which returned before its devices were done."""
         wall = time.perf_counter()
         cpu = time.process_time()
         if self._calls > _WARM_UP_CALLS:
@@ -93,15 +101,20 @@ class Meter:
 
     @property
     def input_wait(self) -> float:
-        """Share of the measured time in which the devices' next examples were not there yet, from 0 to 1."""
-        return min(self.input_seconds / self.seconds, 1.0) if self.seconds else 0.0
+        """Fraction of the measured time in which steps waited for their examples, from 0 to 1."""
+        return min(_ratio(self.input_seconds, self.seconds), 1.0)
 
     @property
-    def tells(self) -> bool:
+    def is_meaningful(self) -> bool:
         """Whether enough steps were measured for a rate that means something."""
-        return self.steps >= _FEWEST
+        return self.steps >= _FEWEST_STEPS
 
     @property
     def steps_per_second(self) -> float:
-        """Mean over all measured steps; the last call's where none was measured yet."""
+        """Mean over all measured steps; the last call's if none was measured yet."""
         return self.steps / self.seconds if self.seconds else self.recent
+
+
+def _ratio(amount: float, per: float) -> float:
+    """Returns a quotient; 0 if nothing was measured yet."""
+    return amount / per if per > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Checks that the padding of training batches does not reach a loss that reads other rows of its batch.
+"""Check that the padding of training batches does not reach a loss that reads other rows of its batch.
 
-Which rows a user's function reads is not known from the config, so it is tried on a batch of the run's own examples,
-with the run's own model on its mesh.
+The config does not tell which rows a user's function reads, so it is called on a batch of the run's own examples, with
+the run's own model on its mesh.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.training.feed import Examples
 
 
 def check(config: RunConfig, engine: Engine, train: Examples) -> None:
-    """Checks the batch of an epoch that ends in padding, where there is one; changes no state.
+    """Checks the last batch of an epoch if it is padded; changes no state.
 
     Args:
       config: checked.
@@ -40,9 +40,13 @@ def check(config: RunConfig, engine: Engine, train: Examples) -> None:
 
 
 def _padded(train: Examples, size: int, count: int) -> Iterator[HostBatches]:
-    """Yields a batch of `count` examples under two paddings: the sampler's, one example repeated; and a mixed one."""
+    """Yields a batch of `count` examples with the sampler's padding, one example repeated, and with a mixed one.
+
+    Both are needed: a function that reads, for example, the largest value of a batch may not change for one padding.
+    """
     examples = np.arange(size, dtype=np.int64) % train.size
     weight = (np.arange(size) < count).astype(np.float32)
     streamed = replace(train, cached=False)
     for filling in (np.zeros(size, np.int64), np.flip(examples)):
-        yield streamed.read(0, np.where(weight > 0, examples, filling)[None], weight[None])
+        indices = np.where(weight > 0, examples, filling)
+        yield streamed.read(0, indices[None], weight[None])

@@ -1,4 +1,4 @@
-"""Pictures of a run: the curves of its metrics, and how a batch lies on the devices."""
+"""Pictures of a run: the curves of its metrics, and how a batch is sharded over the devices."""
 
 from __future__ import annotations
 
@@ -8,23 +8,36 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from runner.data.base import Array, ArraySpec
 from runner.report import palette
 from runner.report.figures import log_axis, save, show_last_tenth, subplots
 from runner.task.base import LOSS, Evaluation
 
-_LOG_FROM = 3.0  # ratio of the largest loss to the smallest from which the axis is logarithmic
-_COLUMNS = 2  # of curves beside each other, and of views of an input
+# The loss axis is logarithmic if the largest loss is more than so many times the smallest. Below that a linear axis
+# shows the same, and is easier to read.
+_LOG_FROM = 3.0
+
+# Panels side by side: curves, or views of an input.
+_COLUMNS = 2
 _EXAMPLES = "example of the batch"
 
-_CURVE = 2  # points that make a curve
+# Points that make a curve.
+_CURVE = 2
 
-Pieces = Mapping[int, Sequence[tuple[int, int]]]  # device number -> (start, stop) of what it holds in each dim
+# (start, stop) in one dim.
+Span = tuple[int, int]
+
+# Device number -> the span of its piece in each dim.
+Pieces = Mapping[int, Sequence[Span]]
+
+# (epoch, value)
+Point = tuple[float, float]
 
 
 def has_curves(train: Sequence[object], evaluations: Sequence[object]) -> bool:
-    """Returns whether anything was logged often enough to be drawn as a curve."""
+    """Returns whether anything was logged often enough for a curve."""
     return max(len(train), len(evaluations)) >= _CURVE
 
 
@@ -42,34 +55,25 @@ def curves(
       path: PNG file to write.
       train: (step, means by name) of logged windows.
       evaluations: (step, metrics).
-      steps_per_epoch: training steps an epoch.
-      evaluated: what evaluations are on, in a word.
-      rising: the metrics of which more is better.
+      steps_per_epoch: training steps per epoch.
+      evaluated: name of the split that evaluations are on.
+      rising: the metrics for which higher is better.
     """
-    first = [*(means for _, means in train[:1]), *(one.metrics for _, one in evaluations[:1])]
-    names = list(dict.fromkeys(name for metrics in first for name in metrics))
+    names = _metric_names(train, evaluations)
     rows = max(-(-len(names) // _COLUMNS), 1)
     columns = min(max(len(names), 1), _COLUMNS)
     figure, panels = subplots(rows, columns, figsize=(5.5 * columns, 4.2 * rows))
-    whole = _by_epoch(train, steps_per_epoch)
+    epoch_means = _by_epoch(train, steps_per_epoch)
     flat = np.ravel(np.asarray(panels, object))
     for axes, name in zip(flat, names, strict=False):
         steps = [(step / steps_per_epoch, means[name]) for step, means in train if name in means]
-        means = [(epoch, found[name]) for epoch, found in whole.items() if name in found]
-        tests = [(at / steps_per_epoch, one.metrics[name]) for at, one in evaluations if name in one.metrics]
-        if steps:
-            axes.plot(*zip(*steps, strict=True), color=palette.TRAIN_STEPS, lw=1, label="train, a few steps")
-            axes.plot(*zip(*means, strict=True), color=palette.TRAIN, marker="o", label="train, mean of the epoch")
-        if tests:
-            label = f"{evaluated}, after the epoch"
-            axes.plot(*zip(*tests, strict=True), color=palette.EVALUATED, marker="s", label=label)
+        means = [(float(epoch), values[name]) for epoch, values in epoch_means.items() if name in values]
+        tests: list[Point] = []
+        for step, evaluation in evaluations:
+            if name in evaluation.metrics:
+                tests.append((step / steps_per_epoch, evaluation.metrics[name]))
+        _draw_metric(axes, name, steps, means, tests, evaluated)
         axes.set_xlabel(f"epoch (of {steps_per_epoch:,} steps)")
-        axes.xaxis.get_major_locator().set_params(integer=max((at for at, _ in steps + tests), default=0) >= 2)
-        axes.set_title(name)
-        axes.grid(alpha=0.25)
-        values = [value for _, value in steps]
-        if name == LOSS and values and 0 < _LOG_FROM * min(values) < max(values):
-            log_axis(axes)
         show_last_tenth(axes, [value for _, value in (*steps, *means, *tests)], rises=name in rising)
     for axes in flat[len(names) :]:
         axes.axis("off")
@@ -78,18 +82,59 @@ def curves(
     save(figure, path)
 
 
+def _metric_names(
+    train: Sequence[tuple[int, Mapping[str, float]]], evaluations: Sequence[tuple[int, Evaluation]]
+) -> list[str]:
+    """Returns the names of all metrics, those of training first."""
+    names: dict[str, None] = {}
+    if train:
+        names |= dict.fromkeys(train[0][1])
+    if evaluations:
+        names |= dict.fromkeys(evaluations[0][1].metrics)
+    return list(names)
+
+
+def _draw_metric(
+    axes: Axes, name: str, steps: Sequence[Point], means: Sequence[Point], tests: Sequence[Point], evaluated: str
+) -> None:
+    """Draws one metric: a line of training steps, one of their epoch means, and one of evaluations."""
+    if steps:
+        axes.plot(*zip(*steps, strict=True), color=palette.TRAIN_STEPS, lw=1, label="train, a few steps")
+        axes.plot(*zip(*means, strict=True), color=palette.TRAIN, marker="o", label="train, mean of the epoch")
+    if tests:
+        label = f"{evaluated}, after the epoch"
+        axes.plot(*zip(*tests, strict=True), color=palette.EVALUATED, marker="s", label=label)
+    # Ticks at whole epochs, unless there are hardly any.
+    last_epoch = max((epoch for epoch, _ in (*steps, *tests)), default=0)
+    locator = axes.xaxis.get_major_locator()
+    assert isinstance(locator, MaxNLocator)
+    locator.set_params(integer=last_epoch >= 2)
+    axes.set_title(name)
+    axes.grid(alpha=0.25)
+    values = [value for _, value in steps]
+    if name == LOSS and values and 0 < _LOG_FROM * min(values) < max(values):
+        log_axis(axes)
+
+
 def _by_epoch(train: Sequence[tuple[int, Mapping[str, float]]], steps_per_epoch: int) -> dict[int, dict[str, float]]:
     """Returns epochs done -> means of its steps by name; each step has the means of its window."""
+    # Epoch -> steps, and sums of the metrics over these.
     sums: dict[int, Array] = {}
     done = 0
     for end, means in train:
-        while done < end:  # a window may reach into the next epoch
+        # A window may reach into the next epoch, and then counts in both with the steps that it has there.
+        while done < end:
             epoch = done // steps_per_epoch + 1
             steps = min(end, epoch * steps_per_epoch) - done
-            sums[epoch] = sums.get(epoch, np.zeros(1 + len(means))) + steps * np.array([1.0, *means.values()])
+            row = steps * np.array([1.0, *means.values()])
+            sums[epoch] = sums.get(epoch, np.zeros(1 + len(means))) + row
             done += steps
-    names = list(train[0][1]) if train else []
-    return {epoch: dict(zip(names, (row[1:] / row[0]).tolist(), strict=True)) for epoch, row in sums.items()}
+    by_epoch: dict[int, dict[str, float]] = {}
+    for epoch, row in sums.items():
+        means = (row[1:] / row[0]).tolist()
+        # Every window has the same metrics.
+        by_epoch[epoch] = dict(zip(train[0][1], means, strict=True))
+    return by_epoch
 
 
 def sharding(
@@ -100,35 +145,38 @@ def sharding(
     axes: Mapping[str, int],
     title: str,
 ) -> None:
-    """Draws how a batch of each input lies on the devices, each piece with the devices that hold it.
+    """Draws how a batch of each input is sharded, each piece with the devices that have it.
 
-    A piece has the color that plan.png gives its coordinates.
+    A piece has the color that plan.png gives its mesh coordinates.
 
     Args:
       path: PNG file to write.
       batch_size: examples of the batch.
       specs: of the inputs by name.
-      pieces: of the same.
-      axes: the mesh's, name to size; its devices are numbered with the last axis fastest.
+      pieces: of the inputs by name.
+      axes: of the mesh, name -> size; its devices are numbered with the last axis fastest.
       title: of the picture.
     """
     figure, panels = subplots(len(pieces), _COLUMNS, figsize=(11, 4.6 * len(pieces)))
-    for row, (name, held) in zip(np.reshape(panels, (-1, _COLUMNS)), pieces.items(), strict=True):
+    rows = np.reshape(panels, (-1, _COLUMNS))
+    for row, (name, input_pieces) in zip(rows, pieces.items(), strict=True):
         shape = (batch_size, *specs[name].shape)
         dims = (_EXAMPLES, *_dim_names(specs[name]))
-        if len(shape) == 1:  # an example is one number: drawn as a row of them
+        if len(shape) == 1:
+            # An example is one number: the batch is drawn as a column of them.
             shape = (batch_size, 1)
             dims = (_EXAMPLES, name)
-            held = {device: (*spans, (0, 1)) for device, spans in held.items()}
+            input_pieces = {device: (*spans, (0, 1)) for device, spans in input_pieces.items()}
+        # Two views of at most three dims: examples by the first dim, and the first dim by the second.
         for panel, (down, across) in zip(row, ((0, 1), (1, 2)), strict=True):
-            if across < len(shape):
-                _draw_view(panel, held, (down, across), axes)
-                panel.set(xlim=(0, shape[across]), ylim=(shape[down], 0), xlabel=dims[across], ylabel=dims[down])
-                panel.set_title(f"{name}: {dims[down]} x {dims[across]}")
-                for axis in (panel.xaxis, panel.yaxis):
-                    axis.get_major_locator().set_params(integer=True)
-            else:
+            if across >= len(shape):
                 panel.axis("off")
+                continue
+            _draw_view(panel, input_pieces, (down, across), axes)
+            panel.set(xlim=(0, shape[across]), ylim=(shape[down], 0), xlabel=dims[across], ylabel=dims[down])
+            panel.set_title(f"{name}: {dims[down]} x {dims[across]}")
+            for axis in (panel.xaxis, panel.yaxis):
+                axis.get_major_locator().set_params(integer=True)
     figure.suptitle(title)
     save(figure, path)
 
@@ -140,32 +188,42 @@ def _dim_names(spec: ArraySpec) -> list[str]:
 
 def _draw_view(panel: Axes, pieces: Pieces, dims: tuple[int, int], axes: Mapping[str, int]) -> None:
     """Draws two dims of an input's pieces, the first of them down."""
-    held: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = {}
+    down, across = dims
+    # Rectangle -> the devices that have a piece there.
+    rectangles: dict[tuple[Span, Span], list[int]] = {}
     for device, spans in pieces.items():
-        held.setdefault((spans[dims[0]], spans[dims[1]]), []).append(device)
-    for (rows, columns), devices in held.items():
+        rectangles.setdefault((spans[down], spans[across]), []).append(device)
+    for (rows, columns), devices in rectangles.items():
         width = columns[1] - columns[0]
         height = rows[1] - rows[0]
-        place = _shared_place(devices, axes) if len(held) > 1 else {}
-        face = palette.of_part(axes, place)
+        coordinates: dict[str, int] = {}
+        if len(rectangles) > 1:
+            coordinates = _shared_coordinates(devices, axes)
+        face = palette.of_part(axes, coordinates)
         panel.add_patch(
             Rectangle((columns[0], rows[0]), width, height, facecolor=palette.as_hex(face), edgecolor="white", lw=2)
         )
-        at = ", ".join(f"{axis} {number}" for axis, number in place.items())
-        label = f"device{'s' if len(devices) > 1 else ''} {_numbers(devices)}" + (f"\n{at}" if at else "")
+        plural = "s" if len(devices) > 1 else ""
+        label = f"device{plural} {_numbers(devices)}"
+        if coordinates:
+            label += "\n" + ", ".join(f"{axis} {number}" for axis, number in coordinates.items())
         middle = (columns[0] + width / 2, rows[0] + height / 2)
         panel.text(*middle, label, ha="center", va="center", fontsize=9, color=palette.ink_on(face))
 
 
-def _shared_place(devices: Sequence[int], axes: Mapping[str, int]) -> dict[str, int]:
-    """Returns the coordinates that devices have in common, axis to number, of axes that have several."""
-    places = np.array(np.unravel_index(list(devices), tuple(axes.values())))
-    same = {axis: row for axis, row in zip(axes, places, strict=True) if axes[axis] > 1 and len(set(row)) == 1}
-    return {axis: int(row[0]) for axis, row in same.items()}
+def _shared_coordinates(devices: Sequence[int], axes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the mesh coordinates that devices have in common, axis -> number, of axes with several devices."""
+    # (axes, devices)
+    coordinates = np.array(np.unravel_index(list(devices), tuple(axes.values())))
+    shared: dict[str, int] = {}
+    for axis, row in zip(axes, coordinates, strict=True):
+        if axes[axis] > 1 and len(set(row)) == 1:
+            shared[axis] = int(row[0])
+    return shared
 
 
 def _numbers(devices: Sequence[int]) -> str:
-    """Returns numbers as `0, 2, 4, 6`, and those that follow each other as `0 to 7`."""
+    """Returns numbers as `0, 2, 4, 6`, and consecutive ones as `0 to 7`."""
     first = min(devices)
     last = max(devices)
     if len(devices) > 2 and sorted(devices) == list(range(first, last + 1)):

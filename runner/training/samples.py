@@ -1,4 +1,4 @@
-"""What a model writes at each evaluation: a file a step, kept with the run."""
+"""Text samples that a model writes at each evaluation: one file per step, stored with the run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from runner.processes.team import current
 from runner.task.base import Task
 
 FOLDER = "samples"
-# that are shown at a run's end
-_MOST_LINES = 12
-_MOST_WIDE = 100
+
+# What a run prints of a sample at its end: a screenful beside its table. The file has the rest.
+_MAX_LINES = 12
+_MAX_COLUMNS = 100
 
 
 def sample(
@@ -29,47 +30,54 @@ def sample(
     prompt: str | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> str | None:
-    """Returns what an engine's model writes; None where its task writes nothing.
+    """Returns a text that an engine's model writes; None if its task writes none.
 
     Args:
       config: checked; its seed and mesh.
       engine: with its weights.
       task: of the engine.
-      step: training steps done, which the draws depend on.
-      prompt: what it begins with; null: as the config says.
+      step: training steps done, which the random draws depend on.
+      prompt: the beginning of the text; None: the config's.
       before: is called before each token.
     """
     if not isinstance(engine, Writes):
         return None
 
-    def ask(batch: Batch) -> Array:
+    def next_logits(batch: Batch) -> Array:
         before()
         arrays = {name: np.asarray(array)[None] for name, array in batch.items()}
         return engine.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
 
     axis = batch_axis(config.layout, config.mesh.axes)
-    return task.sample(ask, step, config.trainer.seed, config.mesh.axes[axis] if axis else 1, prompt)
+    # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
+    axis_size = config.mesh.axes[axis] if axis else 1
+    return task.sample(next_logits, step, config.trainer.seed, axis_size, prompt)
 
 
 def shown(text: str) -> list[str]:
-    """Returns the first lines of a sample, as a run's end shows them: without what a terminal would obey."""
-    lines = [line.expandtabs()[:_MOST_WIDE] for line in text.splitlines() if line.strip()]
-    lines = ["".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line) for line in lines]
-    return [f"  {line}" for line in [*lines[:_MOST_LINES], *(["..."] if len(lines) > _MOST_LINES else [])]]
+    """Returns the first lines of a sample for a terminal, without control characters."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.strip():
+            cut = line.expandtabs()[:_MAX_COLUMNS]
+            lines.append("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in cut))
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[:_MAX_LINES], "..."]
+    return [f"  {line}" for line in lines]
 
 
 class Samples:
-    """Writes a run's samples; all processes must ask for one, the first writes it."""
+    """Writes a run's samples; all processes must ask for one, and process 0 writes it."""
 
     def __init__(self, config: RunConfig, engine: Engine, task: Task, folder: Path, keep: Callable[[Path, str], None]):
-        """Takes what is the same for all.
+        """Takes what all samples have in common.
 
         Args:
           config: checked.
           engine: of the run.
           task: of the run.
           folder: the run's.
-          keep: takes a file and the artifacts' folder that it belongs to.
+          keep: takes a file and the artifact folder that it belongs to.
         """
         self._config = config
         self._engine = engine
@@ -88,7 +96,7 @@ class Samples:
         text = sample(self._config, self._engine, self._task, step, before=before)
         if text is None or not current().is_first:
             return
-        self._texts = {step: text, **{at: old for at, old in self._texts.items() if at != step}}
+        self._texts[step] = text
         path = self._folder / FOLDER / f"step_{step:09d}.txt"
         with spared(str(path)):
             path.parent.mkdir(exist_ok=True)
@@ -96,5 +104,7 @@ class Samples:
             self._keep(path, FOLDER)
 
     def lines(self, step: int) -> list[str]:
-        """Returns what is shown of the sample of a step; nothing where there is none."""
-        return [f"sample of {FOLDER}/step_{step:09d}.txt:", *shown(self._texts[step])] if step in self._texts else []
+        """Returns the lines to print of the sample of a step; empty if there is none."""
+        if step not in self._texts:
+            return []
+        return [f"sample of {FOLDER}/step_{step:09d}.txt:", *shown(self._texts[step])]

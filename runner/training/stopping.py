@@ -1,6 +1,6 @@
-"""What selects: the best evaluation, and early stopping, as functions of the evaluations so far.
+"""Model selection: the best evaluation, and early stopping, as functions of the evaluations so far.
 
-So a run that goes on has no state of them to restore.
+They keep no state, so a resumed run has none to restore.
 """
 
 from __future__ import annotations
@@ -13,61 +13,66 @@ from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.task.base import Evaluation
 from runner.task.metrics import EVAL, MINIMIZE, evaluated
 
-Evaluations = Sequence[tuple[int, Evaluation]]  # (step, metrics) in order
+# (step, metrics), in order.
+Evaluations = Sequence[tuple[int, Evaluation]]
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric of evaluations that something is selected by.
+    """A metric of evaluations that selects.
 
     Attributes:
-      metric: as it is logged, `eval/loss`.
-      direction: in which it is better.
+      metric: as it is logged, such as `eval/loss`.
+      direction: in which it is better, `minimize` or `maximize`.
     """
 
     metric: str
     direction: str
 
     def value(self, evaluation: Evaluation) -> float:
-        """Returns the metric's value of an evaluation."""
+        """Returns the metric's value in an evaluation."""
         return evaluation.metrics[self.metric.removeprefix(EVAL)]
 
     def improves(self, value: float, than: float, by: float = 0.0) -> bool:
-        """Tells whether a value is better than another by more than so much; NaN never is."""
-        return value < than - by if self.direction == MINIMIZE else value > than + by
+        """Returns whether a value is better than another by more than `by`; NaN never is."""
+        if self.direction == MINIMIZE:
+            return value < than - by
+        return value > than + by
 
     @property
     def worst(self) -> float:
-        """A value that every number is better than."""
+        """A value that every finite number is better than."""
         return math.inf if self.direction == MINIMIZE else -math.inf
 
 
 def objective(metric: str | None, directions: Mapping[str, str]) -> Objective | None:
-    """Returns what selects by a metric; None where nothing does.
+    """Returns the objective of a metric; None if there is no metric.
 
     Args:
-      metric: one of the task's, as `eval/loss`.
+      metric: one of the task's, such as `eval/loss`.
       directions: the task's.
     """
     return None if metric is None else Objective(metric, evaluated(directions)[metric])
 
 
 def best(goal: Objective, evaluations: Evaluations) -> tuple[int, Evaluation] | None:
-    """Returns the best evaluation, the first of those that are alike; None where none is a number."""
-    found: tuple[int, Evaluation] | None = None
+    """Returns the best evaluation, the first of equal ones; None if none is a number."""
+    best_so_far: tuple[int, Evaluation] | None = None
     for step, evaluation in evaluations:
         value = goal.value(evaluation)
-        if not math.isnan(value) and (found is None or goal.improves(value, goal.value(found[1]))):
-            found = step, evaluation
-    return found
+        if math.isnan(value):
+            continue
+        if best_so_far is None or goal.improves(value, goal.value(best_so_far[1])):
+            best_so_far = step, evaluation
+    return best_so_far
 
 
 def reason(config: EarlyStoppingConfig, goal: Objective | None, evaluations: Evaluations) -> str | None:
-    """Returns why training ends, in words; None where it goes on.
+    """Returns why training ends, in words; None if it continues.
 
     Args:
-      config: patience and what counts as an improvement.
-      goal: what early stopping goes by; None: nothing ends a run early.
+      config: patience, and what counts as an improvement.
+      goal: the metric of early stopping; None: nothing ends a run early.
       evaluations: so far.
     """
     if goal is None:
@@ -83,9 +88,14 @@ def reason(config: EarlyStoppingConfig, goal: Objective | None, evaluations: Eva
             waited = 0
         else:
             waited += 1
+        # Inside the loop: a resumed run ends where the uninterrupted run did, whatever it evaluated later.
         if waited >= config.patience:
+            if not best_step:
+                return f"early stopping: {goal.metric} was never finite in {waited} evaluations"
             amount = f" by more than {config.min_delta:g}" if config.min_delta else ""
-            found = f"{best_value:.4f} at step {best_step:,}" if best_step else "that never was a number"
-            count = "the last evaluation" if waited == 1 else f"the last {waited} evaluations"
-            return f"early stopping: {goal.metric} was best with {found}, and {count} did not improve on it{amount}"
+            count = "evaluation" if waited == 1 else f"{waited} evaluations"
+            return (
+                f"early stopping: {goal.metric} was best at step {best_step:,} ({best_value:.4f}) and did not improve"
+                f"{amount} in the last {count}"
+            )
     return None

@@ -21,7 +21,7 @@ from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.names import Names
-from runner.engine.jax.precision import hold, rounded, whole
+from runner.engine.jax.precision import as_float32, rounded, set_dtypes
 from runner.engine.jax.private import all_layers, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
 from runner.model import scope
@@ -64,7 +64,7 @@ class JaxReference(Reference):
         variables = Names(self._model).variables
         self._paths = {id(variable): path for path, variable in variables.items()}
         first = {path: variable.value for path, variable in variables.items()}
-        self._kinds = hold(self._model, variables, config.engine.state)
+        self._kinds = set_dtypes(self._model, variables, config.engine.state)
         self._first = {path: jnp.asarray(value, self._kinds[path].dtype) for path, value in first.items()}
         self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
         self._generators = seed_indices(self._model)
@@ -152,7 +152,9 @@ class JaxReference(Reference):
         self._seeds.setdefault(microstep, [self._non_trainable[index] for index in self._generators])
         given = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
         (loss, self._non_trainable), found = self._gradients(self._weights, self._non_trainable, *given)
-        return float(loss), {path: np.array(whole(value)) for path, value in zip(self._trainable, found, strict=True)}
+        return float(loss), {
+            path: np.array(as_float32(value)) for path, value in zip(self._trainable, found, strict=True)
+        }
 
     def _loss(
         self,
@@ -198,7 +200,7 @@ class JaxReference(Reference):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Returns the new weights, and what the stock optimizer keeps, rounded as a run keeps both."""
         with in_float32(self._model.trainable_variables):
-            new, kept = self._stock.stateless_apply(kept, gradients, [whole(weight) for weight in weights])
+            new, kept = self._stock.stateless_apply(kept, gradients, [as_float32(weight) for weight in weights])
         places = {id(variable): index for index, variable in enumerate(self._stock.variables)}
         for attribute in self._slot_attributes().values():
             for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):

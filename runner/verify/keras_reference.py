@@ -145,7 +145,7 @@ class KerasReference(Reference):
     ) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape:
             entered = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
-            with entered, masks.handed_in(self._model):  # those of this micro-batch
+            with entered, masks.masks_from_scope(self._model):  # those of this micro-batch
                 outputs = self._model(inputs, training=True)
             outputs = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), outputs)
             loss_b = self._task.loss(self._ops, outputs, batch)

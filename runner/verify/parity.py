@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from runner.config.schema import AgainstConfig, ClusterConfig, RunConfig
 from runner.data.base import Array
+from runner.engine.registry import keras_package
 from runner.processes import place
 
 _VARIANCE = "/moving_variance"
@@ -44,7 +45,7 @@ class Parity:
 
         Of images, tf_keras's batch normalization keeps the variance times n / (n - 1), Keras 3's keeps it as it is.
         """
-        if self.first == self.second or "jax" not in (self.first, self.second):
+        if keras_package(self.first) == keras_package(self.second):
             return dict(arrays)
         return {key: value for key, value in arrays.items() if not key.endswith(_VARIANCE)}
 

@@ -19,6 +19,7 @@ from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
 from runner.optim import rules
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
+from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import learning_rate
 from runner.task import namespace
 from runner.task.base import LOSS
@@ -28,13 +29,6 @@ from runner.verify.rounding import cancelling, noise_of_sums, off, off_weights, 
 
 logger = logging.getLogger(__name__)
 
-# Where the stock optimizers of tf_keras and Keras 3 keep what the engines' slots hold, with the same sign and scale.
-_SLOTS: Mapping[str, Mapping[str, str]] = {
-    "adam": {"m": "_momentums", "v": "_velocities"},
-    "adamw": {"m": "_momentums", "v": "_velocities"},
-    "sgd": {"momentum": "momentums"},
-    "rmsprop": {"velocity": "_velocities", "average": "_average_gradients", "momentum": "_momentums"},
-}
 _FEWEST = 3  # steps of a training, however long they take
 _FEW = 16  # examples of a gradient in float64, which XLA and TensorFlow compute slowly
 
@@ -280,8 +274,9 @@ class Reference(ABC):
     def _slot_attributes(self) -> Mapping[str, str]:
         config = self._request.config.optimizer
         # What the stock optimizers keep and the rules don't, as SGD's "momentum" without momentum, is not compared.
-        kept = rules.make_rule(config, math).slots
-        return {slot: attribute for slot, attribute in _SLOTS[config.name].items() if slot in kept}
+        kept = rules.make_rule(config, np).slots
+        keras_slots = OPTIMIZERS[config.name].keras_slots
+        return {slot: attribute for slot, attribute in keras_slots.items() if slot in kept}
 
     def _step_gradients(
         self, step: int, noise: float, rng: np.random.Generator, batches: HostBatches

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Group
 
+from runner.engine import registry
 from runner.plan.table import WIDTH
 from runner.report.tables import Column, fitted
 from runner.verify import points
@@ -21,7 +22,7 @@ from runner.verify.parity import Parity
 from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharpness
 
-_PACKAGES = ("tensorflow", "tf-keras", "jax", "keras", "numpy", "runner")
+_PACKAGES = (*registry.distributions(), "numpy", "runner")
 _KINDS = ["initial", "loss", "gradient", "point", "evaluation", "update"]
 _KINDS += ["parameter", "average", "statistic", "slot", "padding"]
 _NAMED = 3  # variables that a line names

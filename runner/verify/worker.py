@@ -117,7 +117,7 @@ def make_reference(request: Request) -> Reference:
     Raises:
       ConfigError: the builder fails, or made a model that no mesh can train.
     """
-    if request.config.engine.name == "jax":
+    if registry.has_keras_3(request.config.engine.name):
         return jax_reference.JaxReference(request)
     return keras_reference.KerasReference(request)
 

@@ -23,7 +23,7 @@ def built(name: str) -> Any:
 
     def build() -> None:
         kind = getattr(hub.keras_hub.models, name)
-        made.append(kind(**options.made(hub.keras_hub, tiny.config(name))))
+        made.append(kind(**options.instantiated(hub.keras_hub, tiny.config(name))))
 
     private.reset_layer_names()
     try:

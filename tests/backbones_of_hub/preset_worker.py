@@ -20,7 +20,9 @@ from tests.backbones_of_hub import tiny
 def write(name: str, folder: str) -> None:
     """Writes a backbone of seeded weights."""
     keras.utils.set_random_seed(3)
-    getattr(hub.keras_hub.models, name)(**options.made(hub.keras_hub, tiny.config(name))).save_to_preset(folder)
+    getattr(hub.keras_hub.models, name)(**options.instantiated(hub.keras_hub, tiny.config(name))).save_to_preset(
+        folder
+    )
 
 
 def compare(folder: str, file: str) -> None:

@@ -15,7 +15,10 @@ from tests.backbones_of_hub import page, tiny
 from tests.backbones_of_hub.case import overrides
 from tests.backbones_of_hub.proof import ROOT, plans
 
-pytestmark = pytest.mark.campaign
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.when_changed(roots=["runner.verify", "runner.engine", "runner.model", "runner.task", "runner.data"]),
+]
 
 # Each of the families that people ask for, once under each kind of layout, over all meshes; the page has layout=auto.
 CELLS = [

@@ -64,17 +64,17 @@ def config(name: str) -> dict[str, Any]:
     Raises:
       LookupError: of a key there is no value, or no config can say it.
     """
-    taken = catalog.taken(name)
-    assert taken is not None
+    parameters = catalog.parameters(name)
+    assert parameters is not None
     if name in WITHOUT:
         raise LookupError(WITHOUT[name])
     own = dict(OWN.get(name, {}))
-    found = {key: COMMON[key] for key in taken.needed if key in COMMON and key not in own}
-    if "image_shape" in taken.known:
+    found = {key: COMMON[key] for key in parameters.required if key in COMMON and key not in own}
+    if "image_shape" in parameters.names:
         found["image_shape"] = COMMON["image_shape"]
-    found |= {key: SEQUENCE for key in _MAY if key in taken.known}
+    found |= {key: SEQUENCE for key in _MAY if key in parameters.names}
     found |= own
-    missing = [key for key in taken.needed if key not in found]
+    missing = [key for key in parameters.required if key not in found]
     if missing:
         raise LookupError(f"no value for {', '.join(missing)}")
     return found

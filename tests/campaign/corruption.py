@@ -26,10 +26,10 @@ from runner.engine.base import Engine, Shard
 from runner.errors import ConfigError
 from runner.evaluate.saved import open_saved
 from runner.task.base import Evaluation
-from runner.training.checkpoint import best, reading, recovery, runs, storage
+from runner.training.checkpoint import index, reading, resume, runs, storage
+from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.saver import take_state
-from runner.training.checkpoint.storage import Checkpoint
-from runner.training.history import History
+from runner.training.recorder import MetricRecorder
 from tests.campaign.base import Case
 from tests.campaign.damages import KINDS, STEPS, Damage
 from tests.configs import with_keys
@@ -60,13 +60,13 @@ def _make(folder: Path) -> None:
     """Writes a run with three checkpoints, the last of them the best."""
     saved = runs.register(folder, _RUN, tracked=False, overrides=["dataset=digits"])
     about = {"run": _RUN, "config": _CONFIG, "seed": 1, "versions": {"numpy": np.__version__}}
-    history = History(lambda *_: None, 4, lambda _: 0.1, metrics=["accuracy"])
+    history = MetricRecorder(lambda *_: None, 4, lambda _: 0.1, metrics=["accuracy"])
     for step in STEPS:
-        history.past.train.append((step, {"loss": 1.0 / step, "accuracy": 0.5}))
+        history.history.train.append((step, {"loss": 1.0 / step, "accuracy": 0.5}))
         metrics = {"loss": 1.0 / step, "accuracy": step / 32}
         history.add_evaluation(step, Evaluation(metrics, 10, {}, np.zeros(0, np.float32)))
         storage.write(saved.folder, take_state(cast(Engine, _Engine(step)), about)(step, history))
-    best.write(saved.folder, {"metric": "eval/accuracy", "value": STEPS[-1] / 32, "step": STEPS[-1]})
+    index.write_best(saved.folder, {"metric": "eval/accuracy", "value": STEPS[-1] / 32, "step": STEPS[-1]})
     runs.end(saved, finished=False)
 
 
@@ -116,7 +116,7 @@ def _read_all(place: Path, step: int | None) -> str:
         try:
             with ExitStack() as held:
                 if key == "resume":
-                    previous = recovery.open_previous(config, _CONFIG, held)
+                    previous = resume.open_previous(config, _CONFIG, held)
                     assert previous is not None
                     previous.says()
                     storage.clean(place / _RUN)
@@ -136,7 +136,7 @@ def _read_all(place: Path, step: int | None) -> str:
 def _use(checkpoint: Checkpoint) -> None:
     for path in checkpoint:
         assert checkpoint[path].shape == checkpoint.shape(path)
-    History(lambda *_: None, 4, lambda _: 0.1).restore(checkpoint.step, checkpoint.history())
+    MetricRecorder(lambda *_: None, 4, lambda _: 0.1).restore(checkpoint.step, checkpoint.history())
 
 
 def _snapshot(place: Path) -> dict[str, tuple[int, int, int]]:

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from runner.training.checkpoint import best, manifest, runs, storage
+from runner.training.checkpoint import index, manifest, runs, storage
 from tests.campaign.forgeries import BEST_FORGED, MANIFEST_FORGED, RECORD_FORGED, Forgery
 
 STEPS = (8, 16, 24)
@@ -39,7 +39,7 @@ class Damage:
 
 def _file(draw: Random, run: Path) -> tuple[Path, int | None]:
     """Draws a file, and the step that is lost with it; those that are the run's own are drawn now and then."""
-    name = draw.choice([*_FILES, *_FILES, "run.json", best.NAME])
+    name = draw.choice([*_FILES, *_FILES, "run.json", index.BEST_FILE])
     if name in _FILES:
         step = draw.choice(STEPS)
         return storage.place(run, step) / name, step
@@ -229,7 +229,7 @@ def _forged_record(draw: Random, run: Path) -> Damage:
 
 def _forged_best(draw: Random, run: Path) -> Damage:
     name, change = draw.choice(list(BEST_FORGED.items()))
-    _edit(run / best.NAME, change)
+    _edit(run / index.BEST_FILE, change)
     return Damage(f"best.json: {name}", None)
 
 
@@ -251,7 +251,7 @@ def _deep(draw: Random, run: Path) -> Damage:
 
 def _harmless(draw: Random, run: Path) -> Damage:
     step = draw.choice(STEPS)
-    path = draw.choice([run / "run.json", run / best.NAME, storage.place(run, step) / manifest.NAME])
+    path = draw.choice([run / "run.json", run / index.BEST_FILE, storage.place(run, step) / manifest.NAME])
     found = json.loads(path.read_text())
     path.write_text(json.dumps(found, indent=draw.choice([None, 0, 7]), sort_keys=draw.random() < 0.5) + "\n\n")
     return Damage(f"{path.relative_to(run)} in other words", step, harmless=True)

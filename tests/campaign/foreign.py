@@ -24,7 +24,7 @@ from mlflow import MlflowClient
 
 from runner.config.schema import TrackingConfig
 from runner.host import key
-from runner.tracking import open_tracker, places, process, unsent
+from runner.tracking import open_tracker, process, unsent, unsent_folders
 from runner.tracking.hidden import tag_key
 from runner.tracking.records import Artifact, Ending, Point, Record, Tag
 from tests.campaign.base import Case
@@ -58,7 +58,7 @@ class Scene:
     @property
     def unsent(self) -> Path:
         """Where the project's unsent records are."""
-        return places.folder(self.root)
+        return unsent_folders.project_folder(self.root)
 
     @property
     def path(self) -> Path:
@@ -81,8 +81,8 @@ class Scene:
     def strip(self) -> None:
         """Takes the signatures off, as releases wrote that knew none."""
         secret = key.read_own(self.root / "outputs")
-        there = unsent._parsed(self.path, self.path.read_bytes(), secret)
-        plain = unsent._checked(there.texts, secret)
+        there = unsent.parse(self.path, self.path.read_bytes(), secret)
+        plain = unsent.checked(there.texts, secret)
         self.path.write_text("".join(f"{line}\n" for line in plain))
 
 
@@ -275,10 +275,10 @@ def _recorded(scene: Scene, **more: str) -> None:
     client = MlflowClient(scene.uri)
     for name, value in tags.items():
         client.set_tag(scene.run_id, tag_key(name), value)
-    scene.machine |= {"_namespace": process._FIRST_NAMESPACE, "_boot": "here", "_machine": "id/a/2000"}
+    scene.machine |= {"_namespace": process._INITIAL_PID_NAMESPACE, "_boot_id": "here", "_machine": "id/a/2000"}
 
 
-def _boot(boot: str, namespace: str = process._FIRST_NAMESPACE) -> str:
+def _boot(boot: str, namespace: str = process._INITIAL_PID_NAMESPACE) -> str:
     return f"{boot}/{namespace}/5"
 
 

@@ -22,10 +22,10 @@ from runner.compare.lines import make_lines
 from runner.compare.records import Filter, load
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
-from runner.data.sources import arrays, image_folder, image_scan
+from runner.data.sources import arrays, file_records, image_folder
 from runner.host import folders
-from runner.runs.found import find, readable
-from runner.tracking import unsent
+from runner.runs.listing import find, readable
+from runner.tracking import replaying, unsent
 from runner.tracking.hidden import PARAMS, packed, tag_key
 from runner.tracking.records import Point
 from runner.tracking.store import Store, open_store
@@ -148,7 +148,7 @@ def _kept_points(count: int) -> float:
             mock.patch.object(MlflowClient, "get_metric_history", counted_history),
             mock.patch.object(MlflowClient, "log_batch", counted_batch),
         ):
-            assert unsent.replay(path, store.uri) == len(points)
+            assert replaying.replay(path, store.uri) == len(points)
         assert passed >= len(points)
         return passed
 
@@ -163,7 +163,7 @@ def _images(count: int) -> float:
             path.write_bytes(data)
         config = DatasetConfig(name="image_folder", path=str(scratch / "images"))
         # As if the files had been written long ago: only such files are remembered.
-        with mock.patch.object(image_scan, "_TICK_NS", -(10**12)):
+        with mock.patch.object(file_records, "_CLOCK_TICK_NS", -(10**12)):
             image_folder.load(config)
             return calls(lambda: image_folder.load(config))
 

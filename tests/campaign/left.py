@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from runner.training.checkpoint import best, storage
-from runner.training.checkpoint.storage import Checkpoint
+from runner.training.checkpoint import index, storage
+from runner.training.checkpoint.reading import Checkpoint
 
 _RATES, _USAGE = "throughput/", "system/"
 _TIMES = (_RATES, _USAGE)  # metrics that measure time
@@ -76,7 +76,7 @@ def left_in(folder: Path, uri: str) -> Left:
     summary = json.loads(newest.read_text())
     return Left(
         Checkpoint(storage.place(place, storage.steps(place)[-1])),
-        best.read(place),
+        index.read_best(place),
         points,
         tuple(sorted(item.path for item in client.list_artifacts(run_id))),
         {name: summary[name] for name in _RESULTS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -31,12 +32,12 @@ class DTensorHooks(Hooks):
     def gradients(self, change: Callable[[Gradients, Tensor], Gradients]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
             def gradients(steps: Any, batch: Any, share_b: Any, microstep: Any, *given: Any) -> Any:
-                found, *beside = sound(steps, batch, share_b, microstep, *given)
-                return change(found, microstep), *beside
+                backward = sound(steps, batch, share_b, microstep, *given)
+                return replace(backward, gradients=change(backward.gradients, microstep))
 
             return gradients
 
-        self.patches.wrap(Steps, "_gradients", make)
+        self.patches.wrap(Steps, "_backward", make)
 
     def sums(self, change: Callable[[Gradients, Gradients, Tensor], Gradients]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +66,7 @@ class DTensorHooks(Hooks):
             return gradients
 
         self.patches.put(dtensor_engine, "packing", lambda *_, **__: None)
-        self.patches.wrap(Steps, "_gradients", make)
+        self.patches.wrap(Steps, "_backward", make)
 
     def constraints(self, change: Callable[[str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:

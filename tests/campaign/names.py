@@ -26,7 +26,7 @@ from hydra import compose, initialize_config_dir
 from rich.table import Table
 from rich.text import Text
 
-from runner.cli.app import register_resolvers
+from runner.cli.resolvers import register_resolvers
 from runner.errors import ConfigError
 from runner.evaluate.report import EvaluationReport
 from runner.host import folders, stages

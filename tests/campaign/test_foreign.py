@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.tracking import below, places, process, signed, unsent
+from runner.tracking import private_copy, process, replaying, signed, unsent_folders
 from tests.campaign import foreign
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners, links and boots as Linux has them")
@@ -30,10 +30,10 @@ def test_every_case_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "owner", "attribute", "broken"),
     [
-        ("not signed", unsent, "_replay", None),
+        ("not signed", replaying, "_replay", None),
         ("signed with another key", signed.Chain, "check", lambda _, line: signed._split(line)[0]),
-        ("a folder that all can write", places, "_is_private", lambda *_: True),
-        ("a link in the run's folder", below, "_NO_LINKS", 0),
+        ("a folder that all can write", unsent_folders, "_is_private", lambda *_: True),
+        ("a link in the run's folder", private_copy, "_NO_LINKS", 0),
         ("a run of a clone of this machine", process, "_is_earlier_boot", lambda *_: True),
     ],
 )
@@ -41,9 +41,9 @@ def test_it_sees_a_start_that_takes_what_it_should_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, owner: object, attribute: str, broken: object
 ) -> None:
     if attribute == "_replay":
-        real = unsent._replay
+        real = replaying._replay
         broken = lambda path, uri, warn, *, signed_only: real(path, uri, warn, signed_only=False)  # noqa: E731, ARG005
     monkeypatch.setattr(owner, attribute, broken)
     if attribute == "_NO_LINKS":
-        monkeypatch.setattr(below, "_FILE", os.O_RDONLY)
+        monkeypatch.setattr(private_copy, "_FILE_FLAGS", os.O_RDONLY)
     assert not foreign._try(name, tmp_path).held

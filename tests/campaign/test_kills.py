@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from runner.training.checkpoint import storage
-from runner.training.checkpoint.storage import Checkpoint
+from runner.training.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.campaign import dying, kills
 from tests.campaign.base import Case

@@ -37,7 +37,7 @@ from runner.tracking import tracker
 from runner.tracking.records import clean_key
 from runner.tracking.store import open_store
 from runner.training.checkpoint import storage
-from runner.training.checkpoint.storage import Checkpoint
+from runner.training.checkpoint.reading import Checkpoint
 from tests.training.checkpoint import numpy_engine
 
 STEPS = 66  # of three epochs of digits

@@ -9,7 +9,7 @@ from runner.host.signals import interruption
 
 
 def test_a_ctrl_c_that_a_library_put_into_another_error_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(_: object) -> bool:
+    def ended(*_: object) -> bool:
         raise SystemError("an exception was set") from KeyboardInterrupt()
 
     monkeypatch.setattr(cli, "_run", ended)
@@ -21,7 +21,7 @@ def test_a_ctrl_c_that_a_library_put_into_another_error_is_one(monkeypatch: pyte
 
 
 def test_an_error_of_a_library_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def ended(_: object) -> bool:
+    def ended(*_: object) -> bool:
         raise SystemError("an exception was set") from ValueError("it")
 
     monkeypatch.setattr(cli, "_run", ended)

@@ -31,7 +31,7 @@ def test_flags_and_overrides_stand_in_any_order(typed: str, expected: str) -> No
 
 @pytest.mark.parametrize("given", ["=5", "~", "==", "", " ", "+", "++", "~~", "-", "@mesh=single", "x" * 5000])
 def test_what_names_no_key_is_refused(given: str) -> None:
-    with pytest.raises(ConfigError, match=r": .*write|no such flag") as found:
+    with pytest.raises(ConfigError, match=r": .*write|unknown flag") as found:
         arranged([given])
     assert len(str(found.value)) < 600
 
@@ -58,5 +58,5 @@ def test_where_to_write_is_a_path(key: str, value: str) -> None:
 )
 @pytest.mark.parametrize("group", ["mesh", "+mesh@a.b", "hydra/launcher", "experiment"])
 def test_an_options_name_does_not_leave_its_folder(group: str, option: str) -> None:
-    with pytest.raises(ConfigError, match="lies in that group's folder"):
+    with pytest.raises(ConfigError, match="a path that leaves it"):
         arranged([f"{group}={option}"])

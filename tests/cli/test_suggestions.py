@@ -40,7 +40,6 @@ def test_an_option_by_another_tools_name(group: str, typed: str, fix: str | None
         ("lr", "did you mean optimizer.learning_rate?"),
         ("seed", "did you mean trainer.seed?"),
         ("trainer.gradient_accumulation_steps", "did you mean trainer.accumulate_steps?"),
-        ("model.remat", "activation checkpointing is an option of model=gpt: model.remat=full"),
         ("trainer.seed", None),
         ("nope", None),
     ],

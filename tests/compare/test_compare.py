@@ -210,7 +210,7 @@ def test_filters(store: str, capsys: pytest.CaptureFixture[str], arguments: list
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--experiment", "mine"], "--experiment mine: experiments are"),
+        (["--experiment", "mine"], "--experiment mine: unknown experiment; the store has"),
         (["--sweep", "none such"], "sweep none such:"),
         (["--metric", "eval/accuracy>high"], "high is not a number"),
         (["--diff", "no-such", "none"], "--diff no-such:"),
@@ -253,7 +253,9 @@ def test_a_file_of_points_that_is_something_else_is_refused(
 ) -> None:
     (tmp_path / "mine.csv").write_text("precious\n")
     err = compare(capsys, "--uri", store, "--points", str(tmp_path / "mine.csv"), code=2)
-    assert "the file holds something else" in err
+    assert "the file exists and has other content" in err
     assert (tmp_path / "mine.csv").read_text() == "precious\n"
-    assert "is refused" in compare(capsys, "--uri", store, "--points", str(tmp_path / "no" / "p.csv"), code=2)
+    assert "its folder does not exist" in compare(
+        capsys, "--uri", store, "--points", str(tmp_path / "no" / "p.csv"), code=2
+    )
     assert "--run none:" in compare(capsys, "--uri", store, "--run", "none", code=2)

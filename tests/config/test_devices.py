@@ -137,7 +137,7 @@ def test_a_kind_that_is_named_is_taken_or_refused(root: Path) -> None:
     with pytest.raises(ConfigError) as few:
         settle(config("gpu"))
     assert str(few.value) == (
-        "mesh.axes={batch:8}: 8 devices are asked for, 4 of kind gpu are there; choose a smaller mesh, or "
+        "mesh.axes={batch:8}: needs 8 devices, but only 4 GPU devices are available; choose a smaller mesh, or "
         "set mesh.device=cpu"
     )
     with pytest.raises(ConfigError, match=r"^mesh\.device=tpu: no TPU is here; .* runner\.plan needs no TPU"):
@@ -185,7 +185,7 @@ def test_a_plan_needs_no_gpu_and_says_that_none_is_here(root: Path) -> None:
     words = "mesh batch=8 on 8 GPUs, planned on virtual CPU devices, as no GPU is here"
     assert settle(config("gpu")) == ("gpu", words)
     assert settle(config())[1] == "mesh batch=8 on 8 virtual CPU devices", "auto is what is here"
-    with pytest.raises(ConfigError, match=r"^mesh\.axes\.batch=-1: no GPU is here to take; set mesh.axes.b"):
+    with pytest.raises(ConfigError, match=r"^mesh\.axes\.batch=-1: there is no GPU here to count; set mesh.axes.b"):
         settle(config("gpu", batch=-1))
     gpus(root, *[H100] * 4)
     assert settle(config("gpu"))[1].endswith(f"planned on virtual CPU devices, as 4 GPUs ({H100}) are here")

@@ -39,7 +39,7 @@ REFUSALS = [
     refusal("engine=jx", "engine=jx", "did you mean engine=jax?"),
     refusal("engine=jax engine.loop=devise", "engine.loop=devise", "auto, device, host", "did you mean device?"),
     refusal("engine=jax engine.data=hosts", "engine.data=hosts", "auto, device, host", "did you mean host?"),
-    refusal("engine.data=device", "engine.data=device", "no such key"),
+    refusal("engine.data=device", "engine.data=device", "unknown key", "set engine=jax, which has it"),
     refusal("engine=jax engine.precision=half", "engine.precision=half", "one of float32, bfloat16"),
     refusal(
         "engine.precision=bfloat16",
@@ -56,22 +56,22 @@ REFUSALS = [
     refusal(
         "engine=core_dtensor model=mlp_core engine.precision=bfloat16", "engine.precision=bfloat16", "core_dtensor"
     ),
-    refusal("engine=jax engine.canary=false", "engine.canary", "no such key"),
+    refusal("engine=jax engine.canary=false", "engine.canary", "unknown key"),
     refusal("engine=jax engine.state=mixed", "engine.state=mixed", "one of float32, master, bfloat16"),
-    refusal("engine.state=bfloat16", "engine.state=bfloat16", "no such key", "set engine=jax"),
+    refusal("engine.state=bfloat16", "engine.state=bfloat16", "unknown key", "set engine=jax"),
     refusal("engine=jax engine.state=master", "engine.state=master", "set engine.precision=bfloat16 too"),
     # Groups, options and keys that are not there.
-    refusal("mesh=batch9", "mesh=batch9", "options are batch1_model1, batch2", "any size works: mesh.axes.batch=9"),
+    refusal(
+        "mesh=batch9", "mesh=batch9", "options of mesh: batch1_model1, batch2", "any size works: mesh.axes.batch=9"
+    ),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
     refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
-    refusal("nosuch=1", "nosuch=1", "groups are against, branch, cluster, dataset"),
+    refusal("nosuch=1", "nosuch=1", "groups: against, branch, cluster, dataset"),
     refusal("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
     refusal("+trainer.epoch=2", "trainer.epoch", "unknown key", "did you mean epochs?"),
-    refusal(
-        "dataset=arrays dataset.augment.flip=up", "dataset.augment.flip=up", "holds a list", "dataset.augment=[...]"
-    ),
+    refusal("dataset=arrays dataset.augment.flip=up", "dataset.augment.flip=up", "is a list", "dataset.augment=[...]"),
     refusal("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
-    refusal("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules holds a list"),
+    refusal("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules is a list"),
     refusal("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden?"),
     refusal("hydra.nosuch=1", "hydra.nosuch=1", "unknown key"),
     # The grammar of overrides.
@@ -118,8 +118,15 @@ REFUSALS = [
     refusal("trainer.seed=-1", "trainer.seed=-1", "must be at least 0"),
     # Meshes.
     refusal("mesh.axes.batch=0", "mesh.axes.batch=0", "at least 1"),
-    refusal("mesh.axes.batch=16", "{batch:16}", "16 devices are asked for, 8", "mesh.cpu_devices=16"),
-    refusal("mesh=batch4_model2 mesh.axes.batch=-1 mesh.axes.model=-1", "mesh.axes.model=-1", "one axis may be -1"),
+    refusal(
+        "mesh.axes.batch=16",
+        "{batch:16}",
+        "needs 16 devices, but only 8 CPU devices are available",
+        "mesh.cpu_devices=16",
+    ),
+    refusal(
+        "mesh=batch4_model2 mesh.axes.batch=-1 mesh.axes.model=-1", "mesh.axes.model=-1", "only one axis may be -1"
+    ),
     refusal("mesh=batch4_model2 mesh.axes.batch=3 mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
     refusal("mesh.axes={model:4}", "layout.inputs", "batch"),
     refusal("mesh.device=quantum", "mesh.device=quantum", "must be one of auto, cpu, gpu, tpu"),

@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from runner.config import search_path
-from runner.host import paths
+from runner.host import paths, session
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_the_folder_conf_is_found_where_one_stands(project: Path) -> None:
 @pytest.mark.parametrize("flag", ["--config-dir others", "--config-dir=others", "-cd others", "-cd=others"])
 def test_a_folder_that_is_named_comes_first(project: Path, monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
     put(project / "others/model/mine.yaml", "_target_: my_model.build\nwidth: 99\n")
-    monkeypatch.setattr(sys, "argv", ["runner", "experiment=mine", *flag.split()])
+    monkeypatch.setattr(session.current(), "arguments", ("experiment=mine", *flag.split()))
     assert search_path.own() == [project / "others", project / "conf"]
     assert composed("experiment=mine").model.width == 99
 
@@ -115,7 +115,7 @@ def refused(project: Path, *arguments: str, module: str = "runner") -> str:
         (
             "runner.plan",
             "experiment=mine model.widht=8",
-            "keys of model are _target_, width; did you mean model.width?",
+            "keys of model: _target_, width); did you mean model.width?",
         ),
         ("runner.verify", "--config-dir options experiment=other trainer.epochz=8", "did you mean trainer.epochs?"),
         (
@@ -138,7 +138,7 @@ def test_what_is_misspelt_is_one_line_that_knows_the_users_options(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("# @package _global_\ntrainer: {epochs: 2\n", "bad.yaml, line 3,: it is no YAML"),
+        ("# @package _global_\ntrainer: {epochs: 2\n", "bad.yaml, line 3: invalid YAML"),
         ("trainer: {epochs: 2}\n", "write `# @package _global_` as the first line"),
         ("# @package _global_\ndefaults: [override /model: mien]\n", "did you mean model=mine?"),
         ("# @package _global_\ntrainer: {epochz: 2}\n", "trainer.epochz: unknown key"),

@@ -131,7 +131,7 @@ def test_columns_are_chosen_by_name_and_what_is_left_out_may_hold_anything() -> 
     Path("years.csv").write_text("2020,note,b\n1,x;y,3\n2,,4\n")
     for name in ("2020", "_2020"):
         assert {key: array.tolist() for key, array in read("years.csv", features=[name]).items()} == {"_2020": [1, 2]}
-    with pytest.raises(ConfigError, match=r"dataset\.features=a_c: .* id, day, a_b, n; did you mean a_b"):
+    with pytest.raises(ConfigError, match=r"features=a_c: unknown column .*id, day, a_b, n.; did you mean a_b"):
         opened("a.csv", features=["a_c"])
 
 
@@ -151,34 +151,40 @@ def test_other_data_is_read_with_the_words_of_the_run_and_an_unknown_one_is_refu
     Path("c.csv").write_text("kind\nc\nd\n")
     known = Encoding.from_json(opened("a.csv").encoding.to_json())
     assert opened("b.csv", known).train.read(np.arange(2))["kind"].tolist() == [2, 1]
-    with pytest.raises(DataError, match=r"c\.csv, kind: row 2 holds 'd', which the run's data did not; .* a, b, c"):
+    with pytest.raises(DataError, match=r"c\.csv, kind: row 2 is 'd', which is not a category of the run .a, b, c"):
         opened("c.csv", known)
     Path("d.csv").write_text("kind\n0\n1\n")
-    with pytest.raises(DataError, match=r"d\.csv, kind holds numbers, and the run's data words: a, b, c"):
+    with pytest.raises(DataError, match=r"d\.csv, kind has numbers, but the run's data had strings: a, b, c"):
         opened("d.csv", known)
 
 
 BAD = {
     "missing.csv": ("a,b\n1,2\n3,\n", "missing.csv, b: row 2 is missing"),
-    "word.csv": ("a,b\n1,2\n3,x\n", "word.csv, b: row 2 holds 'x' and others numbers"),
+    "word.csv": ("a,b\n1,2\n3,x\n", "word.csv, b: row 2 is 'x', but other rows are numbers"),
     "empty_word.csv": ("a,b\nx,2\n,3\ny,3\n", "empty_word.csv, a: row 2 is missing"),
-    "headless.csv": ("1,2\n3,4\n", "the first line holds numbers"),
+    "headless.csv": ("1,2\n3,4\n", "has numbers in its first line"),
     "ragged.csv": ("a,b\n1,2\n3\n", "ragged.csv can't be read: CSV parse error: Expected 2 columns, got 1"),
-    "day.csv": ("day\n2020-01-01\n", "day.csv, day holds values of type date32"),
-    "large.csv": ("n\n3000000000\n", "large.csv, n holds whole numbers beyond int32"),
+    "day.csv": ("day\n2020-01-01\n", "day.csv, day has values of type date32"),
+    "large.csv": (
+        "n\n3000000000\n",
+        "large.csv, n has integers outside the int32 range used on devices",
+    ),
     "infinite.csv": ("n\n1\ninf\n", "infinite.csv, n: row 2 is inf"),
     "twice.csv": ("n,n\n1,2\n", "two columns are called 'n'"),
     "alike.csv": ("n 1,n(1)\n1,2\n", "two columns are called 'n_1'"),
-    "unnamed.csv": (",n\n0,1\n", "unnamed.csv: a column has the name ''; give it one of letters and digits"),
-    "semicolons.csv": ("a;b\n1;2\n", "semicolons.csv: ';' stands between its columns; write it with commas"),
+    "unnamed.csv": (",n\n0,1\n", "unnamed.csv: a column has the name ''; give it a name with letters and digits"),
+    "semicolons.csv": ("a;b\n1;2\n", "semicolons.csv uses ';' as its delimiter; save it as comma-separated"),
     "none.csv": ("a,b\n", "none.csv has no examples"),
-    "weight.csv": ("weight\n1\n", "'weight' is a name of the runner's own"),
+    "weight.csv": ("weight\n1\n", "'weight' is a reserved name"),
     "weight_.csv": (
         "weight_\n1\n",
-        "'weight_', which is read as 'weight', is a name of the runner's own; rename that",
+        "'weight_', which is read as 'weight', is a reserved name; rename that",
     ),
     "weighs.csv": ("weight_\n1\n", "set task.example_weight=example_weight"),
-    "text.csv": ("t\n" + "\n".join(f"word{row}" for row in range(30)), "30 different words in 30 rows, which is text"),
+    "text.csv": (
+        "t\n" + "\n".join(f"word{row}" for row in range(30)),
+        "30 distinct strings in 30 rows and looks like",
+    ),
 }
 
 
@@ -198,9 +204,9 @@ ARRAYS = {
     "deep": ({"a": np.where(np.arange(8).reshape(2, 2, 2) == 7, np.inf, 0)}, r"a: row 2, entry \[1, 1\] is inf"),
     "beyond": ({"a": np.array([1.0, 1e300])}, "a: row 2 is inf"),
     "single": ({"a": np.float64(1)}, "a is a single value"),
-    "complex": ({"a": np.zeros(2, complex)}, "a holds complex numbers"),
-    "words": ({"a": np.array([["x", "y"]])}, "a holds words in 2 dims"),
-    "nothing": ({}, "holds no arrays"),
+    "complex": ({"a": np.zeros(2, complex)}, "a has complex numbers"),
+    "words": ({"a": np.array([["x", "y"]])}, "a has strings in 2 dims"),
+    "nothing": ({}, "has no arrays"),
 }
 
 
@@ -219,8 +225,8 @@ def test_a_file_that_is_cut_short_or_of_another_kind_is_told() -> None:
     for name, content, said in (
         ("short.npz", whole[:-100], "short.npz can't be read: File is not a zip file"),
         ("damaged.npz", whole[:200] + bytes(50) + whole[250:], "damaged.npz can't be read: Bad CRC-32"),
-        ("array.npz", Path("array.npy").read_bytes(), "array.npz is no archive of arrays; write it by numpy.savez"),
-        ("archive.npy", whole, "archive.npy is no array; write it by numpy.save"),
+        ("array.npz", Path("array.npy").read_bytes(), "array.npz is not a .npz archive; save it with numpy.savez"),
+        ("archive.npy", whole, "archive.npy is not an array; save it with numpy.save"),
         ("nothing.npz", b"", "nothing.npz can't be read: No data left in file"),
         ("nothing.csv", b"", "nothing.csv can't be read: Empty CSV file"),
         ("nothing.parquet", b"", "nothing.parquet can't be read: "),
@@ -236,7 +242,7 @@ def test_two_names_of_one_split_are_refused() -> None:
     Path("data").mkdir()
     for name in ("train", "val", "validation"):
         Path(f"data/{name}.csv").write_text("n\n1\n")
-    with pytest.raises(DataError, match="has two of validation, val and valid, which mean one; drop one"):
+    with pytest.raises(DataError, match="has two of validation, val and valid, which all mean the split validation"):
         opened("data")
 
 
@@ -255,7 +261,7 @@ def test_python_objects_in_a_file_are_refused_and_not_unpickled(tmp_path: Path) 
 
 def test_a_large_array_of_the_right_type_stays_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     np.save("x.npy", np.ones((50, 2), np.float32))
-    monkeypatch.setattr("runner.data.cut.RAM_BYTES", 100)
+    monkeypatch.setattr("runner.data.selection.RAM_BYTES", 100)
     assert isinstance(read("x.npy")["x"], np.memmap)
 
 

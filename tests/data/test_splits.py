@@ -30,11 +30,11 @@ def test_expressions_select_the_ranges_that_they_name(text: str, ranges: list[tu
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no split"),
-        ("train+", "is no split"),
-        ("train[5]", "is no split"),
-        ("train[:5", "is no split"),
-        ("train[::2]", "is no split"),
+        ("", "is not a split"),
+        ("train+", "is not a split"),
+        ("train[5]", "is not a split"),
+        ("train[:5", "is not a split"),
+        ("train[::2]", "is not a split"),
         ("train[:]", "write train for the whole split"),
         ("train[:1.5]", "'1.5'"),
         ("train[:2shard]", "'2shard'"),
@@ -53,7 +53,7 @@ def test_what_is_no_expression_is_refused_with_the_mend(text: str, said: str) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("valid", "there are train, test"),
+        ("valid", "the splits are train, test"),
         ("test[:34]", "33 examples"),
         ("test[-34:]", "33 examples"),
         ("train[20:20]", "selects nothing"),

@@ -10,7 +10,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySource, Dataset, Encoding
 from runner.data.loading import load, load_run
-from runner.data.standardize import measured
+from runner.data.standardize import measure
 from runner.errors import ConfigError
 
 
@@ -35,7 +35,7 @@ def opened(standardize: object, encoding: Encoding | None = None, **keys: object
     config = DatasetConfig(
         **({"name": "arrays", "path": "a.npz", "test": None, "standardize": standardize} | keys)  # type: ignore[arg-type]
     )
-    return load(config, 3, encoding, keep=["price"])
+    return load(config, 3, encoding, unscaled=["price"])
 
 
 def test_true_takes_float_arrays_and_columns_of_whole_numbers_and_leaves_the_target() -> None:
@@ -74,15 +74,15 @@ def test_a_recorded_runs_statistics_serve_other_data() -> None:
     other = opened(["vector", "constant"], known, path="b.npz", test="train").train.read(np.arange(4))
     np.testing.assert_allclose(other["vector"], 0, atol=1e-5)
     assert other["constant"].tolist() == [2.0] * 4
-    with pytest.raises(ConfigError, match="the run recorded the mean of none columns of it"):
+    with pytest.raises(ConfigError, match="the run recorded no statistics of it"):
         opened(["price"], known)
 
 
 def test_statistics_are_the_same_whatever_the_blocks_they_are_read_in(monkeypatch: pytest.MonkeyPatch) -> None:
     train = opened(False).train
-    whole = measured(train, ["vector", "count"])
+    whole = measure(train, ["vector", "count"])
     monkeypatch.setattr("runner.data.standardize._BLOCK", 7)
-    blocks = measured(train, ["vector", "count"])
+    blocks = measure(train, ["vector", "count"])
     values = train.read(np.arange(train.size))["vector"].astype(np.float64)
     for one in (whole, blocks):
         np.testing.assert_allclose(one.mean["vector"], values.mean(0), rtol=1e-13)
@@ -91,7 +91,7 @@ def test_statistics_are_the_same_whatever_the_blocks_they_are_read_in(monkeypatc
 
 @pytest.mark.parametrize("name", ["image", "kind", "flag", "nothing"])
 def test_what_has_no_mean_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"dataset.standardize={name}: names of numeric arrays"):
+    with pytest.raises(ConfigError, match=f"dataset.standardize={name}: not a numeric array"):
         opened([name])
 
 

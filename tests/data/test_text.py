@@ -12,10 +12,10 @@ import pytest
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import Dataset, Encoding
 from runner.data.loading import load
-from runner.data.packed import Packed
+from runner.data.packing import PackedSequences
 from runner.data.sources.text import files, scan, store
-from runner.data.sources.text.files import PIECE, Text
-from runner.data.sources.text.split import cut, parted, train_part
+from runner.data.sources.text.files import PIECE, InlineText
+from runner.data.sources.text.split import find_boundary, split_pieces, train_pieces
 from runner.errors import ConfigError, DataError
 from tests.data.conftest import python
 from tests.data.texts import END, LINES, config, written
@@ -102,14 +102,14 @@ def test_a_single_document_is_tested_on_its_end_from_a_line_on(tmp_path):
 )
 def test_a_cut_loses_nothing(lengths):
     pieces = [(part, number == 1) for one in lengths for number, part in enumerate(_halves("x" * one))]
-    at = cut(pieces)
-    found = list(parted(pieces, at))
+    at = find_boundary(pieces)
+    found = list(split_pieces(pieces, at))
     assert sum(len(text) for _, text, _ in found) == sum(lengths)
     splits = [split for split, text, _ in found]
     assert all(text or ends for _, text, ends in found)
     assert "test" not in splits or any(text for split, text, _ in found if split == "test")
     assert splits == sorted(splits, reverse=True)  # train, then test
-    assert [one[1:] for one in found if one[0] == "train"] == list(train_part(pieces, at))
+    assert [one[1:] for one in found if one[0] == "train"] == list(train_pieces(pieces, at))
     if sum(lengths) >= 5:
         assert "train" in splits
 
@@ -126,7 +126,7 @@ def test_pieces_give_the_tokens_of_the_whole(tmp_path):
     assert "".join(part for part, _ in parts) == text
     assert [ends for _, ends in parts] == [False] * (len(parts) - 1) + [True]
     assert max(len(part) for part, _ in parts) <= PIECE
-    assert parts == list(files.pieces([Text("the same", text)], "text"))
+    assert parts == list(files.pieces([InlineText("the same", text)], "text"))
     data = load(config(tmp_path, path, tokenizer="bpe", vocabulary_size=320))
     vocabulary = data.vocabulary
     assert (
@@ -138,7 +138,7 @@ def test_pieces_give_the_tokens_of_the_whole(tmp_path):
 def test_a_tokenizer_is_trained_once_on_train_alone_and_kept(tmp_path, folder, monkeypatch):
     keys = {"tokenizer": "bpe", "vocabulary_size": 300}
     first = load(config(tmp_path, folder, **keys))
-    monkeypatch.setattr("runner.data.sources.text.bpe.trained", None)
+    monkeypatch.setattr("runner.data.sources.text.bpe.train", None)
     monkeypatch.setattr(store, "_write", None)
     again = load(config(tmp_path, folder, **keys, documents="joined"))
     assert again.vocabulary == first.vocabulary
@@ -196,10 +196,10 @@ def test_nothing_is_stored_of_a_file_that_changes_while_it_is_read(
 
 def test_large_splits_stay_on_disk_and_give_the_same(tmp_path, folder, monkeypatch):
     held = load(config(tmp_path, folder))
-    monkeypatch.setattr("runner.data.packed._RAM_BYTES", 1)
+    monkeypatch.setattr("runner.data.packing._RAM_BYTES", 1)
     mapped = load(config(tmp_path, folder, train="train[2:]+test", holdout=0.2))
     whole = load(config(tmp_path, folder))
-    assert isinstance(whole.train, Packed)
+    assert isinstance(whole.train, PackedSequences)
     assert isinstance(whole.train.stream, np.memmap)
     rows = np.array([4, 0, 2, 4])
     for name, array in whole.train.read(rows).items():
@@ -237,7 +237,7 @@ def test_a_tokenizer_that_has_changed_is_refused(tmp_path, folder):
     ]:
         with pytest.raises(ConfigError, match=words) as told:
             load(config(tmp_path, folder, **keys), encoding=given.encoding)
-        assert "what the run was trained with" in str(told.value)
+        assert "differs from what the run was trained with" in str(told.value)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
@@ -280,7 +280,7 @@ def test_pydoc_is_there_and_its_topics_are_kept_apart(tmp_path):
 
 LOAD = """
 import json, sys
-from runner.data import packed
+from runner.data import packing
 from runner.data.loading import load
 from runner.config.schema_data import DatasetConfig
 import numpy
@@ -289,7 +289,7 @@ def peak():  # of this process alone: what getrusage tells begins with its paren
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
-packed._RAM_BYTES = int(sys.argv[2])
+packing._RAM_BYTES = int(sys.argv[2])
 before = peak()
 data = load(DatasetConfig(**json.loads(sys.argv[1])))
 data.train.read(numpy.arange(0, data.train.size, data.train.size // 8))

@@ -16,8 +16,8 @@ from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks_augment, workers
 from runner.data.base import ArraySource, ArraySpec, Rows
-from runner.data.cut import Selection
 from runner.data.loading import load
+from runner.data.selection import Selection
 from runner.errors import ConfigError, DataError
 from tests import proc
 from tests.data.pictures import folder
@@ -77,7 +77,7 @@ def test_python_code_that_takes_its_time_gets_processes(monkeypatch):
         def __init__(self, count: int, seed: int) -> None:
             self.count, self.seed = count, seed
 
-        def can_take(self, _: object) -> str:
+        def why_not_picklable(self, _: object) -> str:
             return ""
 
         def close(self) -> None:
@@ -86,7 +86,7 @@ def test_python_code_that_takes_its_time_gets_processes(monkeypatch):
     monkeypatch.setattr(workers, "_SLOW_S", -1.0)
     monkeypatch.setattr(workers.importlib, "import_module", lambda _: SimpleNamespace(Processes=Asked))
     with workers.opened(DatasetConfig(workers=3), 0) as opened:
-        made = opened.reader(slow())._make
+        made = opened.reader(slow())._write
         assert isinstance(made, Asked)
         assert made.count == 3
 
@@ -247,7 +247,7 @@ def test_an_example_that_fails_in_a_process_is_named(tmp_path):
 @pytest.mark.slow
 def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     done = _ran(tmp_path, "dies", "")
-    assert done.stdout.startswith("a worker process is gone while it made the examples from words of row 32 to words")
+    assert done.stdout.startswith("a data worker died while making words of row 32 to words")
     assert "exit code -9" in done.stdout
     assert done.stdout.count("\n") == 1
     assert done.returncode == 0

@@ -250,6 +250,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_an_example_does_what_its_page_says(page: str, tmp_path: Path) -> None:
     picture, engine, mesh = EXAMPLES[page]
@@ -259,6 +260,7 @@ def test_an_example_does_what_its_page_says(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["{page}.md", "docs/{page}.md"])
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     composing.give_data(tmp_path)

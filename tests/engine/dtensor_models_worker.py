@@ -21,7 +21,7 @@ from runner.engine import make_engine, registry
 from runner.engine.base import HostBatches
 from runner.engine.dtensor.adapters.keras import KerasAdapter
 from runner.engine.dtensor.adapters.paths import named_variables
-from runner.engine.dtensor.masks import handed_in
+from runner.engine.dtensor.masks import masks_from_scope
 from runner.model import scope
 from runner.optim.stock import stock_optimizer
 from runner.task.base import DataSpec
@@ -95,7 +95,7 @@ def stock(name: str) -> dict[str, Array]:
 
     @tf.function  # type: ignore[untyped-decorator]
     def step(x: tf.Tensor, label: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape() as tape, scope.enter(scope.Scope(made.trainer.seed, number)), handed_in(model):
+        with tf.GradientTape() as tape, scope.enter(scope.Scope(made.trainer.seed, number)), masks_from_scope(model):
             loss = loss_of(label, model(x, training=True)) + tf.add_n([*model.losses, tf.constant(0.0)])
         found = tape.gradient(loss, model.trainable_variables)
         return loss, [tf.convert_to_tensor(gradient) for gradient in found]
@@ -113,7 +113,7 @@ def stock(name: str) -> dict[str, Array]:
 
 
 def main() -> None:
-    """Writes `<model>:<name>` arrays, or `<model>:error` where one is refused or fails."""
+    """Writes `<model>:<name>` arrays, or `<model>:error` where one is rejected or fails."""
     request = json.loads(sys.argv[2])
     arrays: dict[str, Array] = {}
     registry.load(config(request["names"][0], request["axes"] or {"batch": 1}))

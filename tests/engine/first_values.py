@@ -86,7 +86,7 @@ def given(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
     wide = keras.layers.Dense(_Rows.shape[1], name="wide")
     layers = [keras.layers.Dense(_Rows.shape[0], name="narrow"), wide, keras.layers.Dense(num_classes, name="head")]
     model = keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), *layers])
-    stored.give(model, {id(wide.kernel): _Rows()})
+    stored.attach(model, {id(wide.kernel): _Rows()})
     return model
 
 
@@ -105,7 +105,7 @@ def main() -> None:
         factory = Keras3Factory(ModelConfig(target=f"{own.__name__}.{name}", options={}), cases.data(), 5)
         whole = {path: np.asarray(each.value) for path, each in Names(factory.build()).variables.items()}
         for count in (1, 8) if name in ("drawn", "given") else (8,):
-            mesh, (model, first) = Mesh(np.array(jax.devices()[:count]), ("x",)), factory.begin()
+            mesh, (model, first) = Mesh(np.array(jax.devices()[:count]), ("x",)), factory.build_for_mesh()
             variables = Names(model).variables
             lies = {path: NamedSharding(mesh, _spec(each.shape, count)) for path, each in variables.items()}
             kinds = {
@@ -127,7 +127,7 @@ def main() -> None:
     )
     like = {"a": jax.ShapeDtypeStruct((16, 4), np.float32)}
     ones = jax.device_put(np.ones((16, 4), np.float32), tree.shardings.trainable[0])
-    state = tree.begun({"a": ones}, like)
+    state = tree.begin({"a": ones}, like)
     found["begun"] = {path: [float(each.sum()), len(shards(each))] for path, each in tree.by_path(state).items()}
     found["apart"] = state.ema[0] is not ones and not state.grad_accum[0].any()
     twos = {path: np.full((16, 4), 2.0) for path in tree.by_path(state)}

@@ -18,7 +18,7 @@ from tests.engine import gpt_cases as cases
 
 
 def on_mesh(engine_name: str, name: str, mesh: str, more: dict[str, Any], *, brief: bool) -> dict[str, Any]:
-    """Returns losses, final weights, and unless `brief` first gradients and an evaluation; `error`: it was refused."""
+    """Returns losses, final weights, and unless `brief` first gradients and an evaluation; or the `error`."""
     from runner.engine import make_engine
 
     config = cases.config(engine_name, name, mesh, **more)

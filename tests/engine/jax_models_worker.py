@@ -38,14 +38,15 @@ def stock(config: RunConfig, batches: HostBatches) -> Found:
     """Trains stock Keras 3 on one device: its layers, its loss, its optimizer, the masks of the run."""
     model = Keras3Factory(config.model, cases.data(), config.trainer.seed).build()
     paths = {id(variable): path for path, variable in Names(model).variables.items()}
-    told, entropy = training_argument(model, training=True), keras.losses.SparseCategoricalCrossentropy(True)
+    training = training_argument(model, training=True)
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     rule = config.optimizer
     optimizer = keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum)
     optimizer.build(model.trainable_variables)
 
     def loss(trainable: Any, others: Any, images: Any, labels: Any, step: Any) -> Any:
         with scope.enter(scope.Scope(config.trainer.seed, step)), masks_from_scope(model):
-            logits, others, added = model.stateless_call(trainable, others, images, return_losses=True, **told)
+            logits, others, added = model.stateless_call(trainable, others, images, return_losses=True, **training)
         return entropy(labels, logits) + sum(added), others
 
     @jax.jit
@@ -57,16 +58,17 @@ def stock(config: RunConfig, batches: HostBatches) -> Found:
 
     state: Any = [[v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables)]
     state.append([variable.value for variable in optimizer.variables])
-    losses, first = [], []
+    losses = []
+    first_gradients = []
     for step in range(batches.steps):
-        images, labels = batches.arrays["image"][step].astype(np.float32) / 255, batches.arrays["label"][step]
-        state, value, gradients = train(state, images, labels, np.int32(step))
+        images = batches.arrays["image"][step].astype(np.float32) / 255
+        state, value, gradients = train(state, images, batches.arrays["label"][step], np.int32(step))
         losses.append(value)
-        first = first or gradients
+        first_gradients = first_gradients or gradients
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     kept = zip(variables, [*state[0], *state[1]], strict=True)
     found = {f"value:{paths[id(v)]}": np.asarray(value) for v, value in kept if id(v) in paths}
-    named = zip(model.trainable_variables, first, strict=True)
+    named = zip(model.trainable_variables, first_gradients, strict=True)
     found |= {f"gradient:{paths[id(v)]}": np.asarray(value) for v, value in named}
     return found | {"loss": np.asarray(losses)}
 
@@ -108,7 +110,8 @@ def main() -> None:
         for index, (axes, layout) in enumerate(request["meshes"]):
             run = {"batch": request["batch"], "options": {}} | model
             config = config_of({"engine": "jax", "axes": axes, "layout": "fsdp" if layout == "split" else layout}, run)
-            if layout == "split":  # as `fsdp` does over the batch's axis
+            if layout == "split":
+                # As `fsdp` does over the batch's axis.
                 (rule,) = config.layout.rules
                 rule = replace(rule, shard="model", min_elements=64)
                 config = with_keys(config, {"layout.rules": [rule]})

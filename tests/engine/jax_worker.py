@@ -44,11 +44,11 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     return with_keys(config, {"layout": layout})
 
 
-def given(engine: Any, batches: HostBatches, cached: bool) -> HostBatches:
-    """Returns batches as the engine is to get them: with `cached` it keeps their arrays, and they say where."""
+def cached_batches(engine: Any, batches: HostBatches, cached: bool) -> HostBatches:
+    """Returns batches for the engine: with `cached` it keeps their arrays, and the batches have rows instead."""
     if not cached:
         return batches
-    # In another order than they are read in.
+    # Kept in the reverse order, so that rows taken in order would be wrong.
     arrays = {
         name: np.ascontiguousarray(batches.arrays[name][::-1]).reshape(-1, *spec.shape)
         for name, spec in DATA.arrays.items()
@@ -70,12 +70,13 @@ def on_mesh(
     if start:
         engine.load_state({path: start.get(path, value) for path, value in engine.state().items()})
     initial = {f"initial/{path}": value for path, value in engine.state().items()}
-    whole, batches = batches, given(engine, batches, cached)
+    host_batches = batches
+    batches = cached_batches(engine, batches, cached)
     gradients = {} if brief else {f"gradient/{path}": v for path, v in engine.gradients(batches, 0).items()}
     metrics = engine.train_steps(engine.place(batches), 0).read()
     found = {name: sums / metrics.weight for name, sums in metrics.sums.items()}
     if not brief:
-        evaluation = engine.evaluate([padded(whole)])
+        evaluation = engine.evaluate([padded(host_batches)])
         found |= {"eval/loss": np.asarray(evaluation.loss), "eval/confusion": evaluation.totals["confusion"]}
     specs = {f"spec/{path}": np.array([str(axis) for axis in v.spec]) for path, v in engine.variables().items()}
     if config.engine.name == "jax":
@@ -92,13 +93,14 @@ def planned(config: RunConfig, batches: HostBatches, cached: bool) -> dict[str, 
 
     engine = make_engine(config, DATA, batches.steps, planning=True)
     engine.build()
-    engine.compile(engine.place(given(engine, batches, cached)))
+    engine.compile(engine.place(cached_batches(engine, batches, cached)))
     return {"planned": np.array([str(each) for each in engine.collectives()], dtype=str)}
 
 
 def costs(engine: Any, batches: HostBatches) -> dict[str, np.ndarray]:
     """Returns the program's operations, and the bytes of its arguments beside those of a device's state and arrays."""
-    cost, placed = engine.program_cost(), engine.place(batches)
+    cost = engine.program_cost()
+    placed = engine.place(batches)
     state = sum(info.bytes_per_device for info in engine.variables().values())
     arrays = [*placed.arrays.values(), *(engine._split.values() if engine.caches else [])]
     rest = cost.argument_bytes - state - sum(array.addressable_shards[0].data.nbytes for array in arrays)
@@ -127,9 +129,11 @@ def plain(config: RunConfig, batches: HostBatches) -> dict[str, np.ndarray]:
         optimizer=stock_optimizer(config.optimizer, batches.steps, keras),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        run_eagerly=bool(config.model.options.get("dropout")),  # whose masks the step decides
+        # The masks of dropout depend on the step, which a compiled call would keep as a constant.
+        run_eagerly=bool(config.model.options.get("dropout")),
     )
-    images_kb, labels_kb = batches.arrays["image"].astype(np.float32) / 255, batches.arrays["label"]
+    images_kb = batches.arrays["image"].astype(np.float32) / 255
+    labels_kb = batches.arrays["label"]
     rows = []
     for step, (images, labels) in enumerate(zip(images_kb, labels_kb, strict=True)):
         model.reset_metrics()
@@ -159,12 +163,14 @@ def main() -> None:
         batches = cases.batches(run.get("steps", cases.STEPS), config.dataset.batch_size)
         key = f"{run['name']}:initial/"
         start = {name.removeprefix(key): value for name, value in starts.items() if name.startswith(key)}
-        brief, cached = request.get("brief", False), run.get("cached", False)
-        got = (
-            plain(config, batches) if request["engine"] == "plain" else on_mesh(config, batches, start, brief, cached)
-        )
-        got |= planned(config, batches, cached) if request.get("plans") else {}
-        arrays |= {f"{run['name']}:{name}": value for name, value in got.items()}
+        cached = run.get("cached", False)
+        if request["engine"] == "plain":
+            results = plain(config, batches)
+        else:
+            results = on_mesh(config, batches, start, request.get("brief", False), cached)
+        if request.get("plans"):
+            results |= planned(config, batches, cached)
+        arrays |= {f"{run['name']}:{name}": value for name, value in results.items()}
     np.savez(sys.argv[1], **arrays)  # type: ignore[arg-type]
 
 

@@ -79,7 +79,7 @@ def plain(made: RunConfig, first: Arrays, *, keeps_bfloat16: bool) -> tuple[list
     data, batches = cases.data(NAME), cases.batches(NAME)
     keras.config.set_dtype_policy("bfloat16")
     build = target.load(made.model.target)
-    model = build(keras=keras, **builder.given(build, made.model, data), **made.model.options)
+    model = build(keras=keras, **builder.data_arguments(build, made.model, data), **made.model.options)
     keras.config.set_dtype_policy("float32")
     paths = {id(variable): path for path, variable in Names(model).variables.items()}
     names = [paths[id(variable)] for variable in model.trainable_variables]

@@ -33,7 +33,7 @@ def test_a_backward_operation_is_found_under_its_layer() -> None:
     assert "keras.layers.Conv2D" in text
 
 
-def test_an_unknown_operation_still_gives_a_mend() -> None:
+def test_an_unknown_operation_still_has_a_fix() -> None:
     text = str(compile_error("error: something 'tf.Frobnicate' op went wrong", [], []))
     assert "Frobnicate" in text
     assert "mesh=single" in text
@@ -59,7 +59,7 @@ def test_what_no_mesh_computes_names_the_engine_that_does() -> None:
     assert "dataset.augment" in text
 
 
-def test_a_step_of_many_variables_is_warned_of() -> None:
+def test_a_step_of_many_variables_has_a_warning() -> None:
     assert compile_warning("keras_dtensor", 300) == ""
     warning = compile_warning("keras_dtensor", 1004)
     assert "compile a step of 1,004 variables" in warning

@@ -42,7 +42,7 @@ def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_
     done = run(tmp_path, "jax,jaxlib")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: engine.name=jax: it needs jax, which is not installed; pip install -e '.[jax]'"
+        "error: engine.name=jax: needs jax, which is not installed; pip install -e '.[jax]'"
     ]
     assert "loaded: \n" in done.stdout + "\n"
 
@@ -51,7 +51,7 @@ def test_the_refusal_names_every_missing_package(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     config = cases.config({"batch": 1})
     config = with_keys(config, {"engine.name": "jax"})
-    with pytest.raises(ConfigError, match=r"it needs jax and keras, which are not installed; pip install"):
+    with pytest.raises(ConfigError, match=r"needs jax and keras, which are not installed; pip install"):
         checks.check(config)
 
 
@@ -89,7 +89,7 @@ def test_a_job_beside_others_takes_the_threads_of_its_share_of_the_cores(monkeyp
     assert environment.threads(devices=1) == 4
     assert environment.threads(devices=8) == 12
     monkeypatch.setattr(os, "environ", {cores.VARIABLE: "1"})
-    assert environment.threads(devices=8) == 10, "two besides the devices', however few the cores"
+    assert environment.threads(devices=8) == 10, "two more than the devices need, however few the cores"
     monkeypatch.setattr(os, "environ", {})
     assert environment.threads(devices=1) == 64
 

@@ -71,7 +71,8 @@ def test_a_layout_trains_as_one_device_does(
         for held in (variable, f"optimizer/m/{variable}", f"optimizer/v/{variable}"):
             assert got[f"{name}:spec/{held}"].tolist() == expected, held
     for run in RUNS:
-        numbers = 4 * (run["steps"] + 4)  # what `many` takes besides, or `one` with the step's index
+        # `many` takes three numbers and one per round; `step` takes the round's number too.
+        numbers = 4 * (run["steps"] + 4)
         assert numbers - 4 <= got[f"{run['name']}:cost/rest"] <= numbers, run["name"]
     for same in ("loss", "counted", "d1/kernel"):  # to take an image from where it lies costs no communication
         assert got[f"mlp:{same}"].tolist() == got[f"mlp_streamed:{same}"].tolist(), same

@@ -95,8 +95,8 @@ print(json.dumps(said))
 """
 WORDS = {
     "stateful": "stateful",
-    "hashed": "layer hashing (Hashing) is one of those that run in TensorFlow alone",
-    "uneven": "is not moved by the same count in each step; draw with seed=generator",
+    "hashed": "layer hashing (Hashing) runs in TensorFlow only",
+    "uneven": "by the same count each time; draw with seed=generator",
     "unseeded": "you should only use seeded random ops",
 }
 

@@ -134,7 +134,7 @@ def stored():
         kernel = model.layers[0].kernel
         before = np.asarray(kernel)
         kernel.assign(before + 1)
-        with hub_private.loads_noted() as noted:
+        with hub_private.recorded_loads() as noted:
             model.load_weights(f"{folder}/model.weights.h5")
         part = noted[id(kernel)].read((slice(1, 3), slice(0, 1)))
         kept = bool((np.asarray(kernel) == before + 1).all())
@@ -151,7 +151,7 @@ def saving():
 
 def giver():
     layer = keras.layers.Dense(2)
-    return hub_private.giver(layer(keras.Input((3,)))) is layer
+    return hub_private.producer(layer(keras.Input((3,)))) is layer
 
 def values():
     layer = keras.layers.Dense(2)

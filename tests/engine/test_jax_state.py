@@ -60,7 +60,7 @@ def test_it_trains_as_stock_keras_under_its_bfloat16_policy_on_one_device() -> N
     assert told["draws"] == [], "a bfloat16 value is the float32 draw, rounded"
     for state, found in told["found"].items():
         assert found["missing"] == []
-        assert found["resumed"] == [], "a run that goes on gives the same bits"
+        assert found["resumed"] == [], "a resumed run gives the same bits"
         assert found["plain"], "a plain model has float32 weights, which any library reads"
         losses, wanted = found["losses"]
         np.testing.assert_allclose(losses, wanted, rtol=1e-3)
@@ -118,5 +118,7 @@ def test_a_load_never_rounds_what_steps_change(held: dict[str, str], own: dict[s
         resume.load(engine, checkpoint)  # type: ignore[arg-type]
         assert engine.loaded is checkpoint
         return
-    with pytest.raises(ConfigError, match=r"engine\.state=bfloat16: .*d1/kernel in float32.*master"):
+    with pytest.raises(
+        ConfigError, match=r"engine\.state=bfloat16: would round d1/kernel, .* in float32; set engine\.state=master"
+    ):
         resume.load(engine, checkpoint)  # type: ignore[arg-type]

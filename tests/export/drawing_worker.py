@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from runner.engine import registry
+from runner.engine.registry import make_plain
 from runner.export.check import check
 from runner.export.drawn import drawn_answers
-from runner.export.plain import make_plain
 from runner.export.signature import Served
 from runner.export.write import write_model
 from runner.task import namespace

@@ -79,9 +79,9 @@ def test_one_integer_that_differs_fails_and_so_does_what_is_no_number() -> None:
 
 
 def test_other_shapes_or_other_answers_are_an_error() -> None:
-    with pytest.raises(EngineError, match=r"the export gives logits \[1, 3\], .*the run logits \[2, 3\]"):
+    with pytest.raises(EngineError, match=r"the export answers logits \[1, 3\], .*the run answers logits \[2, 3\]"):
         compare(ANSWERS, {name: answer[:1] for name, answer in ANSWERS.items()})
-    with pytest.raises(EngineError, match="the export gives outputs"):
+    with pytest.raises(EngineError, match="the export answers outputs"):
         compare(ANSWERS, {"outputs": RUN})
 
 
@@ -91,7 +91,7 @@ def test_an_export_that_differs_or_holds_nothing_to_load_fails_the_command() -> 
     bad = compare(ANSWERS, changed(logits=RUN + 1e-3, **{"class": ANSWERS["class"] + 1}))
     with pytest.raises(
         EngineError,
-        match=r"^model\.keras differs from the run: logits by 1\.0e-03 where the largest is 30, class of 2 of 2 ",
+        match=r"^model\.keras differs from the run: logits by 1\.0e-03 \(largest value 30\), class in 2 of 2 ",
     ):
         raise_if_different({"SavedModel": good, "model.keras": bad})
     with pytest.raises(EngineError, match="install tensorflow"):

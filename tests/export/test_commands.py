@@ -202,9 +202,9 @@ def test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported(t
         assert found["answers"]["probabilities"]["largest"] <= 1e-5, "in float32, whatever the layers computed in"
     more = ["resume=latest", "trainer.epochs=3"]
     error = run.command("runner", *more, "optimizer.ema.decay=null", code=2).stderr
-    assert "it is of another optimizer.ema, this config has no ema/d1/bias" in error
+    assert "was saved with another optimizer.ema, this config does not have ema/d1/bias" in error
     error = run.command("runner", *more, "model.hidden=[16, 16]", code=2).stderr
-    assert "it is of another model, the checkpoint lacks d3/bias" in error
+    assert "was saved with another model, the checkpoint lacks d3/bias" in error
     run.command("runner", *more, f"hydra.run.dir={tmp_path / 'more'}")
     assert json.loads((tmp_path / "more" / "summary.json").read_text())["steps"] == 66
 
@@ -216,7 +216,7 @@ def test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported(t
         ([], ["run=null:", "set run=latest or run=<run id>"]),
         (["run=nosuch"], ["run=nosuch: no such run in", "set run=latest"]),
         (["run=latest@7"], ["checkpoints of that run are", "@44"]),
-        (["resume=latest"], ["resume=", "resume trains on"]),
+        (["resume=latest"], ["resume=", "resume continues training"]),
     ],
 )
 def test_a_run_that_is_not_there_is_refused(
@@ -248,7 +248,7 @@ def test_another_model_is_refused(trained: Trained) -> None:
     exports = trained.folder / "outputs" / "exports"
     before = sorted(exports.rglob("*"))
     done = trained.command("runner.export", "run=latest", "model.hidden=[64]", "tracking=none", code=2)
-    assert "is of another model, d1/kernel has shape [64, 128] there and [64, 64] here" in refused(done)
+    assert "was saved with another model, d1/kernel has shape [64, 128] there and [64, 64] here" in refused(done)
     assert sorted(exports.rglob("*")) == before
 
 

@@ -39,7 +39,7 @@ def test_a_model_that_samples_is_exported_and_its_answers_are_told_to_be_drawn(e
     found = exports["sampling"]
     assert found["drawn"] == ["class", "logits", "probabilities"]
     assert found["compared"] == {"SavedModel": []}
-    assert found["left_out"] == ["model.keras: keras has no Sampling; model.weights.h5 holds the weights"]
+    assert found["left_out"] == ["model.keras: keras has no Sampling; model.weights.h5 has the weights"]
 
 
 @pytest.mark.campaign
@@ -52,7 +52,7 @@ def test_weights_are_written_where_the_model_holds_what_no_file_can(exports: Any
     assert found["files"] == ["model.weights.h5", "saved_model"]
     (line,) = found["left_out"]
     assert line.startswith("model.keras: ")
-    assert line.endswith("; model.weights.h5 holds the weights")
+    assert line.endswith("; model.weights.h5 has the weights")
     assert why in line
     assert " at 0x" not in line
     assert found["equal"] == {"SavedModel": True}

@@ -37,9 +37,9 @@ def test_an_earlier_export_beside_which_something_else_lies_is_refused_and_kept(
     export(path, "first")
     (path / "notes").mkdir()
     (path / "notes" / "mine.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="holds an earlier export and nothing else"):
+    with pytest.raises(ConfigError, match="an earlier export without other files"):
         folder.target(ExportConfig(str(path)), RUN)
-    with pytest.raises(EngineError, match="holds what no export wrote"):
+    with pytest.raises(EngineError, match="other files were written there"):
         export(path, "second")
     assert (path / "notes" / "mine.txt").read_text() == "precious"
     assert (path / "saved_model").read_text() == "first"

@@ -16,8 +16,8 @@ import numpy as np
 from runner.config.schema import EngineConfig, ModelConfig, TaskConfig
 from runner.data.base import Array, ArraySpec, Encoding
 from runner.engine import registry
+from runner.engine.registry import make_plain
 from runner.export.check import check
-from runner.export.plain import make_plain
 from runner.export.signature import Served
 from runner.export.write import write_model
 from runner.task import namespace

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from runner.cli.app import register_resolvers
+from runner.cli.resolvers import register_resolvers
 from runner.errors import ConfigError
 from runner.host import folders
 from runner.host.paths import conf_dir
@@ -25,11 +25,10 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 # Every file that removes or moves files, and why that can't hit what is not ours.
 ALLOWED = {
     "runner/training/checkpoint": "checkpoints and records in a run's own folder",
-    "runner/data/sources/image_scan.py": "a list that it has just written under a name of its own",
-    "runner/data/sources/text/scan.py": "a list that it has just written under a name of its own",
-    "runner/data/sources/place.py": "publishes a folder that it has just made, named by its digest, under its lock",
+    "runner/data/sources/file_records.py": "a list that it has just written under a name of its own",
+    "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",
     "runner/data/sources/text/store.py": "folders of tokens that it names by their digest, under its lock",
-    "runner/data/sources/tfds/fetch.py": "publishes a folder that it has just made, in a free place, under its lock",
+    "runner/data/sources/tfds/mirror/preparation.py": "publishes a folder that it has just made, under its lock",
     "runner/data/sources/tfds/cache.py": "publishes a folder that it made, in a place made free by `folders`",
     "runner/export/write.py": "the Keras file that it has just written into a folder that it made",
     "runner/processes/secret.py": "a part of a secret under a random name, which it made",

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.refusals import one_line
+from runner.cli.messages import one_line
 from runner.errors import ConfigError
-from runner.host import outputs
+from runner.host import outputs, session
 from runner.host.logs import LogFile, quiet_native_log
 from runner.sweep import member
 from runner.sweep.member import Membership
@@ -40,11 +40,11 @@ def test_hydras_own_failure_to_make_the_folder_is_refused_alike(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError) as error:  # noqa: PT011 - which one differs between systems
         (tmp_path / "file" / "run").mkdir(parents=True)
-    assert one_line(error.value).startswith(f"hydra.run.dir={tmp_path}/file/run: ")
+    assert one_line(error.value, []).startswith(f"hydra.run.dir={tmp_path}/file/run: ")
     wrapped = ValueError("Unable to configure handler 'file'")
     wrapped.__cause__ = PermissionError(13, "Permission denied", "/y/runner.log")
-    assert one_line(wrapped).startswith("hydra.run.dir=/y/runner.log: ")
-    assert one_line(ValueError("something else")) == "something else"
+    assert one_line(wrapped, []).startswith("hydra.run.dir=/y/runner.log: ")
+    assert one_line(ValueError("something else"), []) == "something else"
 
 
 def test_a_full_disk_under_the_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +80,7 @@ def test_a_job_whose_log_can_not_be_written_runs_to_its_end(tmp_path: Path, capf
 def test_values_that_a_search_waits_for_are_written_when_there_is_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(member, "_joined", [Membership(None, 0, report="loss")])
+    monkeypatch.setattr(session.current(), "membership", Membership(None, 0, report="loss"))
     path, logged = tmp_path / member.VALUES_FILE, []
     log = member.reporting(lambda step, values: logged.append((step, dict(values))), tmp_path)
     path.symlink_to(FULL)

@@ -20,7 +20,7 @@ from runner.tracking import process
 from runner.training.usage import psutil
 from tests.proc import children_of, is_there
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-print(proc.is_of_own_namespace(), proc.own_pid() != os.getpid(), process._started(os.getpid()) == "")
+print(proc.is_of_own_namespace(), proc.own_pid() != os.getpid(), process._start_time(os.getpid()) == "")
 print(is_there(child.pid), children_of(os.getpid()) == [child.pid])
 child.communicate(b"\\n")
 print(is_there(child.pid), psutil.Process(proc.own_pid()).memory_info().rss > 0)

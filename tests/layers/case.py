@@ -144,7 +144,7 @@ class Case:
     again: int = 1
 
     @property
-    def broadcast(self) -> str:
+    def told(self) -> str:
         """The arguments in words, as a user writes them; with all that makes it another case."""
         parts = [text(self.arguments), *(f"called with {key}={value}" for key, value in self.call.items())]
         parts += [f"called with {tensor.keyword}" for tensor in self.inputs if tensor.keyword]

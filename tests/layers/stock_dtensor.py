@@ -37,7 +37,7 @@ def _trained(setup: Setup, model: tf_keras.Model, seed: int) -> Arrays:
     @tf.function(autograph=False)
     def step(inputs: Any, target: Any, number: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            with scope.enter(scope.Scope(seed, number)), masks.handed_in(model):
+            with scope.enter(scope.Scope(seed, number)), masks.masks_from_scope(model):
                 outputs = model(inputs, training=True)
             value = loss_of(target, outputs) + tf.add_n([*map(tf.reduce_sum, model.losses), tf.constant(0.0)])
         gradients = tape.gradient(value, trained)
@@ -47,7 +47,7 @@ def _trained(setup: Setup, model: tf_keras.Model, seed: int) -> Arrays:
 
     @tf.function(autograph=False)
     def predict(inputs: Any) -> tf.Tensor:
-        with scope.enter(scope.Scope(seed)), masks.handed_in(model):
+        with scope.enter(scope.Scope(seed)), masks.masks_from_scope(model):
             return model(inputs, training=False)
 
     inputs, target = tf.nest.map_structure(tf.constant, (setup.inputs, setup.target))

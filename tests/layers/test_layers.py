@@ -45,6 +45,7 @@ def test_a_layer_on_a_mesh_of_two_axes_equals_stock_keras_on_one_device(engine: 
 
 
 @pytest.mark.campaign
+@pytest.mark.when_changed(roots=["runner.verify", "runner.engine", "runner.model", "runner.task", "runner.data"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_case_of_every_twelfth_layer_is_as_the_page_says(engine: str) -> None:
     # All cases on all their meshes are a command of many minutes: `python -m tests.layers --write`.

@@ -165,7 +165,7 @@ def test_rules_of_the_config_keep_what_they_catch_and_proposals_count_on_after_t
     assert placed["d1/kernel"].rule == 0
     assert placed["d2/kernel"].spec == ("model", None)
     assert placed["d2/kernel"].rule == 2
-    assert placed["d2/kernel"].passed[0].startswith("layout.rules[1] passed on: axis 'model' of size 4")
+    assert placed["d2/kernel"].passed[0].startswith("layout.rules[1] skipped: axis 'model' of size 4")
     assert [each.path for each in auto.propose(mlp(784, 128, 162), config, AXES)] == ["d2/kernel", "d2/bias"]
 
 
@@ -228,7 +228,7 @@ def test_the_written_option_has_each_rule_on_a_line_under_its_reason() -> None:
         "rules: # first re.fullmatch on layer/variable wins; no match: replicated",
         "  # a rule of the config",
         "  - {match: d2/bias, spec: [null]}",
-        "  # column, then d2/kernel by row: the activation between stays split over model",
+        "  # column, then d2/kernel by row: the activation between stays sharded over model",
         "  - {match: d1/kernel, spec: [null, model]}",
-        "  # split like the columns of d1/kernel",
+        "  # sharded like the columns of d1/kernel",
     ]

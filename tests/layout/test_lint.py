@@ -68,8 +68,8 @@ def test_an_optional_rule_passes_on_what_it_does_not_fit_and_says_why() -> None:
     placed = layout.resolve(config, {"a/kernel": (8, 10), "b/kernel": (8, 8), "b/bias": (8,)}, AXES)
     assert (placed["a/kernel"].spec, placed["a/kernel"].rule) == (("model", None), 3)
     assert placed["a/kernel"].passed == (
-        "layout.rules[1] passed on: its 1 entry does not fit rank 2",
-        "layout.rules[2] passed on: axis 'model' of size 4 does not divide dim 1 (10)",
+        "layout.rules[1] skipped: its 1 entry does not fit rank 2",
+        "layout.rules[2] skipped: axis 'model' of size 4 does not divide dim 1 (10)",
     )
     assert placed["b/kernel"].rule == 2
     assert placed["b/bias"] == layout.Placement("b/bias", (8,), (None,), None)
@@ -78,7 +78,7 @@ def test_an_optional_rule_passes_on_what_it_does_not_fit_and_says_why() -> None:
 def test_a_variable_that_every_optional_rule_passes_on_is_whole_and_keeps_the_notes() -> None:
     placed = layout.resolve(make(RuleConfig("w", ["model"], optional=True)), {"w": (7,)}, AXES)
     assert (placed["w"].spec, placed["w"].rule) == ((None,), None)
-    assert placed["w"].passed == ("layout.rules[0] passed on: axis 'model' of size 4 does not divide dim 0 (7)",)
+    assert placed["w"].passed == ("layout.rules[0] skipped: axis 'model' of size 4 does not divide dim 0 (7)",)
 
 
 @pytest.mark.parametrize("optional", [False, True])
@@ -128,7 +128,7 @@ def test_a_rule_that_can_do_nothing_or_two_things_is_refused_before_any_variable
 def test_a_rule_that_earlier_ones_shadow_is_refused_with_their_indices() -> None:
     config = make(RuleConfig("a.*", ["model"]), RuleConfig("b.*", ["model"]), RuleConfig("[ab]1", [None]))
     said = refused(config, {"a1": (4,), "a2": (4,), "b1": (4,)})
-    assert said.startswith("layout.rules[2].match=[ab]1: it catches no variable (earlier rules catch all")
+    assert said.startswith("layout.rules[2].match=[ab]1: earlier rules match all of its variables (")
     assert "layout.rules[0], layout.rules[1]" in said
 
 
@@ -143,7 +143,7 @@ WARNED = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/kernel": (128, 10), "d
 def test_a_large_variable_that_is_whole_is_warned_of_where_an_axis_could_split_it() -> None:
     (warning, second) = layout.lint(make(), WARNED, AXES)
     assert warning == (
-        "d1/kernel, shape [784, 128], is whole on every device of axis 'model' of size 4; "
+        "d1/kernel, shape [784, 128], is replicated over axis 'model' of size 4; "
         "model divides dim 0 (784), dim 1 (128)"
     )
     assert second.startswith("d2/kernel")  # the largest quarter of five, rounded up, is two
@@ -187,7 +187,7 @@ def test_small_variables_are_not_warned_of() -> None:
 def test_a_warning_says_why_a_large_variable_stayed_whole() -> None:
     passing = make(RuleConfig("w", ["model", None], optional=True))
     assert layout.lint(passing, {"w": (1023, 11)}, AXES)[0].endswith(
-        "layout.rules[0] passed on: axis 'model' of size 4 does not divide dim 0 (1023)"
+        "layout.rules[0] skipped: axis 'model' of size 4 does not divide dim 0 (1023)"
     )
     assert layout.lint(make(), {"w": (1023, 11)}, AXES)[0].endswith("it divides no dim")
     proposing = LayoutConfig(auto=True, inputs=INPUTS)
@@ -199,7 +199,7 @@ def test_a_warning_says_why_a_large_variable_stayed_whole() -> None:
 def test_a_shard_rule_that_splits_nothing_is_warned_of() -> None:
     config = make(RuleConfig(".*", shard="batch", min_elements=1 << 20))
     (warning,) = layout.lint(config, WARNED, {"batch": 2})
-    assert warning.startswith("layout.rules[0] splits none of the 5 variables that it catches: each has fewer than")
+    assert warning.startswith("layout.rules[0] shards none of the 5 variables that it matches: each has fewer than")
 
 
 def test_images_that_the_axes_do_not_divide_are_refused_with_what_works() -> None:

@@ -94,7 +94,7 @@ def test_megatron_leaves_an_odd_last_layer_whole_where_the_axis_does_not_divide_
     assert placed["d3/kernel"].spec == (None, None)
     assert placed["d3/bias"].spec == (None,)
     assert placed["d3/kernel"].passed == (
-        "layout.rules[1] passed on: axis 'model' of size 4 does not divide dim 1 (10)",
+        "layout.rules[1] skipped: axis 'model' of size 4 does not divide dim 1 (10)",
     )
 
 

@@ -130,7 +130,7 @@ def test_an_adapter_is_split_in_store_as_its_kernel_is() -> None:
         "block_0/feedforward/down/lora_kernel_b": (None, "batch"),
     }
     whole = placed(table)["block_0/feedforward/up/lora_kernel_a"]
-    assert whole.reason == "its other half lies as block_0/feedforward/up/kernel does"
+    assert whole.reason == "the other half of the adapter is sharded like block_0/feedforward/up/kernel"
     assert not whole.passed, "which is as it should be"
 
 

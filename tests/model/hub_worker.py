@@ -16,7 +16,7 @@ from runner.config.schema_task import TaskConfig
 from runner.data.base import ArraySpec
 from runner.engine.jax.adapter import Keras3Factory
 from runner.engine.jax.names import Names
-from runner.engine.jax.tuning import train_alone
+from runner.engine.jax.tuning import freeze_others
 from runner.errors import ConfigError
 from runner.model import keras_hub as hub
 from runner.model import stored
@@ -67,7 +67,7 @@ def normalizing(pattern: str) -> list[str]:
     x = keras.layers.BatchNormalization(center=False, scale=False, name="norm")(inputs)
     x = keras.layers.BatchNormalization(name="other")(keras.layers.Dense(3, name="first")(x))
     model = keras.Model(inputs, keras.layers.Dense(2, name="last")(x))
-    train_alone(model, [pattern, "last/bias"])
+    freeze_others(model, [pattern, "last/bias"])
     return [layer.name for layer in model.layers[1:] if layer.trainable]
 
 
@@ -96,9 +96,9 @@ def main() -> None:
     again = tuned.build()
     found["preset"] = float(np.abs(np.asarray(again(batch, training=False)) - logits).max())
     found["adapters"] = trained(again)
-    abstract = tuned.traced()
+    abstract = tuned.build_abstract()
     found["held"] = [isinstance(v.value, jax.core.Tracer) for v in abstract.weights].count(False)
-    told, names = stored.given(abstract), Names(abstract).variables
+    told, names = stored.attached(abstract), Names(abstract).variables
     kernel = "transformer_layer_0/self_attention/query/kernel"
     part = told[id(names[kernel])].read((slice(2, 4), slice(None), slice(1, 3)))
     found["part"] = bool((part == np.asarray(Names(model).variables[kernel].value)[2:4, :, 1:3]).all())
@@ -109,7 +109,7 @@ def main() -> None:
     found["normalizing"] = [normalizing(pattern) for pattern in ("last/.*", ".*")]
     found["nothing"] = refused(language(), ["transformer_layer_9/.*"], **gpt)
     found["other_task"] = refused(language(), **gpt, task="TextClassifier")
-    bert = factory(classes(), backbone="BertBackbone", vocabulary_size=V, **SIZES).traced()
+    bert = factory(classes(), backbone="BertBackbone", vocabulary_size=V, **SIZES).build_abstract()
     found["classifier"] = [type(layer).__name__ for layer in bert.layers], [list(o.shape) for o in bert.outputs]
     found["needed"] = refused(classes(), backbone="BertBackbone", **SIZES)
     (folder / "foreign").mkdir()

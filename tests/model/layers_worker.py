@@ -106,7 +106,7 @@ def masks(rate: float) -> dict[str, Any]:
     import tensorflow as tf
     import tf_keras
 
-    from runner.engine.dtensor.masks import handed_in
+    from runner.engine.dtensor.masks import masks_from_scope
     from runner.model import scope
 
     tf_keras.backend.experimental.enable_tf_random_generator()
@@ -115,7 +115,7 @@ def masks(rate: float) -> dict[str, Any]:
     def drawn(layers: list[Any], seed: int, step: int, training: bool = True) -> Any:
         model = tf_keras.Sequential(layers[:1])
         model.more = layers[1:]
-        with scope.enter(scope.Scope(seed, tf.constant(step))), handed_in(model):
+        with scope.enter(scope.Scope(seed, tf.constant(step))), masks_from_scope(model):
             return [layer(ones, training=training).numpy() for layer in layers]
 
     def mask(name: str, seed: int, step: int, training: bool = True) -> Any:
@@ -123,7 +123,7 @@ def masks(rate: float) -> dict[str, Any]:
 
     channels = tf_keras.layers.SpatialDropout2D(rate)
     images = tf_keras.Sequential([channels])
-    with scope.enter(scope.Scope(1, tf.constant(5))), handed_in(images):
+    with scope.enter(scope.Scope(1, tf.constant(5))), masks_from_scope(images):
         spatial = channels(tf.ones((8, 3, 4, 16)), training=True).numpy()
     first = mask("a", 1, 5)
     twice = tf_keras.layers.Dropout(rate, name="a")
@@ -148,7 +148,7 @@ def recurrent() -> float:
     import tf_keras
 
     from runner.engine.dtensor import operations
-    from runner.engine.dtensor.masks import handed_in
+    from runner.engine.dtensor.masks import masks_from_scope
     from runner.model import scope
 
     tf_keras.utils.set_random_seed(1)
@@ -166,7 +166,7 @@ def recurrent() -> float:
     x = tf.constant(np.random.default_rng(0).integers(0, 5, (6, 4)), tf.int32)
 
     def stock() -> Any:
-        with scope.enter(scope.Scope(3, tf.constant(1))), handed_in(model):
+        with scope.enter(scope.Scope(3, tf.constant(1))), masks_from_scope(model):
             return model(x, training=True)
 
     def replaced() -> Any:

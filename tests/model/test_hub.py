@@ -30,12 +30,12 @@ def config(engine: str = "jax", task: str = "language_model", **options: Any) ->
 REFUSED = [
     ({"engine": "keras_dtensor", "backbone": "GPT2Backbone", **GPT2}, "engine.name=keras_dtensor:"),
     ({"backbone": "GPT2Bakbone"}, "did you mean GPT2Backbone?"),
-    ({"backbone": "GPT2CausalLM"}, "model.backbone=GPT2CausalLM: a backbone of KerasHub"),
+    ({"backbone": "GPT2CausalLM"}, "model.backbone=GPT2CausalLM: must be a backbone of KerasHub"),
     ({"backbone": "GPT2Backbone", **GPT2, "num_layer": 2}, "keys of GPT2Backbone are vocabulary_size, num_layers"),
     ({"backbone": "GPT2Backbone", "num_layers": 1}, "of which num_heads, hidden_dim, intermediate_dim have no value"),
     ({"backbone": "GPT2Backbone", **GPT2, "task": "classification"}, "it needs vocabulary_size"),
-    ({"backbone": "GPT2Backbone", **GPT2, "lora_rank": 0}, "model.lora_rank=0: a whole number"),
-    ({}, "model.backbone: it has no value, and model.preset neither"),
+    ({"backbone": "GPT2Backbone", **GPT2, "lora_rank": 0}, "model.lora_rank=0: must be an integer of at least 1"),
+    ({}, "model.backbone: a class or a preset is required"),
     ({"backbone": "GPT2Backbone", "preset": "somewhere"}, "the two exclude each other"),
     ({"preset": "not/here"}, "model.preset=not/here: there is no such folder; set it to a folder that"),
     (
@@ -50,12 +50,12 @@ REFUSED = [
     ),
     (
         {"backbone": "GPT2Backbone", **GPT2, "dropout": {"class": ["a"]}},
-        "model.dropout.class=[a]: a model or layer of KerasHub",
+        "model.dropout.class=[a]: must be a model or layer of KerasHub",
     ),
     ({"backbone": "GPT2Backbone", **GPT2, "dropout": {"class": None}}, "model.dropout.class=null:"),
     (
         {"backbone": "GPT2Backbone", **GPT2, "config": {"num_layers": 3}},
-        "model.config.num_layers=3: a key is given once, and model.num_layers is 1; leave out one",
+        "model.config.num_layers=3: the key is set twice, model.num_layers is 1; leave out one",
     ),
     (
         {"backbone": "GPT2Backbone", **GPT2, "vocabulary_size": None, "task": "classification"},
@@ -82,15 +82,19 @@ LONG = {"backbone": "GPT2Backbone", **GPT2}
         (
             {**LONG, "max_sequence_length": 64},
             {},
-            "dataset.sequence_length=256: at most 64, the places that",
+            "dataset.sequence_length=256: must be at most 64, the number of positions of",
         ),
         (LONG, {"sequence_length": 2048}, "set dataset.sequence_length=1024, or +model.max_sequence_length=2048"),
         (
             {**LONG, "vocabulary_size": 512},
             {},
-            "task.vocabulary=256: the 512 tokens that GPT2Backbone knows",
+            "task.vocabulary=256: must be 512, the vocabulary size of GPT2Backbone",
         ),
-        ({**LONG, "vocabulary_size": 256}, {"end_token": "|"}, "task.vocabulary=257: the 256 tokens"),
+        (
+            {**LONG, "vocabulary_size": 256},
+            {"end_token": "|"},
+            "task.vocabulary=257: must be 256, the vocabulary size",
+        ),
         ({**LONG, "vocabulary_size": 100}, {}, "set model.vocabulary_size=256, or leave it out"),
     ],
 )
@@ -125,10 +129,10 @@ def test_text_that_fits_or_whose_tokens_only_the_tokenizer_tells_is_taken() -> N
         ),
         ("gpt2_base", "did you mean gpt2_base_en?"),
         ("setup.py", "model.preset=setup.py: there is no such folder; set it to a folder that"),
-        ("bare", "model.preset=bare: the folder holds neither model.weights.h5 nor model.weights.json"),
+        ("bare", "model.preset=bare: the folder has neither model.weights.h5 nor model.weights.json"),
         ("deep", "model.preset=deep: it can't be read (RecursionError: "),
-        ("task", "model.preset=task: the folder holds no task.json of KerasHub's"),
-        ("index", "model.preset=index: its model.weights.json is no index of weights of Keras's"),
+        ("task", "model.preset=task: the folder has no valid task.json of KerasHub"),
+        ("index", "model.preset=index: its model.weights.json is no Keras index of weights"),
         ("part", "model.preset=part: the folder has no model_00001.weights.h5, which its model.weights"),
     ],
 )
@@ -174,8 +178,8 @@ OWN = "use the preset's tokenizer: dataset.tokenizer=tokenizer.json"
         (50257, "GPT2Tokenizer", {}, None, "it gives 256 tokens, but the preset's vocabulary has 50,257"),
         (50257, "GPT2Tokenizer", {}, 50257, "it gives 256 tokens, but the preset's vocabulary has 50,257"),
         (50257, None, {"end_token": "|"}, 50257, "it gives 257 tokens, but the preset's vocabulary has 50,257"),
-        (256, "GPT2Tokenizer", {}, None, "it gives the numbers of bytes, but the preset knows the tokens of GPT2Tok"),
-        (50257, "GPT2Tokenizer", {"tokenizer": "bpe"}, 50257, "it trains a vocabulary of its own, and the preset"),
+        (256, "GPT2Tokenizer", {}, None, "its token ids are bytes, but the preset has the tokens of GPT2Tok"),
+        (50257, "GPT2Tokenizer", {"tokenizer": "bpe"}, 50257, "it trains a new vocabulary, but the preset"),
     ],
 )
 def test_tokens_that_are_not_the_presets_are_refused_with_its_tokenizer_suggested(
@@ -196,7 +200,7 @@ def test_tokens_that_are_not_the_presets_are_refused_with_its_tokenizer_suggeste
 def test_a_preset_that_is_fetched_and_has_its_tokenizer_there_refuses_bytes_too() -> None:
     made = config(preset="gpt2_base_en")
     made = with_keys(made, {"dataset": DatasetConfig(name="pydoc")})
-    with pytest.raises(ConfigError, match="the preset knows the tokens of gpt2_base_en"):
+    with pytest.raises(ConfigError, match="the preset has the tokens of gpt2_base_en"):
         check.check(made)
 
 
@@ -213,7 +217,7 @@ def test_a_preset_of_bytes_takes_bytes(tmp_path: Path, size: int, own: str | Non
 def test_of_tokens_that_a_preset_does_not_know_the_tokenizer_is_suggested_first() -> None:
     for units in (50000, 60000):
         with pytest.raises(
-            ConfigError, match=r"the 50,257 tokens that GPT2Backbone knows; use the preset's tokenizer"
+            ConfigError, match=r"must be 50,257, the vocabulary size of GPT2Backbone; use the preset's tokenizer"
         ):
             options.check_vocabulary("GPT2Backbone", 50257, units, tied=True)
 
@@ -228,10 +232,10 @@ def test_an_unknown_task_is_refused() -> None:
 def test_null_is_no_value_of_what_the_data_tells() -> None:
     keys = {**GPT2, "vocabulary_size": None, "dropout": 0.1}
     check.check(config(backbone="GPT2Backbone", **keys))
-    found = options.filled("GPT2Backbone", keys, {}, vocabulary=24)
+    found = options.with_data("GPT2Backbone", keys, {}, vocabulary=24)
     assert found == {**GPT2, "vocabulary_size": 24, "dropout": 0.1}
     with pytest.raises(ConfigError, match="of which vocabulary_size has no value"):
-        options.filled("GPT2Backbone", keys, {}, vocabulary=None)
+        options.with_data("GPT2Backbone", keys, {}, vocabulary=None)
 
 
 def test_keys_with_names_of_ours_are_given_below_config() -> None:
@@ -240,10 +244,10 @@ def test_keys_with_names_of_ours_are_given_below_config() -> None:
 
 def test_every_backbone_tells_its_keys_without_an_import() -> None:
     assert {"Llama3Backbone", "XLMRobertaBackbone", "CLIPTextEncoder", "ViTBackbone"} <= set(tiny.names())
-    assert all(catalog.taken(name) for name in tiny.names())
-    llama = catalog.taken("Llama3Backbone")  # whose constructor is its base's
+    assert all(catalog.parameters(name) for name in tiny.names())
+    llama = catalog.parameters("Llama3Backbone")  # whose constructor is its base's
     assert llama is not None
-    assert "num_key_value_heads" in llama.needed
+    assert "num_key_value_heads" in llama.required
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +289,7 @@ def test_only_adapters_are_trained(found: Any) -> None:
 def test_patterns_choose_what_is_trained(found: Any) -> None:
     assert found["frozen"]
     assert all(path.endswith("/bias") or path.startswith("layer_norm/") for path in found["frozen"])
-    assert "model.trainable[0]=transformer_layer_9/.*: a pattern of the whole of paths" in found["nothing"]
+    assert "model.trainable[0]=transformer_layer_9/.*: must match a whole variable path" in found["nothing"]
 
 
 def test_a_layer_of_averages_alone_is_frozen_unless_a_pattern_catches_them(found: Any) -> None:
@@ -302,4 +306,4 @@ def test_a_task_is_kerashubs_own_where_there_is_one(found: Any) -> None:
 
 
 def test_a_preset_that_would_import_other_modules_is_refused(found: Any) -> None:
-    assert "its config names module os, and only what is Keras's own is imported" in found["foreign"]
+    assert "its config names module os, but only Keras's own modules are imported" in found["foreign"]

@@ -125,4 +125,4 @@ def test_networks_of_images_refuse_inputs_without_one(built: dict[str, dict[str,
     for keras in LIBRARIES:
         first, second = built[keras]["refused"]
         assert first == "it takes an image, [height, width, channel]; vector has shape [3]"
-        assert second.startswith("it takes one image among its inputs, and of age, vector none are")
+        assert second.startswith("it needs exactly one image among its inputs, but none of age, vector are images")

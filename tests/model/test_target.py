@@ -110,7 +110,7 @@ def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write
         (
             "def build(): ...",
             (
-                "a builder takes inputs or input_shape, outputs or num_classes, and keras if it wants",
+                "a builder must take inputs or input_shape, outputs or num_classes, and optionally keras",
                 "this one takes nothing",
             ),
         ),
@@ -123,8 +123,8 @@ def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write
         ("import json as build", ("is not callable",)),
         ("from json import decoder as build", ("is not callable",)),
         ("from os import system as build", ("this one takes command",)),
-        ("def build(keras, /, input_shape, num_classes): ...", ("keras has no name to be given by",)),
-        (f"def build(x, /, {GIVEN}): ...", ("x has no name to be given by",)),
+        ("def build(keras, /, input_shape, num_classes): ...", ("parameter keras is positional-only",)),
+        (f"def build(x, /, {GIVEN}): ...", ("parameter x is positional-only",)),
         ("def build(:\n", ("target_of_a_user.py must parse", "line 1")),
         (f"build = 3\ndef build({GIVEN}): ...\nbuild = 'no'", ("not callable",)),
     ],
@@ -172,7 +172,7 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, part: str) -> None:
         ("os.path", "path in os is not callable"),
         ("shutil.rmtree", "this one takes path"),
         ("subprocess.Popen", "this one takes args"),
-        ("json.JSONDecoder", "a builder takes"),
+        ("json.JSONDecoder", "a builder must take"),
         ("json.scanner", "scanner"),
         ("_ctypes_test.func", "no Python source"),
     ],
@@ -313,7 +313,7 @@ def test_a_value_of_another_type_is_refused_with_the_annotation(annotation: str,
     write(f"def build({GIVEN}, option: {annotation} = None): ...")
     message = refused(option=value)
     assert message.startswith("model.option=")
-    assert f"a value of type {annotation}" in message
+    assert f"must be of type {annotation}" in message
 
 
 @pytest.mark.parametrize("value", [[0], [8, -1]])
@@ -356,9 +356,12 @@ def test_what_only_the_import_tells_is_called_where_it_takes_what_it_is_given(so
             "import functools, os\nbuild = functools.partial(os.system, 'touch ran')",
             "it takes nothing|it takes command",
         ),
-        ("def other(f): return f\n@other\ndef build(keras): open('ran', 'w')", "it takes keras, and a builder takes"),
+        (
+            "def other(f): return f\n@other\ndef build(keras): open('ran', 'w')",
+            "it takes keras, but a builder is",
+        ),
         ("import os\ndef __getattr__(name): return os.system", "it takes command"),
-        ("build = [dict][0]", "does not tell what it takes"),
+        ("build = [dict][0]", "its signature can't be read"),
         ("class Odd:\n    def __call__(self): open('ran', 'w')\nbuild = Odd()", "it takes nothing"),
     ],
 )

@@ -77,7 +77,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "sys.stdout.write('\\x1b[2K\\x1b[?25l10%\\r\\x1b[31m20%\\x1b[0m\\n')\n"
         "print('careful', file=sys.stderr)\n"
         "if len(sys.argv) > 1:\n"
-        "    print('error: key=x:', file=sys.stderr)\n"
+        "    print('error: key=x: must be y', file=sys.stderr)\n"
         "    sys.exit(int(sys.argv[1]))\n"
     )
     return "said"
@@ -94,7 +94,7 @@ def test_a_cell_shows_what_a_command_prints_with_its_bar(module: str, monkeypatc
 
 @pytest.mark.parametrize(("code", "kind"), [("2", runner.ConfigError), ("1", EngineError)])
 def test_a_command_that_fails_raises_its_line(module: str, code: str, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match=r"^key=x is refused$"):
+    with pytest.raises(kind, match=r"^key=x: must be y$"):
         child.run(module, [code], quiet=True)
 
 

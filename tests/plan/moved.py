@@ -110,7 +110,7 @@ def _of_columns(model: PlacedModel, kernel: Placement, output: LayerOutput) -> I
     """The sum of partial input gradients that split columns leave."""
     count = features(output, kernel)
     columns = joined(model, model.used_spec(kernel)[-count:])
-    if not columns or not model.is_trained_before(output):
+    if not columns or not model.has_trained_inputs(output):
         return
     positions = math.prod(output.shape[:-count]) // model.shards(output_spec(model, output)[:-count])
     # A window's rows and columns are no dims of a convolution's input.
@@ -132,7 +132,7 @@ def _of_whole_images(
         gathered.add(output.inputs)
         size = math.prod(taken.shape) // model.shards(spec[:1]) * width
         yield from _each("all_gather", joined(model, spec[1:3]), "forward", output.layer, size)
-    if convolution or model.is_trained_before(output):
+    if convolution or model.has_trained_inputs(output):
         spec = output_spec(model, output)
         size = math.prod(output.shape) // model.shards(spec[:1]) * width
         yield from _each("all_gather", joined(model, spec[1:3]), "backward", output.layer, size)

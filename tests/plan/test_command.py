@@ -116,7 +116,7 @@ def test_processes_of_a_cluster_that_nobody_rented_are_planned_and_none_is_start
         plan = planned(folder)
         assert (plan["processes"], plan["crossing"]) == (4, ["batch"])
         assert {each["axis"]: each["crosses"] for each in plan["traffic"]} == {"model": False, "batch": True}
-        assert "4 processes of 2 devices: batch crosses them; model lies inside one" in done.stdout
+        assert "4 processes of 2 devices: batch crosses them; model is inside one" in done.stdout
         assert not (folder / "processes").exists()
 
 

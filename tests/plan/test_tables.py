@@ -192,7 +192,7 @@ def test_several_processes_have_a_slower_link_and_one_has_none() -> None:
 def test_a_plan_of_several_processes_says_which_axes_cross_and_marks_their_collectives(tmp_path: Path) -> None:
     plan = cases.plan(**CROSSING)
     assert [row[3] for row in rows.traffic(plan).rows] == ["inside one", "between processes", ""]
-    assert "2 processes of 4 devices: batch crosses them; model lies inside one" in rows.notes(plan)
+    assert "2 processes of 4 devices: batch crosses them; model is inside one" in rows.notes(plan)
     assert "between processes 25 GB/s" in rows.notes(plan)[0]
     assert "(gpu, 2 processes)" in rows.title(plan)
     write_files(plan, tmp_path)

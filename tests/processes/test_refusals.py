@@ -17,7 +17,7 @@ HERE = f"{FIRST} cluster.coordinator=127.0.0.1:29400"
 
 REFUSALS = [
     # Keys of another option.
-    refusal("cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local, which has it"),
+    refusal("cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local, which have it"),
     refusal("cluster=single cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local"),
     refusal("+cluster.processes=2", "cluster.processes=2", "cluster=single has no such key", "set cluster=local"),
     refusal("cluster=local cluster.index=1", "cluster.index=1", "set cluster=auto or explicit"),
@@ -26,7 +26,7 @@ REFUSALS = [
     refusal("cluster=local cluster.procesess=2", "cluster.procesess=2", "did you mean cluster.processes?"),
     refusal("cluster=locl", "cluster=locl", "did you mean cluster=local?"),
     refusal("cluster.name=locl", "cluster.name=locl", "one of single, local, auto, explicit"),
-    refusal("cluster=null", "cluster=null", "options are auto, explicit, local, single"),
+    refusal("cluster=null", "cluster=null", "leave cluster out to get the default"),
     # Numbers of processes.
     refusal("cluster=local", "cluster.processes=2", "a divisor of the mesh's 1 devices", "cluster.processes=1"),
     refusal("mesh=batch8 cluster=local cluster.processes=3", "cluster.processes=3", "mesh's 8 devices (batch=8)"),

@@ -104,7 +104,7 @@ def test_a_run_that_had_finished_is_not_done_again(tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit) as ended:
         arguments.restarted(config(tmp_path), COMMAND)
     assert ended.value.code == 0
-    assert "job 7 has finished this run before it was queued again" in capsys.readouterr().out
+    assert "job 7 finished this run before it was queued again" in capsys.readouterr().out
 
 
 def test_a_run_of_another_machine_counts_as_ended_when_its_job_has_started_again(
@@ -114,7 +114,7 @@ def test_a_run_of_another_machine_counts_as_ended_when_its_job_has_started_again
     noted(tmp_path, "aaaa", FIRST, process=ELSEWHERE)
     run, _ = runs.find("resume", "aaaa", tmp_path)
     monkeypatch.setattr(requeue, "job", lambda: FIRST)
-    with pytest.raises(ConfigError, match="still runs it, or can't be seen from here"):
+    with pytest.raises(ConfigError, match="is still running it, or can't be seen from here"):
         runs.check_not_running("resume", run)
     monkeypatch.setattr(requeue, "job", lambda: AGAIN)
     runs.check_not_running("resume", run)

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from runner.training.checkpoint import storage
-from runner.training.checkpoint.storage import Checkpoint
-from runner.training.past import from_arrays
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.metric_history import from_arrays
 from tests import forks
 from tests.processes.machines import ADDRESSES, INTERFACE, PORT, Machines, listening, two_machines
 from tests.processes.started import ROOT, WITHIN_S, until

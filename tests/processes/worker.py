@@ -26,7 +26,7 @@ def body() -> int:
 
     asked = json.loads(sys.argv[1])
     config = ClusterConfig(**asked["cluster"])
-    member.join()  # the launcher's end is this process's
+    member.join(os.environ)  # the launcher's end is this process's
 
     def failed(error: Exception, code: int) -> int:
         if begin.failed(str(error), own=code == 2):

@@ -18,7 +18,8 @@ import numpy as np
 
 from runner.model import keras_hub as hub
 from runner.optim.paths import is_variable
-from runner.training.checkpoint.storage import Checkpoint, steps
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.storage import steps
 
 T, V, CLASSES = 16, 256, 3
 SIZES = {"vocabulary_size": V, "num_layers": 2, "num_heads": 4, "hidden_dim": 64, "intermediate_dim": 128}

@@ -1,14 +1,13 @@
-"""What is typed to go on with a run that was broken off."""
+"""The command that continues an interrupted run."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from runner.config.schema import ClusterConfig
-from runner.host import paths
+from runner.host import paths, session
 from runner.run import again
 from runner.training.checkpoint import files, runs, storage
 from tests.training.checkpoint.test_storage import content
@@ -18,7 +17,7 @@ from tests.training.checkpoint.test_storage import content
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where runs save unless they are told otherwise; two have, and the second began later."""
     monkeypatch.setattr(paths, "project_root", lambda: tmp_path)
-    monkeypatch.setattr(sys, "argv", ["/somewhere/runner/__main__.py"])
+    monkeypatch.setattr(session.current(), "program", "/somewhere/runner/__main__.py")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("aaaa", "bbbb")):
@@ -35,17 +34,17 @@ def saved(folder: Path, name: str, started: float) -> Path:
 
 
 def test_the_latest_run_is_named_so_and_another_by_its_id(place: Path) -> None:
-    assert again.line(place / "bbbb", ClusterConfig()) == "go on with: python -m runner resume=latest"
-    assert again.line(place / "aaaa", ClusterConfig()) == "go on with: python -m runner resume=aaaa"
+    assert again.line(place / "bbbb", ClusterConfig()) == "To continue: python -m runner resume=latest"
+    assert again.line(place / "aaaa", ClusterConfig()) == "To continue: python -m runner resume=aaaa"
 
 
 def test_a_run_that_saved_elsewhere_is_named_by_its_folder(place: Path, tmp_path: Path) -> None:
     assert place.is_dir()
     folder = saved(tmp_path / "my runs", "cccc", 200.0)
-    assert again.line(folder, ClusterConfig()) == "go on with: python -m runner 'resume=my runs/cccc'"
+    assert again.line(folder, ClusterConfig()) == "To continue: python -m runner 'resume=my runs/cccc'"
 
 
-def test_a_run_without_a_checkpoint_or_that_slurm_starts_again_needs_no_word(
+def test_a_run_without_a_checkpoint_or_that_slurm_starts_again_prints_no_command(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert again.line(place / "none", ClusterConfig()) is None
@@ -56,13 +55,13 @@ def test_a_run_without_a_checkpoint_or_that_slurm_starts_again_needs_no_word(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("local", "go on with: runner resume=latest"),
-        ("auto", "go on with (started as before, by srun, mpirun or the like): runner resume=latest"),
-        ("explicit", "go on with, in each process: runner resume=latest cluster.index=<its number>"),
+        ("local", "To continue: runner resume=latest"),
+        ("auto", "To continue, start it as before (srun, mpirun or similar): runner resume=latest"),
+        ("explicit", "To continue, in each process: runner resume=latest cluster.index=<its number>"),
     ],
 )
 def test_who_started_the_processes_starts_them_again(
     place: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/runner"])
+    monkeypatch.setattr(session.current(), "program", "/somewhere/bin/runner")
     assert again.line(place / "bbbb", ClusterConfig(name=name)) == told

@@ -137,7 +137,7 @@ def test_sigterm_ends_a_run_killed_with_its_metrics_up_to_the_last_step(tmp_path
     assert "KILLED" in rest
     assert stages_of("".join(lines)) == STAGES[:-1]
     last = [line for line in rest.splitlines() if line != "interrupted"][-1]
-    assert re.fullmatch(r"go on with: python -m runner resume=(latest|[0-9a-f]{32})", last)
+    assert re.fullmatch(r"To continue: python -m runner resume=(latest|[0-9a-f]{32})", last)
     ended = [line.split()[1].split("/")[0] for line in rest.splitlines() if line.startswith("epoch ")]
     last_epoch = max([20, *map(int, ended)])
     client, found = recorded(tmp_path)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from runner.training.checkpoint import storage
-from runner.training.checkpoint.storage import Checkpoint
-from runner.training.past import from_arrays
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.metric_history import from_arrays
 from tests import forks
 from tests.run.test_runs import command, recorded, run, steps_of, summary
 
@@ -99,7 +99,7 @@ def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path
     # No evaluation is better than the first by more than 1.
     done = run(tmp_path, *early, keep, "trainer.epochs=50", "trainer.early_stopping.min_delta=1", "trainer.seed=3")
     client, found = recorded(tmp_path)
-    assert found.data.tags["runner.ended"].startswith("early stopping: eval/accuracy was best with")
+    assert found.data.tags["runner.ended"].startswith("early stopping: eval/accuracy was best at step")
     assert found.data.tags["runner.ended"] in done.stdout
     assert steps_of(client, found.info.run_id, "eval/accuracy") == [22, 44]
     assert summary(tmp_path)["steps"] == 44

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ConfigError
-from runner.runs.choice import Choice, age, age_words, statuses
 from runner.runs.command import main
-from runner.runs.found import KEEP_TAG, Found, chosen, named_run
+from runner.runs.listing import KEEP_TAG, ListedRun, named_run, select
 from runner.runs.remove import CLEANED_TAG
+from runner.runs.selection import Selection, age, age_words, statuses
 from runner.tracking import process
 from runner.tracking.store import Store, open_store
 from runner.training.checkpoint import runs, storage
@@ -56,7 +56,7 @@ def test_a_dry_run_removes_nothing_and_says_what_it_would(place: Path, capsys: p
     assert there(place) == {"old", "new"}
     out = capsys.readouterr().out
     assert "would remove checkpoints of 1 run," in out
-    assert "nothing is removed yet; the runs in the store stay; the same with yes=true does it" in out
+    assert "nothing removed; the runs in the store would stay; to remove: add yes=true" in out
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_damaged_config_leaves_out_its_run_alone_in_one_line(
     printed = capsys.readouterr()
     assert "sound" in printed.out
     assert printed.err.count("\n") == 1
-    assert printed.err.startswith(f"warning: {outputs / 'damaged' / 'config.yaml'} is left out: ")
+    assert printed.err.startswith(f"warning: skipping {outputs / 'damaged' / 'config.yaml'}: ")
 
 
 @pytest.mark.parametrize("damage", ["[1]", "{", '{"eval_loss": 1' + "0" * 400 + "}", "[" * 100_000])
@@ -144,10 +144,10 @@ def test_a_run_whose_process_is_there_stays(place: Path, capsys: pytest.CaptureF
 
 def test_a_run_that_another_process_holds_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = saved(place, "held", days=40)
-    with runs.held("resume", runs.find("resume", "held", place)[0]):
+    with runs.locked("resume", runs.find("resume", "held", place)[0]):
         assert command(place, "clean", "keep=0", "yes=true") == 1
     assert there(place) == {folder.name}
-    assert "error: run held is left: run=held: process" in capsys.readouterr().err
+    assert "error: could not clean run held: run=held: the run is in use by process" in capsys.readouterr().err
 
 
 def test_what_is_not_ours_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +161,7 @@ def test_what_is_not_ours_stays(place: Path, capsys: pytest.CaptureFixture[str])
     assert (folder / "notes.txt").exists()
     assert (place / "unknown" / "step-000000005").exists()
     assert not (folder / "step-000000010").exists()
-    assert "step-000000005 is not as a run wrote it" in capsys.readouterr().out
+    assert "step-000000005 has files that no run wrote" in capsys.readouterr().out
 
 
 def test_a_run_that_another_one_branches_from_goes_only_with_a_word(
@@ -228,15 +228,15 @@ def test_the_list_shows_where_what_lies(place: Path, store: Store, capsys: pytes
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["clean"], "clean: nothing says which runs; set older=30d, keep=5"),
-        (["clean", "older=30"], "older=30: a number with m, h, d or w behind it; set older=30d"),
-        (["clean", "status=dead"], "status=dead: any of finished, failed"),
-        (["clean", "keep=-1"], "keep=-1: how many runs"),
+        (["clean"], "clean needs a filter: older=30d, keep=5"),
+        (["clean", "older=30"], "older=30: must be a number followed by m, h, d or w; set older=30d"),
+        (["clean", "status=dead"], "status=dead: must be one of finished, failed"),
+        (["clean", "keep=-1"], "keep=-1: must be an integer of at least 0"),
         (["clean", "keep=2", "yes=maybe"], "yes=maybe: true or false"),
-        (["cleen", "keep=2"], "cleen: one of list, clean, keep, release; did you mean clean?"),
+        (["cleen", "keep=2"], "cleen: must be one of list, clean, keep, release; did you mean clean?"),
         (["clean", "kep=2"], "kep: no such word; flags are --help"),
         (["--folders", "x"], "--folders:"),
-        (["keep"], "run=null: which run; set run=latest"),
+        (["keep"], "run=null: needs a run; set run=latest"),
         (["keep", "run=zz"], "run=zz: no run has this id or name"),
     ],
 )
@@ -256,9 +256,9 @@ def test_ages_and_statuses_are_read_and_shown() -> None:
 
 
 def test_a_name_means_the_newest_and_a_beginning_only_one() -> None:
-    found = [Found(run, name, "FINISHED", 0.0, 0.0) for run, name in (("ab1", "x"), ("ab2", "x"), ("c", "y"))]
+    found = [ListedRun(run, name, "FINISHED", 0.0, 0.0) for run, name in (("ab1", "x"), ("ab2", "x"), ("c", "y"))]
     assert named_run(found, "x").run == "ab1"
     assert named_run(found, "latest").run == "ab1"
-    assert [one.run for one in chosen(found, Choice(runs=("ab2", "c")))] == ["ab2", "c"]
-    with pytest.raises(ConfigError, match="several runs' ids begin so"):
+    assert [one.run for one in select(found, Selection(runs=("ab2", "c")))] == ["ab2", "c"]
+    with pytest.raises(ConfigError, match="several run ids start with this"):
         named_run(found, "ab")

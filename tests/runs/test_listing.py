@@ -62,7 +62,7 @@ def test_only_the_configs_of_rows_that_are_shown_are_read(
     out = capsys.readouterr().out
     assert "20 runs, " in out
     assert out.count("eval/accuracy 0.2500") == 3
-    assert "and 17 older ones" in out
+    assert "17 older runs are not shown" in out
 
 
 def test_the_config_of_a_run_that_is_recorded_elsewhere_is_never_read(project: Path, parsed: list[str]) -> None:
@@ -89,7 +89,7 @@ def test_a_damaged_config_leaves_its_run_out_with_a_line(
     assert "folder-of-last" in said.out
     assert "folder-of-damaged" not in said.out
     assert "2 runs, " in said.out
-    line = f"warning: {project / 'outputs' / 'runs' / 'folder-of-damaged' / 'config.yaml'} is left out: "
+    line = f"warning: skipping {project / 'outputs' / 'runs' / 'folder-of-damaged' / 'config.yaml'}: "
     assert [one.startswith(line) for one in said.err.splitlines()] == [True]
 
 
@@ -97,11 +97,11 @@ def test_a_list_of_damaged_runs_alone_names_them_and_fails(project: Path, capsys
     wrote(project, "damaged", 0, b"a: [1,")
     assert listed(project) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is left out: " in line
+    assert line.startswith("warning: skipping ")
 
 
 def test_all_pages_of_a_store_are_read_in_order(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.tracking.paging._PAGE", 2)
+    monkeypatch.setattr("runner.tracking.paging._PAGE_SIZE", 2)
     client = MlflowClient(store_in(project))
     experiment = client.create_experiment("mine")
     made = [client.create_run(experiment, start_time=1000 + number).info.run_id for number in range(5)]

@@ -164,7 +164,7 @@ ORPHAN = """
 import os, sys, time
 from runner.sweep import member
 if len(sys.argv) > 1:
-    member.join()
+    member.join(os.environ)
     print(os.getpid(), flush=True)
     time.sleep(60)
 else:

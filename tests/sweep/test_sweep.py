@@ -85,7 +85,7 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     of_best = next(line for line in done.stdout.splitlines() if line.startswith("  python -m runner "))
     chosen = parent.data.tags["runner.sweep.best"].split(",")
     assert {f"dataset.{chosen[0]}", chosen[1], *SHORT} == {*shlex.split(of_best)[3:]}
-    assert "go on with" not in done.stdout
+    assert "To continue" not in done.stdout
     assert "4 jobs: 4 passed" in done.stdout
     assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed"] * 4
 
@@ -105,7 +105,7 @@ def test_what_fails_or_is_killed_is_told_and_resumed_to_the_end(tmp_path: Path) 
     assert process.stdout is not None
     wait_for("epoch 5/40", tmp_path / "sweep" / "0" / "job.log")
     os.kill(job_pid(process.pid), signal.SIGKILL)
-    assert "go on with: python -m runner sweep.resume=latest" in process.stdout.read().splitlines()
+    assert "To continue: python -m runner sweep.resume=latest" in process.stdout.read().splitlines()
     assert process.wait(60) == 1
     table = rows(tmp_path / "sweep")
     assert [row["status"] for row in table] == ["killed", *["passed"] * 2, "failed"]
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
     assert status_by_name(children)["mesh=single"] == "KILLED"
     assert "3 jobs: 2 killed, 1 not run" in rest
     last = [line for line in rest.splitlines() if line != "interrupted"][-1]
-    assert last == "go on with: python -m runner sweep.resume=latest"
+    assert last == "To continue: python -m runner sweep.resume=latest"
 
 
 def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> None:

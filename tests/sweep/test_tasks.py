@@ -42,7 +42,7 @@ def test_a_job_is_checked_for_the_processes_that_slurm_will_start() -> None:
 def test_tasks_that_would_each_run_the_whole_job_are_refused() -> None:
     check_tasks(slurm(tasks_per_node=2), AUTO)
     check_tasks(slurm(), ClusterConfig())
-    with pytest.raises(ConfigError, match=r"one process a job with cluster=single.*set cluster=auto"):
+    with pytest.raises(ConfigError, match=r"2 processes per job.*cluster=single.*set cluster=auto"):
         check_tasks(slurm(tasks_per_node=2), ClusterConfig())
 
 

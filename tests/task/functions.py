@@ -40,11 +40,23 @@ def _calls() -> dict[str, Callable[[Namespace], Any]]:
         for axis in (None, 0, -1, (0, 1)):
             found[f"{name} {axis}"] = _reduced(name, axis, False)
         found[f"{name} kept"] = _reduced(name, -1, True)
-    for name in ("abs", "sign", "square", "exp", "sigmoid", "softplus", "tanh", "zeros_like", "ones_like"):
+    for name in (
+        "abs",
+        "sign",
+        "square",
+        "floor",
+        "cos",
+        "exp",
+        "sigmoid",
+        "softplus",
+        "tanh",
+        "zeros_like",
+        "ones_like",
+    ):
         found[name] = _unary(name, A)
     for name in ("sigmoid", "softplus", "tanh"):
         found[f"{name} extreme"] = _unary(name, _EXTREME)
-    for name in ("sqrt", "log", "log1p"):
+    for name in ("sqrt", "rsqrt", "log", "log1p"):
         found[name] = _unary(name, P)
     found["isfinite"] = _unary("isfinite", ODD)
     for name in ("stop_gradient", "softmax", "log_softmax", "logsumexp", "transpose"):
@@ -85,6 +97,9 @@ def _calls() -> dict[str, Callable[[Namespace], Any]]:
     found["sigmoid_cross_entropy extreme"] = lambda ops: ops.sigmoid_cross_entropy(
         _constant(ops, np.array([[1, 0, 1], [1, 0, 0]], np.float32)), _constant(ops, _EXTREME)
     )
+    found["power"] = lambda ops: ops.power(_constant(ops, P), _constant(ops, B))
+    found["to_float"] = lambda ops: ops.to_float(_constant(ops, A > 0))
+    found["to_float number"] = lambda ops: ops.to_float(0.1)
     found["take"] = lambda ops: ops.take(_constant(ops, A), _constant(ops, WHOLE % 3))
     found["head_losses"] = lambda ops: ops.head_losses(
         *(_constant(ops, x) for x in (A[None], B.T, np.zeros(3, np.float32), WHOLE[None] % 3, np.ones((1, 3), "f4")))

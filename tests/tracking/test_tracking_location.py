@@ -48,7 +48,7 @@ SPECIAL = [
 @pytest.mark.parametrize("unquotes", [True, False], ids=["sqlalchemy 2.1", "before"])
 @pytest.mark.parametrize("name", SPECIAL)
 def test_the_path_of_a_project_is_the_path_of_its_store(tmp_path, monkeypatch, name, unquotes):
-    monkeypatch.setattr(location, "_unquotes", lambda: unquotes)
+    monkeypatch.setattr(location, "_sqlalchemy_unquotes", lambda: unquotes)
     uri = default_uri(tmp_path / name)
     assert sqlite_path(uri) == tmp_path / name / "outputs" / "mlflow.db"
     assert absolute(uri) == uri

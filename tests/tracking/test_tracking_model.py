@@ -25,4 +25,4 @@ def test_a_logged_model_loads_back_and_predicts_the_same_and_a_broken_one_is_a_w
         "points": 1,
         "same": [True, True],
     }
-    assert "tracking: the model is not logged: " in done.stderr
+    assert "tracking: could not log the model: " in done.stderr

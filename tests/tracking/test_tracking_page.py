@@ -68,10 +68,10 @@ def test_the_description_follows_the_run_from_its_start_to_its_end(opener: Any, 
 
 
 def test_a_run_whose_process_is_gone_is_described_as_killed() -> None:
-    told = page.ended_without_a_word("**Running**\n\nmore", "process 7 was gone")
+    told = page.killed("**Running**\n\nmore", "process 7 was gone")
     assert told == "**Killed**: process 7 was gone\n\nmore"
-    assert page.ended_without_a_word("**Finished**\n\nmore", "x") is None
-    assert page.ended_without_a_word(None, "x") is None
+    assert page.killed("**Finished**\n\nmore", "x") is None
+    assert page.killed(None, "x") is None
 
 
 @pytest.mark.parametrize(

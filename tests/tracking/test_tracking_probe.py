@@ -23,7 +23,7 @@ def said_of(uri: str) -> str:
         open_store(uri, "tests")
     text = str(error.value)
     assert text.startswith("tracking.uri=")
-    assert text.endswith("or tracking.uri=<another store>, or tracking=none")
+    assert text.endswith("or use tracking.uri=<another store> or tracking=none")
     assert not any(word in text for word in ("\n", "SQL:", "SELECT", "sqlalche.me", "<html", "Traceback"))
     assert len(text) < 600
     return text
@@ -38,8 +38,8 @@ def test_a_locked_file_names_who_holds_it(
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         text = said_of(uri)
-    assert f"database is locked; process {os.getpid()} (" in text
-    assert f"holds {path}, and it stayed so" in text
+    assert f"database is locked (process {os.getpid()} (" in text
+    assert f"holds {path}; waited " in text
     assert capfd.readouterr().err == ""
 
 
@@ -47,8 +47,8 @@ def test_other_files_are_not_taken_for_stores(tmp_path: Path) -> None:
     (tmp_path / "notes.db").write_text("no database, " * 100)
     assert "file is not a database" in said_of(f"sqlite:///{tmp_path}/notes.db")
     (tmp_path / "folder").mkdir()
-    assert "is a folder; name a file in it" in said_of(f"sqlite:///{tmp_path}/folder")
-    assert "name a file in a folder that can be written" in said_of(f"sqlite:///{tmp_path}/notes.db/a/b.db")
+    assert "is a folder); choose a file in it" in said_of(f"sqlite:///{tmp_path}/folder")
+    assert "choose a file in a writable folder" in said_of(f"sqlite:///{tmp_path}/notes.db/a/b.db")
     with sqlite3.connect(tmp_path / "photos.db") as other:
         other.execute("CREATE TABLE photos (name TEXT)")
     assert "is another program's database" in said_of(f"sqlite:///{tmp_path}/photos.db")
@@ -61,7 +61,7 @@ def test_a_damaged_file_is_said_to_be_one(uri: str, tmp_path: Path) -> None:
     assert path is not None
     whole = path.read_bytes()
     (tmp_path / "torn.db").write_bytes(whole[:8192] + bytes(len(whole) - 8192))
-    assert "is damaged or something else" in said_of(f"sqlite:///{tmp_path}/torn.db")
+    assert "is corrupted or not a SQLite database" in said_of(f"sqlite:///{tmp_path}/torn.db")
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ PAGE = b"<!doctype html><html>" + b"<p>nothing here</p>" * 200 + b"</html>"
     [
         (401, PAGE, "HTTP status 401; set MLFLOW_TRACKING_USERNAME"),
         (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}', "MLFLOW_TRACKING_TOKEN"),
-        (404, PAGE, "HTTP status 404; name the address of an MLflow server"),
-        (429, PAGE, "HTTP status 429; it has too much to do"),
-        (500, PAGE, "HTTP status 500; look into the server's log"),
-        (503, PAGE, "HTTP status 503; look into the server's log"),
-        (200, PAGE, "something else than MLflow does; name the address"),
-        (200, b"[]", "something else than MLflow does; name the address"),
-        (200, b"{}", "something else than MLflow does; name the address"),
+        (404, PAGE, "HTTP status 404; use the address of an MLflow server"),
+        (429, PAGE, "HTTP status 429; the server is overloaded"),
+        (500, PAGE, "HTTP status 500; check the server's log"),
+        (503, PAGE, "HTTP status 503; check the server's log"),
+        (200, PAGE, "the response is not MLflow's; use the address"),
+        (200, b"[]", "the response is not MLflow's; use the address"),
+        (200, b"{}", "the response is not MLflow's; use the address"),
     ],
 )
 def test_a_server_that_is_none_of_mlflows_says_its_status(
@@ -133,4 +133,4 @@ def test_a_server_that_is_none_of_mlflows_says_its_status(
 def test_a_drivers_words_do_not_tell_the_password() -> None:
     uri = "postgresql+psycopg://ann:se-cret@host/runs"
     error = ValueError(f"can't connect to {uri} with se-cret: FATAL")
-    assert "se-cret" not in str(probe.refused_by(uri, error))
+    assert "se-cret" not in str(probe.unusable_by(uri, error))

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are t
 
 
 def _tags_of(child):
-    start = process._started(child.pid)
+    start = process._start_time(child.pid)
     boot, namespace, _ = identity()[BOOT].split("/")
     return {HOST: platform.node(), PID: str(child.pid), BOOT: f"{boot}/{namespace}/{start}"}
 
@@ -84,7 +84,7 @@ def machine(monkeypatch):
     """Describes this machine: its id, its addresses and the time of its boot."""
 
     def describe(text):
-        monkeypatch.setattr(process, "_namespace", lambda: process._FIRST_NAMESPACE)
+        monkeypatch.setattr(process, "_namespace", lambda: process._INITIAL_PID_NAMESPACE)
         monkeypatch.setattr(process, "_machine", lambda: text)
 
     return describe
@@ -92,7 +92,7 @@ def machine(monkeypatch):
 
 def _of_another_boot(**more):
     """Tags of a process of a machine of this name, in another boot."""
-    return {HOST: platform.node(), PID: "5", BOOT: f"another/{process._FIRST_NAMESPACE}/5", **more}
+    return {HOST: platform.node(), PID: "5", BOOT: f"another/{process._INITIAL_PID_NAMESPACE}/5", **more}
 
 
 def test_a_process_from_before_the_machines_last_start_is_gone(machine):
@@ -133,7 +133,7 @@ def test_an_ended_process_of_a_machine_with_another_id_counts_as_there(child, ma
     child.wait()
     machine("id/a/2000")
     boot, _, start = tags[BOOT].split("/")
-    tags[BOOT] = f"{boot}/{process._FIRST_NAMESPACE}/{start}"
+    tags[BOOT] = f"{boot}/{process._INITIAL_PID_NAMESPACE}/{start}"
     assert is_gone({**tags, MACHINE: "id/b/2000"})
     assert not is_gone({**tags, MACHINE: "other/a/2000"})
 

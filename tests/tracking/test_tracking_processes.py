@@ -36,11 +36,11 @@ def test_a_run_whose_process_died_is_marked_and_a_live_one_is_not(opener, uri, t
     runs = {run.info.run_name: run for run in client.search_runs([client.get_run(live.run_id).info.experiment_id])}
     run = runs["die"]
     assert run.info.status == "KILLED"
-    assert "was gone" in run.data.tags["runner.note"]
+    assert "ended without recording a status" in run.data.tags["runner.note"]
     last = client.get_metric_history(run.info.run_id, "loss")[-1].timestamp
     assert run.info.end_time == last
     assert client.get_run(live.run_id).info.status == "RUNNING"
-    assert f"run die ({run.info.run_id}) was left RUNNING" in capsys.readouterr().err
+    assert f"run die ({run.info.run_id}) had the status RUNNING, but its process is gone" in capsys.readouterr().err
 
 
 def test_a_program_that_ends_without_finish_is_failed_and_keeps_its_points(uri, tmp_path):

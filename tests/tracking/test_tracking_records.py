@@ -15,7 +15,7 @@ from runner.tracking.records import (
     from_json,
     to_json,
 )
-from runner.tracking.send import groups
+from runner.tracking.send import batches
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_long_param_is_cut_with_a_mark():
 def test_groups_keep_the_order_and_a_call_takes_a_thousand_points():
     points = [Point("a", 0.0, 0, step) for step in range(2500)]
     records = [*points[:1200], Tag("x", "y"), *points[1200:]]
-    parts = list(groups(records))
+    parts = list(batches(records))
     assert [len(part) for part in parts] == [1000, 200, 1, 1000, 300]
     assert [record for part in parts for record in part] == records
 

@@ -23,9 +23,9 @@ from runner.host import secrets
 from runner.host.logs import MaskedFormatter
 from runner.host.paths import conf_dir
 from runner.host.secrets import TRACKING, hide, hide_arguments, reveal, scrub, shown
-from runner.tracking import unsent
+from runner.tracking import replaying, unsent
 from runner.tracking.location import fingerprint, host_and_port, tracking_uri, ui_lines
-from runner.tracking.writer import reason
+from runner.tracking.reason import reason
 from tests.tracking.server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -180,7 +180,7 @@ def test_a_file_of_unsent_records_can_not_be_used_to_guess_a_password(tmp_path: 
     assert SECRET not in (tmp_path / "r.jsonl").read_text()
     assert fingerprint(URI) == fingerprint(URI.replace(SECRET, "another"))
     with pytest.raises(ConfigError, match=r"type tracking\.uri again"):
-        unsent._uri_of({"store": "other", "uri": MASKED})
+        replaying._uri_of({"store": "other", "uri": MASKED})
 
 
 @pytest.mark.parametrize(

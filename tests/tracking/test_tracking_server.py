@@ -6,7 +6,7 @@ import pytest
 from mlflow import MlflowClient
 
 from runner.errors import TrackingError
-from runner.tracking import places
+from runner.tracking import unsent_folders
 from tests.tracking.server import Server, free_port
 
 
@@ -24,7 +24,7 @@ def test_a_server_that_is_down_at_the_start_is_one_line_soon(opener):
     with pytest.raises(TrackingError) as error:
         opener(address)
     assert time.monotonic() - begin < 10
-    assert str(error.value).startswith(f"tracking.uri={address} cannot be used: Connection refused; start it (`mlflow")
+    assert str(error.value).startswith(f"tracking.uri={address} can't be used: Connection refused; start it (`mlflow")
     assert "tracking=none" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -59,11 +59,11 @@ def test_no_point_is_lost_or_doubled_when_the_server_goes_away_and_returns(opene
     run = MlflowClient(tracking_uri=server.uri).get_run(tracker.run_id)
     assert run.info.status == "FINISHED"
     assert [one.path for one in MlflowClient(server.uri).list_artifacts(tracker.run_id)] == ["config.yaml"]
-    assert not places.folder(tmp_path).exists()
+    assert not unsent_folders.project_folder(tmp_path).exists()
     assert tracker.describe()[0].startswith(f"run: {server.uri}/#/experiments/")
     said = capsys.readouterr().err
-    assert re.search(r"the store is away \(Connection (refused|reset|broken|aborted)\)", said)  # by what it was at
-    assert "the store is back" in said
+    assert re.search(r"store unavailable \(Connection (refused|reset|broken|aborted)\)", said)  # by what it was at
+    assert "store available again" in said
 
 
 @pytest.mark.campaign
@@ -82,7 +82,7 @@ def test_what_a_dead_server_missed_lies_in_a_named_file_and_is_stored_at_the_nex
     tracker.log_artifact(page)
     tracker.set_tags({"note": "late"})
     tracker.finish("FAILED")
-    path: Path = places.folder(tmp_path) / f"{tracker.run_id}.jsonl"
+    path: Path = unsent_folders.project_folder(tmp_path) / f"{tracker.run_id}.jsonl"
     assert path.exists()
     assert str(path) in capsys.readouterr().err
     assert any(str(path) in line for line in tracker.describe())

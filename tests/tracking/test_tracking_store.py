@@ -14,7 +14,7 @@ from rich.console import Console
 from runner.config.schema import TrackingConfig
 from runner.errors import TrackingError
 from runner.record.tracked import recorded
-from runner.tracking import Tracker, default_uri, open_tracker, store, unsent
+from runner.tracking import Tracker, default_uri, open_tracker, replaying, store, unsent_folders
 from runner.tracking.location import fingerprint
 from tests.stores import store_in
 
@@ -124,7 +124,7 @@ def test_a_resumed_run_goes_on_and_keeps_its_first_params(opener, uri, rows):
 
 
 def test_resuming_a_run_that_is_not_there_is_one_line(opener, uri):
-    with pytest.raises(TrackingError, match=r"run 123abc.*fix that") as error:
+    with pytest.raises(TrackingError, match=r"run 123abc.*fix the cause") as error:
         opener(uri, resume_run_id="123abc")
     assert "\n" not in str(error.value)
 
@@ -190,7 +190,7 @@ def test_a_run_deleted_in_the_middle_ends_with_its_points_in_a_file(opener, uri,
     assert str(path) in capsys.readouterr().err
     assert any(str(path) in line for line in tracker.describe())
     _client(uri).restore_run(tracker.run_id)
-    unsent.replay(path, uri)
+    replaying.replay(path, uri)
     assert _client(uri).get_run(tracker.run_id).data.metrics == {"loss": 1.0}
     assert not path.exists()
 
@@ -229,7 +229,7 @@ def store_slowly(monkeypatch, pause_s):
 def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, tmp_path, monkeypatch):
     tracker = opener(uri, finish_timeout_s=0.6)
     store_slowly(monkeypatch, 0.2)
-    monkeypatch.setattr(tracker._writer._points, "batch", 10)
+    monkeypatch.setattr(tracker._writer._points, "batch_size", 10)
     for step in range(120):
         tracker.log_metrics(step, {"loss": step / 8})
     begun = time.monotonic()
@@ -237,13 +237,13 @@ def test_finish_waits_as_long_as_points_are_stored(opener, uri, rows, tmp_path, 
     assert time.monotonic() - begun > 1.2, "longer than the limit"
     assert rows("loss") == [(step, step / 8) for step in range(120)]
     assert _client(uri).get_run(tracker.run_id).info.status == "FINISHED"
-    assert unsent.places.files(tmp_path) == []
+    assert unsent_folders.files(tmp_path) == []
 
 
 def test_an_interrupted_run_does_not_wait_and_has_its_status_at_once(opener, uri, rows, tmp_path, monkeypatch):
     tracker = opener(uri, finish_timeout_s=0.5)
     store_slowly(monkeypatch, 0.2)
-    monkeypatch.setattr(tracker._writer._points, "batch", 10)
+    monkeypatch.setattr(tracker._writer._points, "batch_size", 10)
     for step in range(200):
         tracker.log_metrics(step, {"loss": step / 8})
     begun = time.monotonic()
@@ -251,7 +251,7 @@ def test_an_interrupted_run_does_not_wait_and_has_its_status_at_once(opener, uri
     assert time.monotonic() - begun < 3
     assert _client(uri).get_run(tracker.run_id).info.status == "KILLED"
     monkeypatch.undo()
-    unsent.replay(unsent.places.files(tmp_path)[0], uri)
+    replaying.replay(unsent_folders.files(tmp_path)[0], uri)
     assert rows("loss") == [(step, step / 8) for step in range(200)]
     assert _client(uri).get_run(tracker.run_id).info.status == "KILLED"
 
@@ -309,10 +309,10 @@ def test_the_lock_of_a_database_server_is_in_a_folder_of_this_user_alone(tmp_pat
     address = "postgresql://somebody@localhost/mlflow"
     # What an earlier release left in the shared folder, with the umask of another user.
     (tmp_path / f"runner-store-{fingerprint(address)}.lock").mkdir()
-    with store._locked(address):
+    with store._exclusive(address):
         (lock,) = tmp_path.glob("runner-*/store-*.lock")
         assert lock.parent.stat().st_mode & 0o077 == 0
     lock.unlink()
     lock.parent.chmod(0o777)  # now anybody could hold it for ever
-    with store._locked(address):
+    with store._exclusive(address):
         assert not lock.exists()

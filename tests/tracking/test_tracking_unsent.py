@@ -17,10 +17,10 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 from runner.errors import Interrupted, TrackingError
 from runner.host import key
 from runner.run.train import recorded
-from runner.tracking import Status, Tracker, places, replay, unsent
+from runner.tracking import Status, Tracker, replay, replaying, unsent, unsent_folders
 from runner.tracking.location import fingerprint
 from runner.tracking.records import Artifact, Ending, Point, Record, to_json
-from runner.tracking.send import may_pass
+from runner.tracking.send import is_retryable
 from runner.tracking.store import open_store
 from tests.tracking.conftest import Opener
 
@@ -68,7 +68,7 @@ def test_what_outputs_can_not_take_lies_in_the_users_state_folder_and_is_stored_
     assert path.stat().st_mode & 0o022 == 0
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
-    assert "2001 records are kept in" in said[1]
+    assert "saved 2001 records in" in said[1]
     assert str(path) in said[1]
     opener(uri)
     assert rows("loss") == [(step, step / 8) for step in range(2000)]
@@ -84,7 +84,7 @@ def test_what_no_place_takes_is_said_to_be_lost_and_finish_returns_that(
     elsewhere: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for place in (tmp_path / "outputs", elsewhere.parent, places.folders(tmp_path)[2].parent):
+    for place in (tmp_path / "outputs", elsewhere.parent, unsent_folders.folders(tmp_path)[2].parent):
         block(place)
     tracker = opener(uri, finish_timeout_s=0.1)
     monkeypatch.setattr(MlflowClient, "log_batch", away)
@@ -92,7 +92,7 @@ def test_what_no_place_takes_is_said_to_be_lost_and_finish_returns_that(
     assert not tracker.finish("FINISHED")
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
-    assert "2 records are lost: the store is away, and no place can be written (" in said[1]
+    assert "2 records are lost: the store is unavailable, and no folder can be written (" in said[1]
     assert said[1].count("Not a directory") + said[1].count("File exists") + said[1].count("another user") == 3
     assert any("are lost" in line for line in tracker.describe())
 
@@ -100,7 +100,7 @@ def test_what_no_place_takes_is_said_to_be_lost_and_finish_returns_that(
 def test_a_run_whose_files_are_lost_is_not_finished(
     opener: Opener, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Path
 ) -> None:
-    for place in (tmp_path / "outputs", elsewhere.parent, places.folders(tmp_path)[2].parent):
+    for place in (tmp_path / "outputs", elsewhere.parent, unsent_folders.folders(tmp_path)[2].parent):
         block(place)
     tracker, page = opener(uri, finish_timeout_s=0.1), tmp_path / "config.yaml"
     page.write_text("a: 1")
@@ -139,14 +139,14 @@ def test_a_line_that_its_writer_did_not_end_costs_no_other(
 ) -> None:
     run_id = opener(uri).run_id
     assert run_id is not None
-    path = places.folder(tmp_path) / f"{run_id}.jsonl"
+    path = unsent_folders.project_folder(tmp_path) / f"{run_id}.jsonl"
     unsent.write(path, uri, run_id, POINTS)
     with path.open("a") as file:
         file.write('{"kind": "point", "ke')
-    assert unsent._parsed(path, path.read_bytes(), key.read_own(tmp_path / "outputs")).records == POINTS
+    assert unsent.parse(path, path.read_bytes(), key.read_own(tmp_path / "outputs")).records == POINTS
     more: list[Record] = [Point("loss", 9.0, 7, 9)]
     unsent.write(path, uri, run_id, more)
-    assert unsent._parsed(path, path.read_bytes(), key.read_own(tmp_path / "outputs")).records == [*POINTS, *more]
+    assert unsent.parse(path, path.read_bytes(), key.read_own(tmp_path / "outputs")).records == [*POINTS, *more]
     opener(uri)
     assert [step for step, _ in rows("loss")] == [0, 1, 2, 3, 4, 9]
 
@@ -155,7 +155,7 @@ def test_a_folder_that_others_can_write_is_neither_read_nor_written(tmp_path: Pa
     elsewhere.mkdir(parents=True)
     elsewhere.chmod(0o777)
     (elsewhere / "planted.jsonl").write_text(json.dumps({"run_id": "r", "uri": "u", "store": "s"}))
-    assert places.files(tmp_path) == []
+    assert unsent_folders.files(tmp_path) == []
     block(tmp_path / "outputs")
     path = unsent.write_somewhere(tmp_path, "a.jsonl", "sqlite:////x.db", "a", POINTS)
     assert tmp_path / "temporary" in path.parents
@@ -192,30 +192,30 @@ def test_a_file_of_the_last_release_is_stored_by_who_names_it_only(
     private.write_text("private")
     head = {"run_id": run_id, "uri": uri, "store": fingerprint(uri)}
     records = [*POINTS, Artifact(str(page), ""), Artifact(str(private), "")]
-    path = places.folder(tmp_path) / f"{run_id}.jsonl"
+    path = unsent_folders.project_folder(tmp_path) / f"{run_id}.jsonl"
     path.parent.mkdir(mode=0o700)
     path.write_text("\n".join([json.dumps(head), *(to_json(record) for record in records), ""]))
     capsys.readouterr()
     opener(uri)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"tracking: {path.name} is left in {path.parent}: not signed with this project's key; ")
+    assert line.startswith(f"tracking: ignoring {path.name} in {path.parent}: not signed with this project's key; ")
     assert rows("loss") == []
     assert replay.main([str(path)]) == 0
     assert [step for step, _ in rows("loss")] == [0, 1, 2, 3, 4]
     assert [info.path for info in MlflowClient(uri).list_artifacts(run_id)] == ["page.txt"]
     said = capsys.readouterr().err
-    assert "1 of 7 records are rejected and kept in" in said
+    assert "1 of 7 records were rejected and saved in" in said
     assert "is not below the run's folder" in said
 
 
 def test_a_file_that_others_can_write_is_not_stored_by_name_either(opener: Opener, uri: str, tmp_path: Path) -> None:
     run_id = opener(uri).run_id
     assert run_id is not None
-    path = places.folder(tmp_path) / f"{run_id}.jsonl"
+    path = unsent_folders.project_folder(tmp_path) / f"{run_id}.jsonl"
     unsent.write(path, uri, run_id, POINTS)
     path.chmod(0o666)
     with pytest.raises(ValueError, match="another user owns it, or can write to it"):
-        unsent.replay(path, uri)
+        replaying.replay(path, uri)
     assert path.exists()
 
 
@@ -226,8 +226,8 @@ def test_a_record_that_reaches_out_of_its_run_is_none(record: Record, tmp_path: 
     path = tmp_path / "unsent" / "a.jsonl"
     unsent.write(path, "sqlite:////x.db", "a", [record])
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"no status|no folder"):
-        unsent.replay(path)
+    with pytest.raises(ValueError, match=r"is not the status|is not a folder"):
+        replaying.replay(path)
     assert path.read_bytes() == before
 
 
@@ -241,11 +241,14 @@ def test_nothing_is_appended_to_a_file_that_is_not_signed(tmp_path: Path) -> Non
 
 
 def test_the_files_of_one_run_are_stored_in_the_order_of_their_writing(tmp_path: Path, elsewhere: Path) -> None:
-    for index, place in enumerate((elsewhere, places.folder(tmp_path))):
-        places.make(place, tmp_path)
+    for index, place in enumerate((elsewhere, unsent_folders.project_folder(tmp_path))):
+        unsent_folders.make(place, tmp_path)
         (place / "a.jsonl").touch()
         os.utime(place / "a.jsonl", (index, index))
-    assert [path.parent for path in places.files(tmp_path)] == [elsewhere, places.folder(tmp_path)]
+    assert [path.parent for path in unsent_folders.files(tmp_path)] == [
+        elsewhere,
+        unsent_folders.project_folder(tmp_path),
+    ]
 
 
 def _by_database(error: Exception) -> MlflowException:
@@ -278,7 +281,7 @@ class _Sqlite(Exception):  # noqa: N818 - names of the driver's own errors are i
     ids=str,
 )
 def test_a_disk_may_mend_and_a_record_may_not(error: Exception, passes: bool) -> None:
-    assert may_pass(error) is passes
+    assert is_retryable(error) is passes
 
 
 @pytest.mark.parametrize(("code", "passes"), [("INVALID_PARAMETER_VALUE", False), ("RESOURCE_DOES_NOT_EXIST", False)])
@@ -286,9 +289,9 @@ def test_what_mlflow_refuses_is_refused_for_good_and_a_proxys_page_is_not(code: 
     from mlflow.protos.databricks_pb2 import ErrorCode
 
     value = ErrorCode.Value(code)
-    assert may_pass(MlflowException("No run", error_code=value)) is passes
+    assert is_retryable(MlflowException("No run", error_code=value)) is passes
     page = "API request to endpoint /x failed with error code 404 != 200. Response body: '<html>'"
-    assert may_pass(MlflowException(page, error_code=value))
+    assert is_retryable(MlflowException(page, error_code=value))
 
 
 def test_a_file_that_is_not_there_is_a_line_and_no_record(
@@ -298,9 +301,9 @@ def test_a_file_that_is_not_there_is_a_line_and_no_record(
     tracker.log_artifact(tmp_path / "curves.png")
     assert tracker.finish("FINISHED")
     assert capsys.readouterr().err.splitlines() == [
-        f"tracking: {tmp_path / 'curves.png'} is not recorded: there is no such file"
+        f"tracking: could not record {tmp_path / 'curves.png'}: there is no such file"
     ]
-    assert places.files(tmp_path) == []
+    assert unsent_folders.files(tmp_path) == []
 
 
 class Losing(Tracker):
@@ -349,7 +352,7 @@ def test_a_metrics_history_is_read_once_however_many_points_wait(
 
     monkeypatch.setattr(MlflowClient, "get_metric_history", noted_history)
     monkeypatch.setattr(MlflowClient, "log_batch", noted_batch)
-    assert unsent.replay(path, uri) == 5001
+    assert replaying.replay(path, uri) == 5001
     assert asked == ["loss", "accuracy"]
     assert sum(sent) == 5000 - 900
     assert rows("loss") == rows("accuracy") == [(step, step / 8) for step in range(2500)]
@@ -372,7 +375,7 @@ def test_what_a_failed_attempt_of_a_replay_stored_is_not_sent_again(
             raise ConnectionError("the answer was lost")
 
     monkeypatch.setattr(MlflowClient, "log_batch", answers_too_late)
-    monkeypatch.setattr(unsent, "_REPLAY_DELAY_S", 0.0)
-    assert unsent.replay(path, uri) == 2500
+    monkeypatch.setattr(replaying, "_RETRY_DELAY_S", 0.0)
+    assert replaying.replay(path, uri) == 2500
     assert sent == [1000, 1000, 500]
     assert rows("loss") == [(step, step / 8) for step in range(2500)]

@@ -1,10 +1,11 @@
+import re
 import threading
 import time
 
 import pytest
 
 from runner.tracking.records import Artifact, Point, Tag
-from runner.tracking.writer import Writer
+from runner.tracking.writer import AsyncWriter
 
 
 class Store:
@@ -14,13 +15,20 @@ class Store:
         self.kept, self.calls, self.threads = [], [], set()
         self.error, self.stores_first = None, False
 
-    def __call__(self, group, *, unsure):
-        self.calls.append((len(group), unsure))
+    def write(self, records, *, is_retry):
+        self.calls.append((len(records), is_retry))
         self.threads.add(threading.get_ident())
         if self.error is None or self.stores_first:
-            self.kept += [record for record in group if not unsure or record not in self.kept]
+            self.kept += [record for record in records if not is_retry or record not in self.kept]
         if self.error is not None:
             raise self.error
+
+
+class Calls:
+    """Stores records by calling a function."""
+
+    def __init__(self, write):
+        self.write = write
 
 
 @pytest.fixture
@@ -35,7 +43,9 @@ def said():
 
 @pytest.fixture
 def writer(store, said):
-    writer = Writer(store, may_pass=lambda error: isinstance(error, OSError), warn=said.append, interval_s=0.02)
+    writer = AsyncWriter(
+        store, is_retryable=lambda error: isinstance(error, OSError), warn=said.append, interval_s=0.02
+    )
     yield writer
     writer.abandon()
 
@@ -67,7 +77,7 @@ def test_nothing_is_lost_or_doubled_while_the_store_is_away(writer, store, said)
     store.error = None
     assert writer.flush(10)
     assert store.kept == [*_points(0, 200), Tag("a", "b")]
-    assert [line.split(" (")[0].split(" after")[0] for line in said] == ["the store is away", "the store is back"]
+    assert [line.split(" (")[0].split(" after")[0] for line in said] == ["store unavailable", "store available again"]
 
 
 def test_a_batch_that_was_stored_before_its_error_is_sent_again_as_unsure(writer, store):
@@ -90,7 +100,7 @@ def test_what_the_store_refuses_for_good_does_not_hold_up_the_rest(writer, store
     assert writer.flush(10)
     assert writer.rejected == _points(0, 3)
     assert store.kept == _points(3, 5)
-    assert said == ["the store refuses point records: no such run"]
+    assert said == ["the store rejects point records: no such run"]
 
 
 def test_an_abandoned_writer_hands_back_everything_that_is_not_stored(writer, store):
@@ -104,16 +114,16 @@ def test_an_abandoned_writer_hands_back_everything_that_is_not_stored(writer, st
 def test_draining_lasts_as_long_as_records_leave_the_queue(said):
     stored = []
 
-    def slow(group, *, unsure):  # noqa: ARG001
+    def slow(records, *, is_retry):  # noqa: ARG001
         time.sleep(0.1)
-        stored.extend(group)
+        stored.extend(records)
 
-    writer = Writer(slow, may_pass=lambda _: True, warn=said.append, interval_s=0.01, batch=10)
+    writer = AsyncWriter(Calls(slow), is_retryable=lambda _: True, warn=said.append, interval_s=0.01, batch_size=10)
     writer.add_points(_points(0, 100))
-    assert writer.drain(0.5, say_after_s=0.3)
+    assert writer.drain(0.5, notify_after_s=0.3)
     assert stored == _points(0, 100)
     assert len(said) == 1
-    assert said[0].endswith("records are still being stored; Ctrl-C keeps what is left in a file")
+    assert re.fullmatch(r"still storing \d+ records; Ctrl-C saves the rest in a file", said[0])
 
 
 def test_draining_ends_when_nothing_moves(writer, store):
@@ -130,11 +140,11 @@ def test_an_upload_that_is_under_way_may_take_longer_by_its_size(tmp_path):
         file.truncate(2_000_000)
     stored = []
 
-    def upload(group, *, unsure):  # noqa: ARG001
+    def upload(records, *, is_retry):  # noqa: ARG001
         time.sleep(0.8)
-        stored.extend(group)
+        stored.extend(records)
 
-    writer = Writer(upload, may_pass=lambda _: True, warn=print, interval_s=0.01)
+    writer = AsyncWriter(Calls(upload), is_retryable=lambda _: True, warn=print, interval_s=0.01)
     writer.add(Artifact(str(path), ""))
     assert writer.drain(0.1)
     assert stored == [Artifact(str(path), "")]
@@ -143,10 +153,10 @@ def test_an_upload_that_is_under_way_may_take_longer_by_its_size(tmp_path):
 def test_a_store_that_hangs_does_not_hold_the_caller():
     release = threading.Event()
 
-    def hang(group, *, unsure):  # noqa: ARG001
+    def hang(records, *, is_retry):  # noqa: ARG001
         release.wait(30)
 
-    writer = Writer(hang, may_pass=lambda _: True, warn=print, interval_s=0.01)
+    writer = AsyncWriter(Calls(hang), is_retryable=lambda _: True, warn=print, interval_s=0.01)
     writer.add_points(_points(0, 5))
     time.sleep(0.1)
     writer.add_points(_points(5, 8))
@@ -158,12 +168,12 @@ def test_a_store_that_hangs_does_not_hold_the_caller():
 def test_points_do_not_wait_for_a_file_that_has_no_place(said):
     stored = []
 
-    def send(group, *, unsure):  # noqa: ARG001
-        if isinstance(group[0], Tag):
+    def send(records, *, is_retry):  # noqa: ARG001
+        if isinstance(records[0], Tag):
             raise OSError(28, "No space left on device")
-        stored.extend(group)
+        stored.extend(records)
 
-    writer = Writer(send, may_pass=lambda _: True, warn=said.append, interval_s=0.01)
+    writer = AsyncWriter(Calls(send), is_retryable=lambda _: True, warn=said.append, interval_s=0.01)
     writer.add(Tag("a", "b"))
     assert not writer.flush(0.1)
     writer.add_points(_points(0, 30))
@@ -171,7 +181,7 @@ def test_points_do_not_wait_for_a_file_that_has_no_place(said):
     assert stored == _points(0, 30)
     assert writer.abandon() == [Tag("a", "b")]
     assert said == [
-        "the store is away (No space left on device); tags and files are kept and stored when that is fixed"
+        "store unavailable (No space left on device); tags and files are buffered, and stored when it is back"
     ]
 
 
@@ -179,29 +189,31 @@ def test_a_store_that_comes_and_goes_all_day_fills_no_log(writer, store, said):
     for step in range(40):
         store.error = OSError("Connection refused")
         writer.add_points(_points(step, step + 1))
-        while writer._points.away_since is None:
+        while writer._points.failing_since is None:
             time.sleep(0.001)
         store.error = None
-        writer._points.due = 0.0
+        writer._points.retry_at = 0.0
         assert writer.flush(10)
     assert store.kept == _points(0, 40)
     assert len(said) < 20
-    assert said[-1].endswith("it comes and goes, of which no more is said")
+    assert said[-1].endswith("further ones are not reported")
 
 
 def test_more_points_than_the_memory_holds_become_half_of_them_and_that_is_said(store, said):
     store.error = OSError("away")
-    writer = Writer(store, may_pass=lambda _: True, warn=said.append, interval_s=0.01, batch=10, most_waiting=100)
+    writer = AsyncWriter(
+        store, is_retryable=lambda _: True, warn=said.append, interval_s=0.01, batch_size=10, max_buffered=100
+    )
     for step in range(200):
         writer.add_points([Point("loss", float(step), 1, step), Point("accuracy", 0.5, 1, step)])
     deadline = time.monotonic() + 10
     while len(writer._points.waiting) > 200 and time.monotonic() < deadline:
         time.sleep(0.01)
     kept = writer.abandon()
-    assert len(kept) + writer.left_out == 400
+    assert len(kept) + writer.dropped_points == 400
     assert {point.key for point in kept} == {"loss", "accuracy"}
     for key in ("loss", "accuracy"):
         steps = [point.step for point in kept if point.key == key]
         assert steps == sorted(set(steps)), "in order"
         assert steps[0] <= 1
-    assert sum("every second one" in line for line in said) == 1
+    assert sum("dropping every second point" in line for line in said) == 1

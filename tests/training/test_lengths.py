@@ -51,13 +51,15 @@ def test_an_evaluations_batch_is_no_larger_than_its_split(
 
 @pytest.mark.parametrize(("remainder", "most"), [("drop", 96), ("pad", 100)])
 def test_a_batch_larger_than_the_split_is_refused_with_the_largest_that_is_not(remainder: str, most: int) -> None:
-    with pytest.raises(ConfigError, match=rf"dataset\.batch_size=2000000: at most {most}, by the 99 exam"):
+    with pytest.raises(
+        ConfigError, match=rf"dataset\.batch_size=2000000: must be at most {most}: split train has 99 exam"
+    ):
         lengths.epoch_steps(config(batch_size=2_000_000, remainder=remainder), 99)
     assert lengths.epoch_steps(config(batch_size=most, remainder=remainder), 99) == 1
 
 
 def test_more_steps_than_can_be_counted_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647: at most 214748364 of 10 steps"):
+    with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647: must be at most 214748364 with 10 steps"):
         lengths.total_steps(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40)
 
 
@@ -83,8 +85,8 @@ def test_a_rate_past_pythons_own_numbers_is_refused_too() -> None:
 @pytest.mark.parametrize(
     ("trainer", "dataset", "refused"),
     [
-        ({"steps_per_call": 2**30}, {}, "trainer.steps_per_call=1073741824: at most 89,"),
-        ({"steps_per_call": 10}, {"prefetch": 10**9}, "dataset.prefetch=1000000000: at most 8,"),
+        ({"steps_per_call": 2**30}, {}, "trainer.steps_per_call=1073741824: must be at most 89:"),
+        ({"steps_per_call": 10}, {"prefetch": 10**9}, "dataset.prefetch=1000000000: must be at most 8:"),
         ({"steps_per_call": 10}, {"prefetch": 8}, None),
         ({"steps_per_call": 2**30, "limit_train_batches": 20}, {"prefetch": 10**9}, None),
     ],
@@ -105,10 +107,10 @@ def test_steps_to_verify_take_4_gib_at_most() -> None:
     made = config(batch_size=16)
     lengths.check_verified(made, wide(100, 1000))
     made = with_keys(made, {"verify.steps": 2**30})
-    with pytest.raises(ConfigError, match=r"verify\.steps=1073741824: at most 89,.*verify\.steps=20$"):
+    with pytest.raises(ConfigError, match=r"verify\.steps=1073741824: must be at most 89:.*verify\.steps=20$"):
         lengths.check_verified(made, wide(100, 1000))
     made = with_keys(made, {"dataset.batch_size": 100})
-    with pytest.raises(ConfigError, match=r"at most 14,.*set verify\.steps=14$"):
+    with pytest.raises(ConfigError, match=r"must be at most 14:.*set verify\.steps=14$"):
         lengths.check_verified(made, wide(100, 1000))
 
 

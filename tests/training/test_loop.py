@@ -26,8 +26,8 @@ from runner.host.signals import StopRequest
 from runner.task.base import Evaluation
 from runner.training import feed, lengths, loop, profile, stopping
 from runner.training.checkpoint import storage
+from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
-from runner.training.checkpoint.storage import Checkpoint
 from runner.training.display import Display
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask, NumpyEngine, splits
@@ -110,7 +110,7 @@ def test_a_run_goes_back_to_the_last_good_checkpoint_at_a_lower_rate(tmp_path: P
     result, seen = train(restoring(), engine, tmp_path)
     assert seen.tags["runner.nan_restores"] == "step 9 back to 5, rate x 0.5"
     assert seen.said[0].startswith(
-        "the loss is inf at step 9: back to the checkpoint of step 5, learning rate times 0.5"
+        "the loss is inf at step 9: restored the checkpoint of step 5; the learning rate is multiplied by 0.5"
     )
     assert seen.forgotten == [5]
     assert result.steps == 2 * STEPS
@@ -124,7 +124,7 @@ def test_a_run_goes_back_to_the_last_good_checkpoint_at_a_lower_rate(tmp_path: P
 
 def test_the_history_holds_what_was_kept_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
     result, seen = train(restoring(), NumpyEngine(explodes=8, stable=0.5), tmp_path)
-    assert [step for step, _ in result.history.past.train] == list(range(1, 2 * STEPS + 1))
+    assert [step for step, _ in result.history.train] == list(range(1, 2 * STEPS + 1))
     assert np.isfinite([loss for _, loss in seen.of("train/loss")]).all()
     assert [step for step, _ in seen.of("train/loss")] == [*range(1, 9), *range(6, 2 * STEPS + 1)]
     rates = dict(seen.of("learning_rate"))
@@ -141,7 +141,7 @@ def test_the_last_checkpoint_is_no_good_where_the_next_loss_is_not_finite(tmp_pa
 def test_the_factor_falls_with_every_return_and_so_many_are_allowed(tmp_path: Path) -> None:
     _, seen = train(restoring(nan_restores=2), NumpyEngine(explodes=8, stable=0.25), tmp_path / "a")
     assert seen.tags["runner.nan_restores"] == "step 9 back to 5, rate x 0.5; step 9 back to 5, rate x 0.25"
-    with pytest.raises(EngineError, match=r"the loss is inf at step 9, after trainer.nan_restores=2 returns"):
+    with pytest.raises(EngineError, match=r"the loss is inf at step 9 after 2 restores"):
         train(restoring(nan_restores=2), NumpyEngine(explodes=8, stable=0.1), tmp_path / "b")
 
 
@@ -159,7 +159,7 @@ def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, a
     assert engine.calls[0] == (at, 3, 0.5)
     assert dict(seen.of("train/loss")) == dict(all_of_it.of("train/loss"))
     assert dict(seen.of("learning_rate")) == dict(all_of_it.of("learning_rate"))
-    assert len(result.history.past.restores) == 1
+    assert len(result.history.restores) == 1
 
 
 def test_stop_and_continue_do_what_they_did(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path,
     run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(enabled=saves, best="eval/accuracy"))
     result, seen = train(run, engine, tmp_path)
     assert result.steps == 4 * STEPS
-    assert result.ended.startswith("early stopping: eval/accuracy was best with 0.7000 at step 20")
+    assert result.ended.startswith("early stopping: eval/accuracy was best at step 20 (0.7000)")
     assert [step for step, _ in seen.of("eval/accuracy")] == [10, 20, 30, 40], "the best one is not logged again"
     assert result.taken == (2 * STEPS if saves else 4 * STEPS)
     assert engine.w == weights[1 if saves else 3]
@@ -260,7 +260,7 @@ def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_th
 
 
 def test_overfitting_on_more_batches_than_there_are_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.overfit_batches=11: split train has 10 batches"):
+    with pytest.raises(ConfigError, match=r"trainer\.overfit_batches=11: split train has only 10 batches"):
         lengths.epoch_steps(config(overfit_batches=11), EXAMPLES)
 
 
@@ -272,9 +272,9 @@ def test_exactly_the_named_steps_are_traced(tmp_path: Path, start: int, steps: i
 
 
 def test_a_trace_that_begins_too_late_is_refused() -> None:
-    profile.check(config(profile=ProfileConfig(15, 5)), 20)
-    with pytest.raises(ConfigError, match=r"trainer\.profile\.start=16: 5 steps are traced"):
-        profile.check(config(profile=ProfileConfig(16, 5)), 20)
+    profile.check(config(profile=ProfileConfig(15, 5)).trainer, 20)
+    with pytest.raises(ConfigError, match=r"trainer\.profile\.start=16: must leave 5 steps"):
+        profile.check(config(profile=ProfileConfig(16, 5)).trainer, 20)
 
 
 def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ def test_a_rate_is_told_of_ten_measured_steps_and_more_and_never_of_calls_that_c
     meter = Meter()
     for _ in range(3):
         meter.call_done(100)
-    assert (meter.steps, meter.tells) == (0, False)
+    assert (meter.steps, meter.is_meaningful) == (0, False)
     meter.call_done(9)
-    assert not meter.tells
+    assert not meter.is_meaningful
     meter.call_done(1)
-    assert meter.tells
+    assert meter.is_meaningful

@@ -355,7 +355,7 @@ def test_an_error_of_a_users_layer_is_told_in_its_own_words(tmp_path: Path, engi
 def test_a_side_that_refuses_the_config_ends_in_exit_code_two(tmp_path: Path) -> None:
     rule = "layout.rules=[{match: nowhere/kernel, spec: [null, model]}]"
     done = command(tmp_path, "mesh=batch4_model2", rule, "tracking=none", "verify.steps=1", code=2)
-    assert done.stderr.startswith("error: layout.rules[0].match=nowhere/kernel: it catches no variable")
+    assert done.stderr.startswith("error: layout.rules[0].match=nowhere/kernel: matches no variable")
 
 
 def test_help_comes_in_a_second_and_a_bad_key_is_refused_without_tensorflow(tmp_path: Path) -> None:

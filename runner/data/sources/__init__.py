@@ -1,1 +1,1 @@
-"""Where data comes from: one module, or package, a kind of source; each has `load`, which returns a `Whole`."""
+"""Data sources: one module or package per kind; `runner.data.registry` lists them."""

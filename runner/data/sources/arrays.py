@@ -1,4 +1,4 @@
-"""`arrays`: a user's own tables and arrays: a .npz, .npy, .csv or .parquet file, or a folder of them."""
+"""`arrays`: a user's tables and arrays, as a .npz, .npy, .csv or .parquet file or a folder of them."""
 
 from __future__ import annotations
 
@@ -11,183 +11,230 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
-from runner.data.base import Array, Encoding, in_order
+from runner.data.base import Array, Encoding, FullDataset
 from runner.data.checks import TABLES
-from runner.data.cut import Whole
-from runner.data.encode import Column, Words, check_lengths, cleaned, encode, shown
-from runner.data.sources import parsed
-from runner.data.sources.parsed import Parsed
+from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
+from runner.data.sources import table_cache
+from runner.data.sources.split_names import canonical_splits
+from runner.data.sources.table_cache import ParsedTables
 from runner.errors import ConfigError, DataError, did_you_mean, invalid
 
-_OTHER_NAMES = {"val": "validation", "valid": "validation"}
+# Split -> its files.
+Files = Mapping[str, Sequence[Path]]
 
 
-def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Loads a file, or a folder of files.
 
-    A folder's splits are its folders (`train/`), else its files (`train.csv`), where one is called train; else all
-    its files are one split `train`. Files of one split are joined row by row in the order of their names, but for
+    The splits of a folder are its subfolders if one is called `train`, else its files if one is (`train.csv`); else
+    all files are the split `train`. Files of one split are concatenated row by row in the order of their names, except
     .npy files, each of which is one array.
 
     Args:
-      config: of which `path` names it, and `features` the columns that are taken.
-      encoding: of the run that the data is read for; None: words are numbered here.
+      config: its `path` is the file or folder, and its `features` select columns.
+      encoding: of the run that the data is read for; None: strings get their numbers here.
 
     Raises:
       ConfigError: there is no such column.
-      DataError: a file can't be read, or holds what no array can.
+      DataError: a file can't be read, or has values that no array can represent.
     """
     assert config.path is not None
     path = Path(config.path).expanduser()
-    files = _files(path)
-    whole = _kept(files, config, encoding) if _is_worth_keeping(files) else _parsed(files, config, encoding)
-    categories = dict(whole.categories)
-    return Whole(
+    files = _find_files(path)
+    load_tables = _load_cached if _is_worth_caching(files) else _parse
+    parsed = load_tables(files, config, encoding)
+    categories = dict(parsed.categories)
+    return FullDataset(
         name=path.absolute().name,
         version="",
-        splits=dict(whole.splits),
+        splits=dict(parsed.splits),
         digest=_digest(files),
         source=str(path),
-        encoding=Encoding(categories) if encoding is None else replace(encoding, categories=categories),
+        encoding=replace(encoding or Encoding(), categories=categories),
     )
 
 
-def _is_worth_keeping(files: Mapping[str, Sequence[Path]]) -> bool:
-    """Returns whether the files are text, and so much of it that parsing it at each start costs something."""
-    there = [file for group in files.values() for file in group]
-    if any(file.suffix.lower() != ".csv" for file in there):
-        return False
-    try:
-        return sum(file.stat().st_size for file in there) >= parsed.SMALLEST
-    except OSError:  # reading it names it
-        return False
+def location(config: DatasetConfig) -> str:
+    """Returns the file or folder."""
+    assert config.path is not None
+    return str(Path(config.path).expanduser().absolute())
 
 
-def _kept(files: dict[str, list[Path]], config: DatasetConfig, encoding: Encoding | None) -> Parsed:
-    there = [file for group in files.values() for file in group]
+def _find_files(path: Path) -> dict[str, list[Path]]:
+    """Returns the files of each split."""
+    if path.is_file():
+        return {"train": [path]}
+    folders: dict[str, list[Path]] = {}
+    for folder in sorted(path.iterdir()):
+        if folder.is_dir() and not folder.name.startswith("."):
+            files = _list_tables(folder)
+            if files:
+                folders[folder.name] = files
+    own_files = _list_tables(path)
+    found: dict[str, list[Path]] = {}
+    if "train" in folders:
+        found = folders
+    elif any(file.stem == "train" for file in own_files):
+        for file in own_files:
+            found.setdefault(file.stem, []).append(file)
+    elif own_files:
+        found = {"train": own_files}
+    if not found:
+        raise DataError(f"{path.absolute()} has no file with the suffix {', '.join(TABLES)}")
+    return canonical_splits(found, path)
+
+
+def _list_tables(folder: Path) -> list[Path]:
+    files = []
+    for file in sorted(folder.iterdir()):
+        if file.suffix.lower() in TABLES and not file.name.startswith("."):
+            files.append(file)
+    return files
+
+
+def _all_files(files: Files) -> list[Path]:
+    return [file for split_files in files.values() for file in split_files]
+
+
+def _is_worth_caching(files: Files) -> bool:
+    """Returns whether the files are text that takes noticeable time to parse at each start."""
+    all_files = _all_files(files)
+    suffixes = {file.suffix.lower() for file in all_files}
+    if suffixes != {".csv"}:
+        return False
     try:
-        before = parsed.stats(there)
-        # The digest of the data leaves out what does not change it, as the name of a single file of a split.
-        names = {split: [file.name for file in group] for split, group in files.items()}
-        known = None if encoding is None else encoding.categories
-        key = [_digest(files), list(names.items()), config.features, known]
+        return sum(file.stat().st_size for file in all_files) >= table_cache.MIN_BYTES
     except OSError:
-        return _parsed(files, config, encoding)
-    return parsed.parsed(
-        parsed.folder(),
+        # Reading the file raises the same error, with its name.
+        return False
+
+
+def _load_cached(files: Files, config: DatasetConfig, encoding: Encoding | None) -> ParsedTables:
+    all_files = _all_files(files)
+    try:
+        stats_before = table_cache.stats(all_files)
+        # The digest of the data ignores what does not change it, such as the name of a split's only file.
+        names = [(split, [file.name for file in split_files]) for split, split_files in files.items()]
+        categories = None if encoding is None else encoding.categories
+        key = [_digest(files), names, config.features, categories]
+    except OSError:
+        return _parse(files, config, encoding)
+    return table_cache.load_or_parse(
+        table_cache.folder(),
         key,
-        lambda: _parsed(files, config, encoding),
-        lambda: parsed.stats(there) == before,
+        parse=lambda: _parse(files, config, encoding),
+        is_unchanged=lambda: table_cache.stats(all_files) == stats_before,
     )
 
 
-def _parsed(files: dict[str, list[Path]], config: DatasetConfig, encoding: Encoding | None) -> Parsed:
-    splits = {}
+def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> ParsedTables:
+    columns = {}
     where = {}
-    for split, group in files.items():
-        where[split] = str(group[0]) if len(group) == 1 else str(group[0].parent)
-        splits[split] = _group(group, config.features, where[split])
+    for split, split_files in files.items():
+        is_one_file = len(split_files) == 1
+        where[split] = str(split_files[0] if is_one_file else split_files[0].parent)
+        columns[split] = _read_split(split_files, config.features, where[split])
     for name in config.features or ():
-        if all(cleaned(name) not in columns for columns in splits.values()):
-            raise _refuse_feature(name, files)
-    sources, used = encode(splits, where, encoding)
-    return Parsed(sources, used.categories)
+        if all(cleaned(name) not in split_columns for split_columns in columns.values()):
+            raise _unknown_feature(name, files)
+    sources, used = encode(columns, where, encoding)
+    return ParsedTables(sources, used.categories)
 
 
-def _refuse_feature(name: str, files: dict[str, list[Path]]) -> ConfigError:
-    there = list(dict.fromkeys(one for group in files.values() for file in group for one in tables.names(file)))
+def _unknown_feature(name: str, files: Files) -> ConfigError:
+    known: list[str] = []
+    for file in _all_files(files):
+        known.extend(column for column in tables.names(file) if column not in known)
     return invalid(
         "dataset.features",
         name,
-        problem=f"the columns there are {shown(there)}",
-        fix=did_you_mean(name, there, f"write dataset.features=[{','.join(there[:2])}]"),
+        problem=f"unknown column (the columns: {join_names(known)})",
+        fix=did_you_mean(name, known, f"set dataset.features=[{','.join(known[:2])}]"),
     )
 
 
-def _files(path: Path) -> dict[str, list[Path]]:
-    """Returns each split's files."""
-    if path.is_file():
-        return {"train": [path]}
-    folders = {
-        one.name: _tables(one) for one in sorted(path.iterdir()) if one.is_dir() and not one.name.startswith(".")
-    }
-    own = _tables(path)
-    if folders.get("train"):
-        found = {name: group for name, group in folders.items() if group}
-    elif any(file.stem == "train" for file in own):
-        found = {}
-        for file in own:
-            found.setdefault(file.stem, []).append(file)
-    else:
-        found = {"train": own} if own else {}
-    if not found:
-        raise DataError(f"{path.absolute()} holds no file that ends in {', '.join(TABLES)}")
-    named: dict[str, list[Path]] = {}
-    for name, group in found.items():
-        split = _OTHER_NAMES.get(name, name)
-        if split in named:
-            raise DataError(f"{path.absolute()} has two of validation, val and valid, which mean one; drop one")
-        named[split] = group
-    return {split: named[split] for split in in_order(sorted(named))}
-
-
-def _tables(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if one.suffix.lower() in TABLES and not one.name.startswith("."))
-
-
-def _group(files: Sequence[Path], wanted: Sequence[str] | None, where: str) -> dict[str, Column]:
-    """Reads the files of one split."""
+def _read_split(files: Sequence[Path], features: Sequence[str] | None, where: str) -> dict[str, Column]:
+    """Reads the files of one split: .npy files as one array each, all others as pieces of one table."""
     columns: dict[str, Column] = {}
-    rows: list[tuple[Path, dict[str, Column]]] = []
+    pieces: list[tuple[Path, dict[str, Column]]] = []
     for file in files:
-        found = tables.read(file, wanted)
+        file_columns = tables.read(file, features)
         if file.suffix.lower() == ".npy":
-            columns |= found
-        else:
-            if found:
-                check_lengths(found, str(file))
-            rows.append((file, found))
-    for file, found in rows[1:]:
-        if set(found) != set(rows[0][1]):
-            differs = sorted(set(found) ^ set(rows[0][1]))
-            raise DataError(f"{file} and {rows[0][0]} are read as one, and only one of them has {shown(differs)}")
-    for name in rows[0][1] if rows else ():
-        if name in columns:
-            raise DataError(f"{where}: {name!r} is in {rows[0][0].name} and in {name}.npy; rename one of them")
-        columns[name] = _joined([(file, found[name]) for file, found in rows], name)
+            columns |= file_columns
+            continue
+        if file_columns:
+            check_lengths(file_columns, str(file))
+        pieces.append((file, file_columns))
+    if pieces:
+        first_file, first_columns = pieces[0]
+        _check_same_columns(pieces)
+        for name in first_columns:
+            if name in columns:
+                raise DataError(f"{where}: {name!r} is in {first_file.name} and in {name}.npy; rename one of them")
+            columns[name] = _concatenate([(file, piece[name]) for file, piece in pieces], name)
     if columns:
         check_lengths(columns, where)
-    elif wanted is None:
-        raise DataError(f"{where} holds no arrays")
+    elif features is None:
+        raise DataError(f"{where} has no arrays")
     return columns
 
 
-def _joined(pieces: Sequence[tuple[Path, Column]], name: str) -> Column:
+def _check_same_columns(pieces: Sequence[tuple[Path, Mapping[str, Column]]]) -> None:
+    first_file, first_columns = pieces[0]
+    for file, columns in pieces[1:]:
+        different = sorted(set(columns) ^ set(first_columns))
+        if different:
+            raise DataError(
+                f"{file} and {first_file} are read as one table, but only one of them has {join_names(different)}; "
+                "give them the same columns"
+            )
+
+
+def _concatenate(pieces: Sequence[tuple[Path, Column]], name: str) -> Column:
+    """Concatenates a column of several files."""
     if len(pieces) == 1:
         return pieces[0][1]
-    words = [piece for _, piece in pieces if isinstance(piece, Words)]
-    if not words:
-        plain: list[Array] = [piece for _, piece in pieces if not isinstance(piece, Words)]
-        for (file, _), piece in zip(pieces, plain, strict=True):
-            if piece.shape[1:] != plain[0].shape[1:]:
-                raise DataError(f"{file}, {name}: {list(piece.shape[1:])} an example, and others differ from it")
-        return np.concatenate(plain)
-    if len(words) < len(pieces):
-        file = next(file for file, piece in pieces if not isinstance(piece, Words))
-        raise DataError(f"{file}, {name} holds numbers, and words in other files")
-    values = list(dict.fromkeys(value for one in words for value in one.values))
-    places = {value: place for place, value in enumerate(values)}
-    codes = [np.array([places[value] for value in one.values])[one.codes] for one in words]
-    return Words(values, np.concatenate(codes))
+    strings: list[StringColumn] = []
+    arrays: list[Array] = []
+    for file, piece in pieces:
+        if isinstance(piece, StringColumn):
+            strings.append(piece)
+            continue
+        arrays.append(piece)
+        if piece.shape[1:] != arrays[0].shape[1:]:
+            raise DataError(
+                f"{file}, {name}: shape {list(piece.shape[1:])} per example, but {list(arrays[0].shape[1:])} in "
+                f"{pieces[0][0]}; all files need one shape"
+            )
+    if not strings:
+        return np.concatenate(arrays)
+    if arrays:
+        file = next(file for file, piece in pieces if not isinstance(piece, StringColumn))
+        raise DataError(f"{file}, {name} has numbers, but strings in other files; use one kind in all files")
+    return _concatenate_strings(strings)
 
 
-def _digest(files: dict[str, list[Path]]) -> str:
-    """Hashes the files' bytes, by split; names matter where several files are one split."""
+def _concatenate_strings(columns: Sequence[StringColumn]) -> StringColumn:
+    code_of: dict[str, int] = {}
+    for column in columns:
+        for value in column.values:
+            code_of.setdefault(value, len(code_of))
+    codes = []
+    for column in columns:
+        new_codes = np.array([code_of[value] for value in column.values])
+        codes.append(new_codes[column.codes])
+    return StringColumn(list(code_of), np.concatenate(codes))
+
+
+def _digest(files: Files) -> str:
+    """Hashes the files' bytes, by split."""
     total = hashlib.sha256()
-    for split, group in sorted(files.items()):
-        for file in group:
+    for split, split_files in sorted(files.items()):
+        for file in split_files:
             with file.open("rb") as opened:
                 content = hashlib.file_digest(opened, "sha256").hexdigest()
-            name = file.name if len(group) > 1 or file.suffix == ".npy" else file.suffix
+            # A name matters only if it decides the order of the rows, or is the array's name.
+            has_meaning = len(split_files) > 1 or file.suffix == ".npy"
+            name = file.name if has_meaning else file.suffix
             total.update(f"{split} {name} {content}\n".encode())
     return total.hexdigest()

@@ -1,6 +1,6 @@
-"""`custom`: a user's own code, which returns arrays by name, or an object with `__len__` and `__getitem__`.
+"""`custom`: a user's function or class, which returns arrays by name, or an object with `__len__` and `__getitem__`.
 
-So have the datasets of Grain, PyTorch and Hugging Face. Either may come by split, as {train: ..., test: ...}.
+Datasets of Grain, PyTorch and Hugging Face are such objects. Both may be returned per split: {train: ..., test: ...}.
 """
 
 from __future__ import annotations
@@ -15,23 +15,42 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Array, ArraySpec, DataSource, Encoding, Rows, in_order, stacked
-from runner.data.cut import Whole
+from runner.data.base import (
+    Array,
+    ArraySource,
+    ArraySpec,
+    DataSource,
+    Encoding,
+    FullDataset,
+    Rows,
+    ordered_splits,
+    stack_examples,
+)
 from runner.data.digest import digest
-from runner.data.encode import Column, as_column, by_name, check_lengths, described, encode, numbers, shown, spec
+from runner.data.encode import (
+    Column,
+    as_column,
+    by_clean_name,
+    check_lengths,
+    encode,
+    infer_spec,
+    join_names,
+    numeric_array,
+    specs_as_bytes,
+)
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import definition
 
 _KEY = "dataset._target_"
 _FORMS = (
-    "arrays by name, as {'image': ..., 'label': ...}, or an object with __len__ and __getitem__, or either "
-    "of these by split, as {'train': ..., 'test': ...}"
+    "arrays by name, such as {'image': ..., 'label': ...}, or an object with __len__ and __getitem__, or either "
+    "of these by split, such as {'train': ..., 'test': ...}"
 )
 
 
 @runtime_checkable
-class Indexed(Protocol):
-    """What a user's dataset is: an example a number."""
+class IndexedExamples(Protocol):
+    """A user's object with one example per index."""
 
     def __len__(self) -> int: ...
 
@@ -39,17 +58,17 @@ class Indexed(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
-    """A user's object, whose examples are made one at a time.
+class CustomExamples:
+    """A source that reads one example at a time from a user's object.
 
     Attributes:
-      held: the object.
-      specs: of its first example; every other one must have them.
-      where: what messages call it.
+      examples: the object.
+      specs: of its first example; every other one must have the same.
+      where: its name in messages.
       holds_gil: its `__getitem__` is Python code.
     """
 
-    held: Indexed
+    examples: IndexedExamples
     specs: Mapping[str, ArraySpec]
     where: str
     holds_gil: bool = True
@@ -57,231 +76,279 @@ class Examples:
     @property
     def size(self) -> int:
         """Number of examples."""
-        return len(self.held)
+        return len(self.examples)
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns the arrays of one example.
 
         Raises:
-          DataError: the user's code raised, or the example has other arrays than the first one.
+          DataError: the user's code failed, or the example has other arrays than the first one.
         """
         del epoch
-        arrays = _example(self.held, row, self.where)
+        arrays = _read_example(self.examples, row, self.where)
         for name in [*self.specs, *arrays]:
             if name not in arrays or name not in self.specs:
-                has = "has no" if name not in arrays else "has"
+                has = "has" if name in arrays else "has no"
                 raise DataError(
-                    f"{self.example_name(row)} {has} {name!r}; the first one has {shown(list(self.specs))}"
+                    f"{self.example_name(row)} {has} {name!r}, but the first example has "
+                    f"{join_names(list(self.specs))}; return the same arrays for every example"
                 )
-            arrays[name] = self._fitted(name, arrays[name], row)
+            arrays[name] = self._with_common_dtype(name, arrays[name], row)
         return arrays
 
-    def _fitted(self, name: str, array: Array, row: int) -> Array:
-        wanted = self.specs[name]
-        if array.shape != wanted.shape:
+    def _with_common_dtype(self, name: str, array: Array, row: int) -> Array:
+        spec = self.specs[name]
+        if array.shape != spec.shape:
             raise DataError(
-                f"{self.example_name(row)}, {name}: shape {list(array.shape)}, and the first one's is "
-                f"{list(wanted.shape)}; all examples need one shape"
+                f"{self.example_name(row)}, {name}: shape {list(array.shape)}, but {list(spec.shape)} in the first "
+                "example; all examples need one shape"
             )
-        if array.dtype == wanted.dtype:
+        if array.dtype == spec.dtype:
             return array
-        if wanted.dtype != "float32" or array.dtype != np.int32:  # a whole number among broken ones is one of them
-            raise DataError(f"{self.example_name(row)}, {name}: {array.dtype}, and the first one's is {wanted.dtype}")
-        return array.astype(np.float32)
+        if spec.dtype == "float32" and array.dtype == np.int32:
+            # Python code returns 1 where the other examples have 1.5.
+            return array.astype(np.float32)
+        raise DataError(
+            f"{self.example_name(row)}, {name}: {array.dtype}, but {spec.dtype} in the first example; all examples "
+            "need one dtype"
+        )
 
     def example_name(self, row: int) -> str:
-        """Returns what a message calls an example."""
+        """Returns the example's name for messages."""
         return f"{self.where}: example {row}"
 
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples."""
-        return stacked(self.specs, rows, self.example)
+        return stack_examples(self.specs, rows, self.example)
 
 
-def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
     """Calls the user's code.
 
     Args:
-      config: of which `target` names it and `options` are its keyword arguments.
-      encoding: of the run that the data is read for; None: words are numbered here.
+      config: its `target` names the callable, and its `options` are the keyword arguments.
+      encoding: of the run that the data is read for; None: strings get their numbers here.
 
     Raises:
-      ConfigError: it can't be imported or called, or returns something else.
-      DataError: it raises, or its data is not what an array can hold.
+      ConfigError: the target can't be imported or called, or returns something else.
+      DataError: the user's code fails, or its data does not fit into arrays.
     """
-    returned = _called(config)
-    splits = _splits(returned)
-    if splits is None:
+    returned = _call_target(config)
+    contents = _by_split(returned)
+    if contents is None:
         raise invalid(
-            _KEY, config.target, problem=f"what returns {_FORMS}, not {_told_kind(returned)}", fix="return that"
+            _KEY,
+            config.target,
+            problem=f"must return {_FORMS}, not {_describe_kind(returned)}",
+            fix="change its return value",
         )
-    where = {name: f"{config.target}, split {name}" if len(splits) > 1 else config.target for name in splits}
-    tables = {name: _table(content, where[name]) for name, content in splits.items()}
-    columns = {name: found for name, found in tables.items() if found is not None}
-    if len(columns) == len(splits):
-        arrays, encoding = encode(columns, where, encoding)
-        sources: dict[str, DataSource] = dict(arrays)
-        content = digest((name, source.arrays) for name, source in arrays.items())
-    elif columns:
-        raise DataError(f"{config.target}: one split is arrays and the other an object; return the same kind for all")
+    where = {split: f"{config.target}, split {split}" for split in contents}
+    if len(contents) == 1:
+        where = dict.fromkeys(contents, config.target)
+
+    tables: dict[str, dict[str, Column]] = {}
+    objects: dict[str, object] = {}
+    for split, content in contents.items():
+        if isinstance(content, Mapping):
+            tables[split] = _read_table(content, where[split])
+        else:
+            objects[split] = content
+    if tables and objects:
+        raise DataError(
+            f"{config.target}: one split is arrays and the other an object; return the same kind for all splits"
+        )
+    sources: dict[str, DataSource]
+    if tables:
+        arrays, encoding = encode(tables, where, encoding)
+        sources = dict(arrays)
+        content_digest = _array_digest(arrays)
     else:
-        sources = {}
-        for name, held in splits.items():
-            assert isinstance(held, Indexed)
-            sources[name] = _examples(held, where[name])
-        _check_alike(sources, where)
-        content = _code_digest(config, sources)
-    return Whole(
+        sources = {split: _custom_examples(content, where[split]) for split, content in objects.items()}
+        _check_same_specs(sources, where)
+        content_digest = _code_digest(config, sources)
+    return FullDataset(
         name=config.target,
         version="",
-        splits={name: sources[name] for name in in_order(sources)},
-        digest=content,
+        splits={split: sources[split] for split in ordered_splits(sources)},
+        digest=content_digest,
         source=config.target,
         encoding=encoding or Encoding(),
     )
 
 
-def _called(config: DatasetConfig) -> object:
+def location(config: DatasetConfig) -> str:
+    """Returns the import path of the user's code."""
+    return config.target
+
+
+def _call_target(config: DatasetConfig) -> object:
     module, _, name = config.target.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
-    except Exception as error:  # whatever a user's module raises at import
-        fix = "fix that module"
-        raise invalid(_KEY, config.target, problem=f"it does not import ({describe(error)})", fix=fix) from error
-    if not callable(found):
+        target = getattr(import_module(module), name)
+    except Exception as error:  # a user's module raises anything at import
+        problem = f"can't be imported ({describe(error)})"
+        raise invalid(_KEY, config.target, problem=problem, fix="fix that module") from error
+    if not callable(target):
         raise invalid(_KEY, config.target, problem=f"{name} is not callable", fix="name a function or a class")
     try:
-        return found(**config.options)
+        return target(**config.options)
     except (ConfigError, DataError):
         raise
-    except Exception as error:  # whatever a user's code raises
+    except Exception as error:  # a user's code raises anything
         raise DataError(f"{_KEY}={config.target} failed: {describe(error)}") from error
 
 
 def _is_array(value: object) -> bool:
-    """Tells whether a value is an array, of any library, or a list that is no list of examples."""
+    """Returns whether a value is an array of any library, or a list that is not a list of examples."""
     if isinstance(value, list):
-        return not (value and isinstance(value[0], Mapping | tuple))
+        is_list_of_examples = bool(value) and isinstance(value[0], Mapping | tuple)
+        return not is_list_of_examples
     return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
-def _is_examples(value: object) -> bool:
-    """Tells whether it has an example a number; a tuple has arrays, and a table of pandas columns by name."""
+def _is_indexed(value: object) -> bool:
+    """Returns whether a value has one example per index."""
+    if isinstance(value, tuple | str | bytes):
+        # The entries of a tuple are arrays.
+        return False
+    # A pandas frame is indexed by column name.
     has_names = callable(getattr(value, "keys", None))
-    return isinstance(value, Indexed) and not isinstance(value, tuple | str | bytes) and not has_names
+    return isinstance(value, IndexedExamples) and not has_names
 
 
-def _splits(returned: object) -> dict[str, object] | None:
-    """Returns what was returned by split; None where it is none of the forms."""
+def _by_split(returned: object) -> dict[str, object] | None:
+    """Returns the content of each split, or None if the returned value has none of the forms."""
     if not isinstance(returned, Mapping):
-        return {"train": returned} if _is_examples(returned) else None
+        return {"train": returned} if _is_indexed(returned) else None
     values = list(returned.values())
-    by_split = all((isinstance(one, Mapping) or _is_examples(one)) and not _is_array(one) for one in values)
-    if "train" in returned and by_split:
+    if "train" in returned and all(map(_is_split, values)):
         return {str(name): value for name, value in returned.items()}
-    return {"train": returned} if values and all(_is_array(one) or isinstance(one, list) for one in values) else None
+    has_arrays_only = all(_is_array(value) or isinstance(value, list) for value in values)
+    return {"train": returned} if values and has_arrays_only else None
 
 
-def _told_kind(returned: object) -> str:
-    """Returns what was returned, in words, and of a dict the first value that is no array."""
+def _is_split(value: object) -> bool:
+    return (isinstance(value, Mapping) or _is_indexed(value)) and not _is_array(value)
+
+
+def _describe_kind(returned: object) -> str:
+    """Returns the type of a returned value, and for a dict the first value that is not an array."""
     kind = type(returned).__name__
     if not isinstance(returned, Mapping):
         return kind
-    name = next((name for name, value in returned.items() if not _is_array(value)), None)
-    return f"an empty {kind}" if name is None else f"{kind} whose {name!r} is {type(returned[name]).__name__}"
+    for name, value in returned.items():
+        if not _is_array(value):
+            return f"{kind} whose {name!r} is {type(value).__name__}"
+    return f"an empty {kind}"
 
 
-def _table(content: object, where: str) -> dict[str, Column] | None:
-    """Returns a split's arrays by name; None where it is an object of examples."""
-    if not isinstance(content, Mapping):
-        return None
-    found: dict[str, Column] = {}
-    for name, value in by_name(content.items(), where).items():
+def _read_table(content: Mapping[object, object], where: str) -> dict[str, Column]:
+    """Returns a split's arrays by name."""
+    columns: dict[str, Column] = {}
+    for name, value in by_clean_name(content.items(), where).items():
         place = f"{where}, {name}"
-        found[name] = as_column(place, _as_array(value, place))
-    if not found:
+        columns[name] = as_column(place, _as_array(value, place))
+    if not columns:
         raise DataError(f"{where} returned no arrays")
-    check_lengths(found, where)
-    return found
+    check_lengths(columns, where)
+    return columns
 
 
 def _as_array(value: object, where: str) -> Array:
     try:
         array = np.asarray(value)
-    except Exception as error:  # as a ragged list
-        raise DataError(f"{where}: no array can be made of it ({describe(error)})") from error
-    words = array.dtype == object and all(isinstance(one, str) for one in array.flat)  # as a column of pandas
-    return array.astype(np.str_) if words else array
+    except Exception as error:  # such as a ragged list
+        raise DataError(f"{where} can't be converted to an array ({describe(error)})") from error
+    # A pandas column of strings arrives as Python objects.
+    if array.dtype == object and all(isinstance(entry, str) for entry in array.flat):
+        return array.astype(np.str_)
+    return array
 
 
-def _examples(held: Indexed, where: str) -> Examples:
+def _custom_examples(content: object, where: str) -> CustomExamples:
+    assert isinstance(content, IndexedExamples), "_by_split has checked it"
     try:
-        size = len(held)
-    except Exception as error:  # as of a stream, which has no length
-        raise DataError(f"{where}: it has no length ({describe(error)}); examples are read in any order") from error
+        size = len(content)
+    except Exception as error:  # such as a stream's
+        raise DataError(
+            f"{where} has no length ({describe(error)}); streams are not supported, as examples are read in any order"
+        ) from error
     if size < 1:
         raise DataError(f"{where} has no examples")
-    first = _example(held, 0, where)
-    specs = {name: spec(array[None]) for name, array in first.items()}
-    return Examples(held, specs, where)
+    first = _read_example(content, 0, where)
+    specs = {name: infer_spec(array[None]) for name, array in first.items()}
+    return CustomExamples(content, specs, where)
 
 
-def _example(held: Indexed, row: int, where: str) -> dict[str, Array]:
+def _read_example(examples: IndexedExamples, row: int, where: str) -> dict[str, Array]:
+    place = f"{where}: example {row}"
     try:
-        returned = held[row]
+        returned = examples[row]
     except DataError:
         raise
-    except Exception as error:  # whatever a user's code raises
-        raise DataError(f"{where}: example {row} failed: {describe(error)}") from error
-    named = _named(returned, f"{where}: example {row}")
-    return {name: _value(value, f"{where}: example {row}, {name}") for name, value in named.items()}
+    except Exception as error:  # a user's code raises anything
+        raise DataError(f"{place} failed: {describe(error)}") from error
+    arrays = {}
+    for name, value in _values_by_name(returned, place).items():
+        arrays[name] = _read_value(value, f"{place}, {name}")
+    return arrays
 
 
-def _named(returned: object, where: str) -> dict[str, object]:
-    """Returns an example's values by name; those of a tuple are called `x` (`x0`, `x1`, ...), the last one `label`."""
+def _values_by_name(returned: object, where: str) -> dict[str, object]:
+    """Returns an example's values by name; those of a tuple are `x` (or `x0`, `x1`, ...) and, last, `label`."""
     if isinstance(returned, Mapping):
-        return by_name(returned.items(), where)
+        return by_clean_name(returned.items(), where)
     if isinstance(returned, tuple | list) and len(returned) > 1:
         *inputs, label = returned
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            return by_name([*inputs[0].items(), ("label", label)], where)
-        names = ["x"] if len(inputs) == 1 else [f"x{place}" for place in range(len(inputs))]
+            return by_clean_name([*inputs[0].items(), ("label", label)], where)
+        names = ["x"] if len(inputs) == 1 else [f"x{index}" for index in range(len(inputs))]
         return dict(zip([*names, "label"], returned, strict=True))
-    raise DataError(f"{where} is a {type(returned).__name__}; a dict, or a tuple (x, y), is needed")
+    raise DataError(f"{where} is a {type(returned).__name__}; return a dict, or a tuple (x, y)")
 
 
-def _value(value: object, where: str) -> Array:
+def _read_value(value: object, where: str) -> Array:
     array = _as_array(value, where)
     if array.dtype.kind in "US":
         raise DataError(
-            f"{where} is the word {str(array)[:40]!r}; return a number for each word, or arrays of all words"
+            f"{where} is the string {str(array)[:40]!r}; return a number for each string, or arrays of all examples"
         )
-    found: Array = numbers(where, array[None])[0]
-    return found
+    batch_of_one: Array = numeric_array(where, array[None])
+    first: Array = batch_of_one[0]
+    return first
 
 
-def _check_alike(sources: Mapping[str, DataSource], where: Mapping[str, str]) -> None:
+def _check_same_specs(sources: Mapping[str, DataSource], where: Mapping[str, str]) -> None:
     first, *others = sources
     for split in others:
         for name in {**sources[first].specs, **sources[split].specs}:
-            mine = sources[first].specs.get(name)
-            theirs = sources[split].specs.get(name)
-            if mine is None or theirs is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+            expected = sources[first].specs.get(name)
+            actual = sources[split].specs.get(name)
+            is_same = (
+                expected is not None
+                and actual is not None
+                and (expected.shape, expected.dtype) == (actual.shape, actual.dtype)
+            )
+            if not is_same:
                 raise DataError(
-                    f"{where[split]}: {name} is {_told(theirs)}, and {_told(mine)} in {where[first]}; all splits need "
-                    "the same arrays"
+                    f"{where[split]}: {name} is {_describe_spec(actual)}, but {_describe_spec(expected)} in "
+                    f"{where[first]}; all splits need the same arrays"
                 )
 
 
-def _told(one: ArraySpec | None) -> str:
-    return "missing" if one is None else f"{one.dtype} {list(one.shape)}"
+def _describe_spec(spec: ArraySpec | None) -> str:
+    return "missing" if spec is None else f"{spec.dtype} {list(spec.shape)}"
+
+
+def _array_digest(sources: Mapping[str, ArraySource]) -> str:
+    return digest((split, source.arrays) for split, source in sources.items())
 
 
 def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> str:
-    """Hashes what tells objects apart without making their examples: specs, sizes, options and the source code."""
+    """Hashes what identifies objects without making their examples: specs, sizes, options and source code."""
     total = hashlib.sha256()
-    for name, source in sorted(sources.items()):
-        total.update(f"{name} {source.size} ".encode() + described(source.specs))
+    for split, source in sorted(sources.items()):
+        total.update(f"{split} {source.size} ".encode() + specs_as_bytes(source.specs))
     total.update(json.dumps(config.options, sort_keys=True, default=str).encode())
     path = definition.source_of(config.target.rpartition(".")[0])
     total.update(path.read_bytes() if path else config.target.encode())

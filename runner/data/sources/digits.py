@@ -1,4 +1,4 @@
-"""`digits`: the 1,797 handwritten digits of 8x8 pixels that scikit-learn carries, so no network is needed."""
+"""`digits`: 1,797 handwritten digits of 8x8 pixels, part of the scikit-learn package, so no network is needed."""
 
 from __future__ import annotations
 
@@ -11,64 +11,70 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Array, ArraySource, ArraySpec, Encoding
-from runner.data.cut import Whole
+from runner.data.base import IMAGE_DIMS, Array, ArraySource, ArraySpec, Encoding, FullDataset
 from runner.data.digest import digest
 from runner.errors import DataError, invalid
 
+# The published data has no test split. A permutation by this seed makes the same one for every run.
 _SEED = 0
-_TRAIN = 1437
-_MOST_BYTES = 4 << 30
-_FILE = Path("datasets", "data", "digits.csv.gz")  # in scikit-learn's package; `sklearn.datasets.load_digits` reads it
+_TRAIN_EXAMPLES = 1437
+_SIDE = 8
+# Gray levels of the file, from 0.
+_LEVELS = 16
+# Limit for enlarged images, which are made as one array in RAM.
+_MAX_BYTES = 4 << 30
+# In scikit-learn's package; `sklearn.datasets.load_digits` reads it.
+_FILE = Path("datasets", "data", "digits.csv.gz")
 
 
-def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
-    """Loads the digits.
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
+    """Loads the digits, with 1,437 examples in `train` and 360 in `test`.
 
-    A permutation by seed 0, always the same, cuts them into `train`, 1,437 examples, and `test`, 360. Pixels of 0 to
-    16 become uint8 (height, width, 1) of 0 to 255.
+    Pixels of 0 to 16 become uint8 (height, width, 1) of 0 to 255.
 
     Args:
-      config: of which `image_size` enlarges them, by repeating pixels; null: 8x8 as they are.
-      encoding: without effect: their labels are always the same.
+      config: its `image_size` enlarges them by repeating pixels; None: 8x8.
+      encoding: not used, because the labels are always the same.
 
     Returns:
       Arrays `image` and `label` of both splits.
 
     Raises:
-      ConfigError: images of that size don't fit into memory.
-      DataError: scikit-learn is not installed, or its package does not contain the digits.
+      ConfigError: images of that size do not fit into memory.
+      DataError: scikit-learn is not installed, or its package does not have the digits.
     """
     del encoding
     images, labels = _read()
     order = np.random.default_rng(_SEED).permutation(len(labels))
-    pixels = np.rint(images[order].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    pixels = np.rint(images[order].reshape(-1, _SIDE, _SIDE, 1) * (255 / _LEVELS)).astype(np.uint8)
     if config.image_size is not None:
-        _check_size(config.image_size, len(labels))
-        rows, columns = (np.arange(size) * 8 // size for size in config.image_size)
-        pixels = np.ascontiguousarray(pixels[:, rows][:, :, columns])
+        pixels = _enlarged(pixels, config.image_size)
     targets = labels[order].astype(np.int32)
     specs = {
-        "image": ArraySpec(pixels.shape[1:], "uint8", ("height", "width", "channel")),
+        "image": ArraySpec(pixels.shape[1:], "uint8", IMAGE_DIMS),
         "label": ArraySpec((), "int32", names=tuple(str(digit) for digit in range(10))),
     }
-    splits = {
-        "train": ArraySource({"image": pixels[:_TRAIN], "label": targets[:_TRAIN]}, specs),
-        "test": ArraySource({"image": pixels[_TRAIN:], "label": targets[_TRAIN:]}, specs),
-    }
-    return Whole(
+    train: dict[str, Array] = {"image": pixels[:_TRAIN_EXAMPLES], "label": targets[:_TRAIN_EXAMPLES]}
+    test: dict[str, Array] = {"image": pixels[_TRAIN_EXAMPLES:], "label": targets[_TRAIN_EXAMPLES:]}
+    return FullDataset(
         name="digits",
         version="1.0.0",
-        splits=splits,
-        digest=digest((name, split.arrays) for name, split in splits.items()),
+        splits={"train": ArraySource(train, specs), "test": ArraySource(test, specs)},
+        digest=digest([("train", train), ("test", test)]),
         source="scikit-learn",
     )
 
 
-def _read() -> tuple[Array, Array]:
-    """Returns images (1797, 64) of 0 to 16, and labels, as `sklearn.datasets.load_digits` does.
+def location(config: DatasetConfig) -> str:
+    """Returns the place of the digits."""
+    del config
+    return "scikit-learn's own folder"
 
-    The file is read from the package, which is not imported: scikit-learn and SciPy take a second of CPU time.
+
+def _read() -> tuple[Array, Array]:
+    """Returns images (1797, 64) of 0 to 16, and labels (1797,), as `sklearn.datasets.load_digits` does.
+
+    The file is read without importing the package: scikit-learn and SciPy take a second of CPU time to import.
     """
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
@@ -84,13 +90,18 @@ def _read() -> tuple[Array, Array]:
     return table[:, :-1], table[:, -1].astype(np.int64)
 
 
-def _check_size(image_size: Sequence[int], examples: int) -> None:
-    """Refuses a size at which the images would not fit into memory, where they are made whole."""
-    most = math.isqrt(_MOST_BYTES // examples)
-    if math.prod(image_size) > most * most:
+def _enlarged(pixels: Array, image_size: Sequence[int]) -> Array:
+    """Returns images (N, *image_size, 1) by repeating pixels."""
+    examples = len(pixels)
+    largest_side = math.isqrt(_MAX_BYTES // examples)
+    if math.prod(image_size) > largest_side * largest_side:
         raise invalid(
             "dataset.image_size",
             list(image_size),
-            problem=f"at most {most} by {most}, by which the {examples:,} digits take 4 GiB",
+            problem=f"must be at most {largest_side} by {largest_side}, with which the {examples:,} digits take 4 GiB",
             fix="set dataset.image_size=[64,64]",
         )
+    height, width = image_size
+    rows = np.arange(height) * _SIDE // height
+    columns = np.arange(width) * _SIDE // width
+    return np.ascontiguousarray(pixels[:, rows][:, :, columns])

@@ -1,11 +1,11 @@
-"""`image_folder`: image files in a folder a class, of any size, decoded when they are read.
+"""`image_folder`: image files of any size, one folder per class, decoded when they are read.
 
     photos/<class>/*.jpg                  one split, `train`
-    photos/train/<class>/*.png ...        a split a folder: train, validation, test
+    photos/train/<class>/*.png ...        one folder per split: train, validation, test
 
-The order of a split's examples is that of the sha256 of their names, the same on every machine: so a share of a split,
-as `train[:80%]`, has examples of every class. Files that can't be decoded are found by the scan that also hashes them,
-before anything is trained, so that the order is a function of the data alone.
+The examples of a split are ordered by the sha256 of their names, the same on every machine. So a share of a split,
+such as `train[:80%]`, has examples of every class. Files that can't be decoded are found by the scan that also hashes
+the files, before training starts, so that the order depends on the data only.
 """
 
 from __future__ import annotations
@@ -22,28 +22,31 @@ import numpy as np
 from runner.config.schema_data import DatasetConfig
 from runner.data import images
 from runner.data.augment import sizing
-from runner.data.base import SPLITS, Array, ArraySpec, Encoding, Rows, stacked
-from runner.data.cut import Whole
-from runner.data.sources.image_scan import SUFFIXES, Scanned, scan
+from runner.data.base import IMAGE_DIMS, SPLITS, Array, ArraySpec, Encoding, FullDataset, Rows, stack_examples
+from runner.data.sources.image_scan import SUFFIXES, ScannedFile, scan
 from runner.errors import DataError, invalid
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 3  # file names in a message
+# File names that a message lists.
+_SHOWN_FILES = 3
+
+# (path relative to the root with `/`, class)
+LabeledFile = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder:
-    """Image files and the classes that they are of.
+    """A source that decodes and resizes image files.
 
     Attributes:
       root: the folder.
-      files: paths below it, with `/`.
-      labels: int32, the class of each.
-      image_size: height and width that images are resized to.
+      files: paths relative to it, with `/`.
+      labels: int32, the class of each file.
+      image_size: height and width of the resized images.
       channels: 1, 3 or 4.
       specs: of `image` and `label`.
-      holds_gil: decoding lets go of the interpreter's lock.
+      holds_gil: False, because decoding releases the GIL.
     """
 
     root: Path
@@ -60,28 +63,29 @@ class ImageFolder:
         return len(self.files)
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns images, each resized, and labels."""
-        return stacked(self.specs, rows, self.example)
+        """Returns resized images and labels."""
+        return stack_examples(self.specs, rows, self.example)
 
     def column(self, name: str) -> Array | None:
-        """Returns the labels, for which no file is read."""
+        """Returns the labels, for which no file is read; None for the images."""
         return self.labels if name == "label" else None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns one image, resized, and its label."""
+        """Returns one resized image and its label."""
         del epoch
-        made = self.original(row)
-        return made | {"image": images.resize(made["image"], self.image_size)}
+        example = self.original(row)
+        example["image"] = images.resize(example["image"], self.image_size)
+        return example
 
     def original(self, row: int) -> dict[str, Array]:
-        """Returns one image as large as it is in its file, and its label.
+        """Returns one image in the size of its file, and its label.
 
         Raises:
-          DataError: the file can't be read or decoded; names it.
+          DataError: the file can't be read or decoded; the message names it.
         """
         path = self.example_name(row)
         try:
-            image = images.decode(_bytes(path), self.channels)
+            image = images.decode(_read_bytes(path), self.channels)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path} can't be decoded ({error}); remove it, or set dataset.skip_broken=true"
@@ -89,174 +93,215 @@ class ImageFolder:
         return {"image": image, "label": self.labels[row]}
 
     def example_name(self, row: int) -> str:
-        """Returns the file."""
-        return os.path.join(self.root, self.files[row])  # noqa: PTH118 - for each example, and pathlib takes 15 us
+        """Returns the path of the file."""
+        return os.path.join(self.root, self.files[row])  # noqa: PTH118 - called per example; a Path costs 15 us more
 
 
-def _bytes(path: str) -> bytes:
-    """Returns a file's bytes, in few calls: each lets go of the interpreter's lock, and waits for it."""
+def _read_bytes(path: str) -> bytes:
+    """Returns a file's bytes in few system calls: each call releases the GIL and then waits for it again."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         size = os.fstat(file).st_size
         data = b""
-        while len(data) < size and (more := os.read(file, size - len(data))):
-            data += more
+        while len(data) < size:
+            chunk = os.read(file, size - len(data))
+            if not chunk:
+                break
+            data += chunk
         return data
     finally:
         os.close(file)
 
 
-def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
-    """Finds a folder's images, hashes them and looks at their sizes.
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
+    """Lists and scans a folder's images.
 
     Args:
-      config: of which `path`, `image_size`, `channels`, `augment` and `skip_broken` count.
-      encoding: of the run whose classes are to be used; null: the folder's own, in the order of their names.
+      config: its `path`, `image_size`, `channels`, `augment` and `skip_broken` matter.
+      encoding: of the run whose classes are used; None: the folder's own, sorted by name.
 
     Returns:
-      A source a split.
+      One source per split.
 
     Raises:
-      ConfigError: no images there, or images of several sizes and no size to bring them to.
+      ConfigError: there are no images, or images of several sizes and no size to resize them to.
       DataError: a file can't be read.
     """
     root = Path(config.path or "").expanduser().absolute()
-    folders = _splits(root)
-    listed = {split: _list(folder, root) for split, folder in folders.items()}
-    names = sorted({name for files in listed.values() for _, name in files})
-    classes = names if encoding is None else list(encoding.categories.get("label", names))
-    _check_classes(config, names, classes)
-    found = scan(root, [file for files in listed.values() for file, _ in files], decode=config.skip_broken)
-    broken = {file: one.broken for file, one in found.items() if one.broken}
+    listed = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
+    folder_classes: set[str] = set()
+    all_files: list[str] = []
+    for files in listed.values():
+        folder_classes.update(label for _, label in files)
+        all_files.extend(file for file, _ in files)
+    classes = sorted(folder_classes)
+    if encoding is not None:
+        classes = list(encoding.categories.get("label", classes))
+    _check_classes(config, sorted(folder_classes), classes)
+
+    scanned = scan(root, all_files, decode=config.skip_broken)
+    broken = {file: result.broken for file, result in scanned.items() if result.broken}
     if broken:
-        _tell_broken(config, root, broken)
-    kept = {split: [pair for pair in files if pair[0] not in broken] for split, files in listed.items()}
-    good = [found[file] for files in kept.values() for file, _ in files]
-    if not good:
-        raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, as {next(iter(broken))}")
-    size = _size(config, good)
-    channels = config.channels or (1 if all(one.gray for one in good) else 3)
+        _report_broken(config, root, broken)
+    usable: dict[str, list[LabeledFile]] = {}
+    results: list[ScannedFile] = []
+    for split, files in listed.items():
+        usable[split] = [(file, label) for file, label in files if file not in broken]
+        results.extend(scanned[file] for file, _ in usable[split])
+    if not results:
+        first = next(iter(broken))
+        raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, for example {first}")
+
+    size = _image_size(config, results)
+    channels = config.channels or _channels(results)
     specs = {
-        "image": ArraySpec((*size, channels), "uint8", ("height", "width", "channel")),
+        "image": ArraySpec((*size, channels), "uint8", IMAGE_DIMS),
         "label": ArraySpec((), "int32", names=tuple(classes)),
     }
-    number = {name: place for place, name in enumerate(classes)}
+    number_of_class = dict(zip(classes, range(len(classes)), strict=True))
     splits = {}
-    for split, files in kept.items():
+    for split, files in usable.items():
         if files:
-            files = sorted(files, key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
-            labels = np.array([number[name] for _, name in files], np.int32)
-            splits[split] = ImageFolder(root, [file for file, _ in files], labels, size, channels, specs)
-    return Whole(
+            names, labels = zip(*sorted(files, key=_hash_of_name), strict=True)
+            numbers = np.array([number_of_class[label] for label in labels], np.int32)
+            splits[split] = ImageFolder(root, names, numbers, size, channels, specs)
+    source = str(root)
+    if broken:
+        source += f", without {len(broken):,} broken files"
+    return FullDataset(
         name=root.name,
         version="",
         splits=splits,
-        digest=_digest(kept, found),
-        source=str(root) + (f", without {len(broken):,} broken files" if broken else ""),
+        digest=_digest(usable, scanned),
+        source=source,
         encoding=Encoding(categories={"label": tuple(classes)}),
     )
 
 
-def _splits(root: Path) -> dict[str, Path]:
-    """Returns the folder of each split: those that a split is named after, else the one that is given."""
-    own = {name: root / name for name in SPLITS if _has_classes(root / name)}
-    return own if "train" in own else {"train": root}
+def location(config: DatasetConfig) -> str:
+    """Returns the folder."""
+    return str(Path(config.path or "").expanduser().absolute())
 
 
-def _has_classes(folder: Path) -> bool:
-    return folder.is_dir() and any(one.is_dir() and not one.name.startswith(".") for one in folder.iterdir())
+def _hash_of_name(labeled: LabeledFile) -> bytes:
+    file, _ = labeled
+    return hashlib.sha256(file.encode()).digest()
 
 
-def _list(folder: Path, root: Path) -> list[tuple[str, str]]:
-    """Returns (path below root, class) of every image file in a folder's folders, however deep below a class."""
-    found: list[tuple[str, str]] = []
-    for kind in sorted(folder.iterdir()):
-        if kind.is_dir() and not kind.name.startswith("."):
-            found += ((file, kind.name) for file in _below(str(kind), kind.relative_to(root).as_posix()))
-    if not found:
+def _split_folders(root: Path) -> dict[str, Path]:
+    """Returns the folder of each split: the subfolders named after splits, else the folder itself as `train`."""
+    folders = {split: root / split for split in SPLITS if _has_class_folders(root / split)}
+    return folders if "train" in folders else {"train": root}
+
+
+def _has_class_folders(folder: Path) -> bool:
+    return folder.is_dir() and any(_is_class_folder(entry) for entry in folder.iterdir())
+
+
+def _is_class_folder(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith(".")
+
+
+def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
+    """Returns every image file in the class folders of a split, at any depth."""
+    listed: list[LabeledFile] = []
+    for class_folder in sorted(folder.iterdir()):
+        if _is_class_folder(class_folder):
+            relative = class_folder.relative_to(root).as_posix()
+            listed.extend((file, class_folder.name) for file in _images_below(str(class_folder), relative))
+    if not listed:
         raise invalid(
             "dataset.path",
             folder,
-            problem=f"a folder of a folder a class, with files of {', '.join(SUFFIXES)} in it",
-            fix="put the images of each class into a folder of its name",
+            problem=f"must have one folder per class, with files of type {', '.join(SUFFIXES)}",
+            fix="move the images of each class into a folder with its name",
         )
-    return found
+    return listed
 
 
-def _below(folder: str, name: str) -> Iterator[str]:
-    """Yields the image files of a folder and of the folders in it, in order, without what is hidden.
+def _images_below(folder: str, name: str) -> Iterator[str]:
+    """Yields the image files in a folder and its subfolders, sorted, without hidden ones.
 
-    Plain strings, and what reading a folder tells of its entries: a `Path` and a call of the system for each file took
-    most of a second start. Links to folders are not followed, and a folder that can't be read has no files.
+    It uses plain strings and the entries' own information: with a `Path` and a system call per file, listing took most
+    of a second start's time. Links to folders are not followed, and a folder that can't be read counts as empty.
 
     Args:
       folder: its path.
-      name: what the paths of its files begin with.
+      name: prefix of the paths that are yielded.
     """
     try:
         with os.scandir(folder) as opened:
-            entries = sorted((one for one in opened if not one.name.startswith(".")), key=lambda one: one.name)
+            visible = [entry for entry in opened if not entry.name.startswith(".")]
     except PermissionError:
         return
-    for entry in entries:
+    for entry in sorted(visible, key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(entry.path, f"{name}/{entry.name}")
-        elif entry.name.lower().endswith(SUFFIXES) and os.path.isfile(entry.path):  # noqa: PTH113 - as above
+            yield from _images_below(entry.path, f"{name}/{entry.name}")
+        elif entry.name.lower().endswith(SUFFIXES) and os.path.isfile(entry.path):  # noqa: PTH113 - see the docstring
             yield f"{name}/{entry.name}"
 
 
-def _check_classes(config: DatasetConfig, names: Sequence[str], classes: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in classes]
+def _check_classes(config: DatasetConfig, folder_classes: Sequence[str], classes: Sequence[str]) -> None:
+    unknown = [name for name in folder_classes if name not in classes]
     if unknown:
         raise invalid(
             "dataset.path",
             config.path,
-            problem=f"the run's classes are {', '.join(classes)}, and there is a folder {unknown[0]}",
-            fix="take out the folders of other classes",
+            problem=f"has a folder {unknown[0]}, which is not a class of the run ({', '.join(classes)})",
+            fix="remove the folders of other classes",
         )
     if len(classes) < 2:
         raise invalid(
             "dataset.path",
             config.path,
-            problem=f"at least 2 classes, and there is one folder, {classes[0]}, with images",
-            fix="put the images of each class into a folder of its name",
+            problem=f"needs at least 2 classes, but only the folder {classes[0]} has images",
+            fix="move the images of each class into a folder with its name",
         )
 
 
-def _size(config: DatasetConfig, good: Sequence[Scanned]) -> tuple[int, int]:
-    wanted = config.image_size or sizing(config)
-    if wanted is not None:
-        return wanted[0], wanted[1]
-    sizes = sorted({(one.height, one.width) for one in good})
+def _channels(results: Sequence[ScannedFile]) -> int:
+    return 1 if all(result.gray for result in results) else 3
+
+
+def _image_size(config: DatasetConfig, results: Sequence[ScannedFile]) -> tuple[int, int]:
+    size = config.image_size or sizing(config)
+    if size is not None:
+        height, width = size
+        return height, width
+    sizes = {(result.height, result.width) for result in results}
     if len(sizes) > 1:
-        (low, narrow), (high, wide) = (
-            [min(size[dim] for size in sizes) for dim in (0, 1)],
-            [max(size[dim] for size in sizes) for dim in (0, 1)],
-        )
+        heights, widths = zip(*sizes, strict=True)
         raise invalid(
             "dataset.image_size",
             None,
-            problem=f"the images are of {len(sizes):,} sizes, from {low} to {high} high and {narrow} to {wide} wide",
+            problem=f"the images have {len(sizes):,} different sizes (heights {min(heights)} to {max(heights)}, "
+            f"widths {min(widths)} to {max(widths)})",
             fix="set dataset.image_size=[224,224], or dataset.augment=[{name: random_resized_crop, size: [224,224]}]",
         )
-    return sizes[0]
+    return next(iter(sizes))
 
 
-def _tell_broken(config: DatasetConfig, root: Path, broken: Mapping[str, str]) -> None:
+def _report_broken(config: DatasetConfig, root: Path, broken: Mapping[str, str]) -> None:
+    """Warns about the files that can't be decoded, or raises."""
     first = next(iter(broken))
     if not config.skip_broken:
-        more = f", and {len(broken) - 1:,} more can't" if len(broken) > 1 else ""
+        others = ""
+        if len(broken) > 1:
+            others = f", nor can {len(broken) - 1:,} other files"
         raise DataError(
-            f"{root / first} can't be read ({broken[first]}){more}; fix or remove it, or set dataset.skip_broken=true"
+            f"{root / first} can't be read ({broken[first]}){others}; fix or remove it, or set "
+            "dataset.skip_broken=true"
         )
-    shown = ", ".join(list(broken)[:_SHOWN]) + (", ..." if len(broken) > _SHOWN else "")
-    logger.warning("%s: %s files that can't be decoded are left out: %s", root, f"{len(broken):,}", shown)
+    shown = ", ".join(list(broken)[:_SHOWN_FILES])
+    if len(broken) > _SHOWN_FILES:
+        shown += ", ..."
+    logger.warning("%s: skipping %s files that can't be decoded: %s", root, f"{len(broken):,}", shown)
 
 
-def _digest(kept: Mapping[str, Sequence[tuple[str, str]]], found: Mapping[str, Scanned]) -> str:
-    """Returns sha256 (hex) of every file's split, name and content."""
+def _digest(splits: Mapping[str, Sequence[LabeledFile]], scanned: Mapping[str, ScannedFile]) -> str:
+    """Returns the sha256 (hex) of every file's split, name and content."""
     total = hashlib.sha256()
-    for split, files in sorted(kept.items()):
+    for split, files in sorted(splits.items()):
         for file, _ in sorted(files):
-            total.update(f"{split}\0{file}\0{found[file].sha256}\n".encode())
+            total.update(f"{split}\0{file}\0{scanned[file].sha256}\n".encode())
     return total.hexdigest()

@@ -1,44 +1,39 @@
-"""The first look at image files: their content's hash, their size, and whether they can be decoded.
-
-Remembered by size and time of change (ctime, which nothing sets back) in ~/.cache/runner/images, so that a second run
-reads the changed files alone. A file that changed within the clock's tick of the scan is not remembered: it may change
-again unseen.
-"""
+"""Scan of image files: digest, size, and whether they can be decoded; recorded in ~/.cache/runner/images."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runner.data import images
+from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
+from runner.data.sources.prepared import cache_folder
 from runner.host import cores
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-_TICK_NS = 3_000_000_000  # file systems keep times in up to 2 s
-_FORMAT = 1  # of what is remembered
-_PART = 64  # files that a thread looks at in one task
+# Version of the records. Increase it with `ScannedFile`.
+_FORMAT = 1
+# Files per task of a thread. A task per file would cost more than checking a file that is already recorded.
+_FILES_PER_TASK = 64
 
 
 @dataclass(frozen=True)
-class Scanned:
-    """What is known of a file.
+class ScannedFile:
+    """The result for one file.
 
     Attributes:
-      bytes: its size.
-      changed: its time of change, in ns.
-      sha256: of its content, as hex.
-      height: of the image, as it is shown; 0 where it can't be read.
-      width: likewise.
-      gray: whether it has no colors.
-      decoded: whether decoding it was tried.
-      broken: why it can't be read; empty where it can, as far as it was tried.
+      bytes: size of the file.
+      changed: time of change, in ns.
+      sha256: of the content, as hex; empty if the file can't be read.
+      height: of the image after its EXIF orientation; 0 if it can't be read.
+      width: of the image after its EXIF orientation; 0 if it can't be read.
+      gray: whether the image has no colors.
+      decoded: whether the scan tried to decode it.
+      broken: why it can't be read or decoded; empty if no error was found.
     """
 
     bytes: int
@@ -51,48 +46,53 @@ class Scanned:
     broken: str
 
 
-def scan(root: Path, files: Sequence[str], *, decode: bool) -> dict[str, Scanned]:
-    """Looks at files, several at a time.
+def scan(root: Path, files: Sequence[str], *, decode: bool) -> dict[str, ScannedFile]:
+    """Scans files in parallel.
 
     Args:
       root: the folder.
-      files: paths below it.
-      decode: decodes each once, to find those that are broken; else only their headers are read.
+      files: paths relative to it.
+      decode: whether to decode each file once, to find broken ones; else only the headers are read.
 
     Returns:
-      What is known of each, in the order of `files`.
+      The result for each file, in the order of `files`.
     """
-    memory = _memory(root)
-    known = _remembered(memory)
+    records_path = _records_path(root)
+    recorded = _read_records(records_path)
+    root_path = str(root)
 
-    below = str(root)
+    def scan_part(part: Sequence[str]) -> list[ScannedFile]:
+        results = []
+        for file in part:
+            path = os.path.join(root_path, file)  # noqa: PTH118 - saves 15 us per file
+            results.append(_scan_file(path, recorded.get(file), decode=decode))
+        return results
 
-    def some(part: Sequence[str]) -> list[Scanned]:
-        return [_seen(os.path.join(below, file), known.get(file), decode=decode) for file in part]  # noqa: PTH118 - 15 us less a file
-
-    # A task for each file would cost more than the look at one that is remembered.
-    parts = [files[start : start + _PART] for start in range(0, len(files), _PART)]
+    parts = [files[start : start + _FILES_PER_TASK] for start in range(0, len(files), _FILES_PER_TASK)]
+    results: list[ScannedFile] = []
     with ThreadPoolExecutor(cores.available()) as pool:
-        looked_at = [scanned for part in pool.map(some, parts) for scanned in part]
-    found = dict(zip(files, looked_at, strict=True))
-    if found != known:
-        _remember(memory, found)
-    return found
+        for part_results in pool.map(scan_part, parts):
+            results.extend(part_results)
+    scanned = dict(zip(files, results, strict=True))
+    if scanned != recorded:
+        _write_records(records_path, scanned)
+    return scanned
 
 
-def _seen(path: str, old: Scanned | None, *, decode: bool) -> Scanned:
-    """Returns what is known of a file, for which it is read only if it changed."""
+def _scan_file(path: str, recorded: ScannedFile | None, *, decode: bool) -> ScannedFile:
+    """Returns the result for a file, which is read only if it changed."""
     try:
-        stat = os.stat(path)  # noqa: PTH116 - for each file, and a Path takes longer than the call
-        same = old is not None and (old.bytes, old.changed) == (stat.st_size, stat.st_ctime_ns)
-        if old is not None and same and (old.decoded or not decode):
-            return old
-        return _look(Path(path).read_bytes(), stat.st_ctime_ns, decode=decode)
+        stat = os.stat(path)  # noqa: PTH116 - called per file, and creating a Path takes longer than the call
+        if recorded is not None:
+            is_unchanged = (recorded.bytes, recorded.changed) == (stat.st_size, stat.st_ctime_ns)
+            if is_unchanged and (recorded.decoded or not decode):
+                return recorded
+        return _scan_content(Path(path).read_bytes(), stat.st_ctime_ns, decode=decode)
     except OSError as error:
-        return Scanned(0, 0, "", 0, 0, False, False, error.strerror or str(error))
+        return ScannedFile(0, 0, "", 0, 0, False, False, error.strerror or str(error))
 
 
-def _look(data: bytes, changed: int, *, decode: bool) -> Scanned:
+def _scan_content(data: bytes, changed: int, *, decode: bool) -> ScannedFile:
     digest = hashlib.sha256(data).hexdigest()
     broken = ""
     header = images.Header(0, 0, True)
@@ -102,32 +102,28 @@ def _look(data: bytes, changed: int, *, decode: bool) -> Scanned:
             images.decode(data, 3)
     except ValueError as error:
         broken = str(error)
-    return Scanned(len(data), changed, digest, header.height, header.width, header.gray, decode, broken)
+    return ScannedFile(len(data), changed, digest, header.height, header.width, header.gray, decode, broken)
 
 
-def _memory(root: Path) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "runner" / "images" / f"{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:32]}.json"
+def _records_path(root: Path) -> Path:
+    name = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:32]
+    return cache_folder("images") / f"{name}.json"
 
 
-def _remembered(path: Path) -> dict[str, Scanned]:
+def _read_records(path: Path) -> dict[str, ScannedFile]:
+    records = {}
     try:
-        content = json.loads(path.read_text())
-        if content["format"] != _FORMAT:
-            return {}
-        return {file: Scanned(**fields) for file, fields in content["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or another program's
+        for file, fields in read_records(path, _FORMAT).items():
+            records[file] = ScannedFile(**fields)  # type: ignore[arg-type] # checked by the dataclass
+    except TypeError:
         return {}
+    return records
 
 
-def _remember(path: Path, found: Mapping[str, Scanned]) -> None:
-    latest = time.time_ns() - _TICK_NS
-    kept = {file: asdict(one) for file, one in found.items() if one.sha256 and one.changed < latest}
-    partial = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"format": _FORMAT, "files": kept}))
-        partial.replace(path)
-    except OSError:  # the next run looks again
-        with suppress(OSError):
-            partial.unlink()
+def _write_records(path: Path, scanned: Mapping[str, ScannedFile]) -> None:
+    latest = latest_recordable_ns()
+    records = {}
+    for file, result in scanned.items():
+        if result.sha256 and result.changed < latest:
+            records[file] = asdict(result)
+    write_records(path, _FORMAT, records)

@@ -1,4 +1,8 @@
-"""Arrays in and out of a DTensor mesh, piece by piece: right on every mesh, where TensorFlow's own helpers are not."""
+"""Host arrays to and from a DTensor mesh, shard by shard.
+
+TensorFlow's own `tf.split` + `dtensor.pack` is right on a mesh of one axis only: on 4x2 devices it gives a batch of
+half the size, without an error. `pack_part` slices by each device's place in the mesh, which is right on every mesh.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +20,23 @@ from runner.engine.dtensor.variable_reads import read_stored
 
 
 def layout_of(spec: Sequence[str | None], mesh: dtensor.Mesh) -> dtensor.Layout:
-    """Returns the DTensor layout of a spec, one entry a dim: a mesh axis, or None."""
+    """Returns the DTensor layout of a spec, one entry per dim: a mesh axis, or None."""
     return dtensor.Layout([axis or dtensor.UNSHARDED for axis in spec], mesh)
 
 
 def pack(array: Array, layout: dtensor.Layout) -> tf.Tensor:
-    """Splits a host array over the mesh; see `pack_part`."""
+    """Shards a host array over the mesh; see `pack_part`."""
     return pack_part({"": array}, "", array.dtype, layout)
 
 
 def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: dtensor.Layout) -> tf.Tensor:
-    """Splits a whole array over the mesh, whatever dims the layout shards; of several processes each reads its parts.
+    """Shards a whole array over the mesh, whatever dims the layout shards.
+
+    Each process reads its own parts only.
 
     Args:
-      state: of which the array is one, see `runner.engine.base.part_of`.
-      path: of it; every sharded dim must be divisible by its axis.
+      state: path -> whole array, see `runner.engine.base.part_of`.
+      path: of the array; every sharded dim must be divisible by its axis.
       dtype: of the result.
       layout: DTensor layout of the array's rank.
 
@@ -38,30 +44,36 @@ def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: d
       A DTensor of that layout.
 
     Raises:
-      ValueError: a dim that its axis does not divide.
+      ValueError: an axis does not divide its dim.
     """
     mesh = layout.mesh
-    specs = layout.sharding_specs
-    shape = shape_of(state, path)
-    for dim, spec in zip(shape, specs, strict=True):
-        if spec != dtensor.UNSHARDED and dim % mesh.dim_size(spec):
-            raise ValueError(f"axis {spec!r} of size {mesh.dim_size(spec)} does not divide a dim of {dim}")
-    sizes = [
-        dim if spec == dtensor.UNSHARDED else dim // mesh.dim_size(spec)
-        for dim, spec in zip(shape, specs, strict=True)
-    ]
-    pieces = [part_of(state, path, _slices(sizes, layout, place)) for place in mesh.local_device_locations()]
-    return dtensor.pack([np.array(piece, dtype, order="C") for piece in pieces], layout)  # copies, of rank 0 too
+    shard_shape = []
+    for dim, axis in zip(shape_of(state, path), layout.sharding_specs, strict=True):
+        if axis == dtensor.UNSHARDED:
+            shard_shape.append(dim)
+            continue
+        axis_size = mesh.dim_size(axis)
+        if dim % axis_size:
+            raise ValueError(f"axis {axis!r} of size {axis_size} does not divide a dim of {dim}")
+        shard_shape.append(dim // axis_size)
+    pieces = []
+    for place in mesh.local_device_locations():
+        piece = part_of(state, path, _slices(shard_shape, layout, place))
+        # Always a copy: DTensor may read the memory after this call, when the caller has reused it. `np.array` and not
+        # `np.ascontiguousarray`, which would give arrays of rank 0 a dim.
+        pieces.append(np.array(piece, dtype, order="C"))
+    return dtensor.pack(pieces, layout)
 
 
 def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
-    """Returns the whole host array of a DTensor or DVariable, put together from its shards.
+    """Returns the whole host array of a DTensor or DVariable, assembled from its shards.
 
-    What lies in several processes is gathered; all of them must ask for it.
+    If the shards are in several processes, this is a collective call of all of them.
     """
     value = read_stored(tensor) if isinstance(tensor, tf.Variable) else tensor
     layout = dtensor.fetch_layout(value)
-    if any(spec != dtensor.UNSHARDED for spec in layout.sharding_specs) and not processes.is_here(layout.mesh):
+    is_sharded = any(axis != dtensor.UNSHARDED for axis in layout.sharding_specs)
+    if is_sharded and not processes.is_here(layout.mesh):
         layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
         value = dtensor.relayout(value, layout)
     processes.wait_for_devices(layout.mesh)
@@ -72,27 +84,39 @@ def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
 
 
 def shards(value: tf.Tensor) -> list[Shard]:
-    """Returns the different pieces of a DTensor, copied from the first device that holds each, if it is here."""
+    """Returns this process's distinct shards of a DTensor.
+
+    Each is a copy from the first device of the mesh that has it; the other processes' shards are left to them.
+    """
     layout = dtensor.fetch_layout(value)
-    whole = tuple(value.shape)
+    whole_shape = tuple(value.shape)
     processes.wait_for_devices(layout.mesh)
-    found = []
+    distinct = []
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
-        if not any(at for axis, at in place.items() if axis not in layout.sharding_specs):
-            found.append(Shard(_start(shard.shape, layout, place), np.array(shard.numpy()), whole))
-    return found
+        # Devices that differ only along axes that shard nothing hold the same values; the one at 0 is the first.
+        is_replica = any(index for axis, index in place.items() if axis not in layout.sharding_specs)
+        if not is_replica:
+            distinct.append(Shard(_start(shard.shape, layout, place), np.array(shard.numpy()), whole_shape))
+    return distinct
 
 
-def _start(shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) -> tuple[int, ...]:
-    """Returns where a device's piece of a shape begins in the whole."""
-    return tuple(
-        0 if spec == dtensor.UNSHARDED else place[spec] * size
-        for size, spec in zip(shape, layout.sharding_specs, strict=True)
-    )
+def _start(shard_shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) -> tuple[int, ...]:
+    """Returns the index of a device's first entry in each dim of the whole array.
+
+    Args:
+      shard_shape: of one device's shard.
+      layout: of the whole array.
+      place: mesh axis -> the device's index along it.
+    """
+    starts = []
+    for size, axis in zip(shard_shape, layout.sharding_specs, strict=True):
+        starts.append(0 if axis == dtensor.UNSHARDED else place[axis] * size)
+    return tuple(starts)
 
 
-def _slices(shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) -> tuple[slice, ...]:
-    return tuple(slice(at, at + size) for at, size in zip(_start(shape, layout, place), shape, strict=True))
+def _slices(shard_shape: Sequence[int], layout: dtensor.Layout, place: dict[str, int]) -> tuple[slice, ...]:
+    starts = _start(shard_shape, layout, place)
+    return tuple(slice(start, start + size) for start, size in zip(starts, shard_shape, strict=True))
 
 
 def zeros(like: dtensor.DVariable) -> dtensor.DVariable:

@@ -1,4 +1,9 @@
-"""Two checked steps on the mesh before training: does this TensorFlow compute on this mesh what numpy computes?"""
+"""The canary: two training steps on the mesh, compared with NumPy before a run starts.
+
+With its all-reduce combiner on, DTensor moves operations across the writes of variables, without an error: tf_keras's
+optimizers then update the weights with the previous step's moments. On MNIST with 8 devices the first epoch ends at
+91.2% instead of 93.4%, and the loss looks plausible. So each run checks its own TensorFlow on its own mesh.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,8 @@ from runner.engine.dtensor.arrays import pack, unpack, zeros
 from runner.engine.dtensor.packing import Packing
 from runner.errors import EngineError
 
+# The first step updates the weights from slots of 0 and the second from slots that were written, so a stale read of
+# either kind shows.
 _STEPS = 2
 _RATE = 0.1
 _MOMENTUM = 0.9
@@ -20,30 +27,34 @@ TOLERANCE = 1e-5
 
 
 def check(mesh: dtensor.Mesh, batch_axis: str | None, *, reread: bool) -> None:
-    """Runs two momentum steps of a two-layer net and compares every weight with numpy.
+    """Runs two momentum steps of a two-layer net and compares every weight with NumPy.
 
     Args:
       mesh: DTensor mesh that training will use.
-      batch_axis: mesh axis that splits batches, None where none does.
+      batch_axis: mesh axis that shards batches, None if none does.
       reread: the step reads a slot back after assigning it, as a stock optimizer does and a model's own code may.
-        DTensor's all-reduce combiner breaks this order, so it holds only where that is off. Else the step reads all
-        before it writes, as the engine's own does, and sums the gradients of the first layer as one vector.
+        DTensor's all-reduce combiner breaks this order, so it is checked only if that is off. Else the step reads
+        everything before it writes, as the engine's own step does, and sums the first layer's gradients as one vector.
 
     Raises:
       EngineError: a weight differs by more than `TOLERANCE`.
     """
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(8 * max(1, _size(mesh, batch_axis)), 3)).astype(np.float32)
-    y = rng.normal(size=(len(x), 2)).astype(np.float32)
+    # Rows for every device of the batch axis, so that each one adds a share to every gradient.
+    rows = 8 * max(1, _size(mesh, batch_axis))
+    x = rng.normal(size=(rows, 3)).astype(np.float32)
+    y = rng.normal(size=(rows, 2)).astype(np.float32)
     weights = [rng.normal(size=shape).astype(np.float32) for shape in ((3, 4), (4,), (4, 2))]
-    expected = _numpy_steps(x.astype(np.float64), y, [w.astype(np.float64) for w in weights])
-    got = _mesh_steps(mesh, batch_axis, x, y, weights, reread=reread)
-    worst = max(float(np.abs(a - b).max()) for a, b in zip(expected, got, strict=True))
+    expected = _numpy_steps(x.astype(np.float64), y, [weight.astype(np.float64) for weight in weights])
+    actual = _mesh_steps(mesh, batch_axis, x, y, weights, reread=reread)
+    worst = max(float(np.abs(a - b).max()) for a, b in zip(expected, actual, strict=True))
+    # Not `worst > TOLERANCE`: a NaN must fail too.
     if not worst <= TOLERANCE:
+        axes = dict(zip(mesh.dim_names, mesh.shape(), strict=True))
         raise EngineError(
-            f"the canary failed: two training steps on mesh {dict(zip(mesh.dim_names, mesh.shape(), strict=True))} "
-            f"differ from numpy by {worst:.2e}, allowed is {TOLERANCE:.0e}; this TensorFlow computes wrongly there, "
-            "set engine.combine_all_reduces=false, or mesh=single if it is"
+            f"the canary failed: two training steps on mesh {axes} "
+            f"differ from NumPy by {worst:.2e} (tolerance {TOLERANCE:.0e}), so this TensorFlow computes wrong numbers "
+            "there; set engine.combine_all_reduces=false, or mesh=single if it is false already"
         )
 
 
@@ -54,8 +65,11 @@ def _size(mesh: dtensor.Mesh, axis: str | None) -> int:
 def _mesh_steps(
     mesh: dtensor.Mesh, axis: str | None, x: Array, y: Array, weights: list[Array], *, reread: bool
 ) -> list[Array]:
-    replicated = [dtensor.Layout.replicated(mesh, w.ndim) for w in weights]
-    variables = [dtensor.DVariable(pack(w, where)) for w, where in zip(weights, replicated, strict=True)]
+    """Returns the weights (3, 4), (4,) and (4, 2) after the steps on the mesh."""
+    variables = []
+    for weight in weights:
+        replicated = dtensor.Layout.replicated(mesh, weight.ndim)
+        variables.append(dtensor.DVariable(pack(weight, replicated)))
     slots = [zeros(variable) for variable in variables]
     first_layer = Packing(("w", "b"), ((3, 4), (4,)), _size(mesh, axis))
     batch = dtensor.Layout([axis or dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
@@ -68,16 +82,20 @@ def _mesh_steps(
         gradients = tape.gradient(loss, variables)
         if not reread:
             gradients[:2] = packed.unpack(first_layer, packed.summed(first_layer, gradients[:2]))
-        values = [_MOMENTUM * slot.read_value() - _RATE * g for slot, g in zip(slots, gradients, strict=True)]
+        velocities = []
+        for slot, gradient in zip(slots, gradients, strict=True):
+            velocities.append(_MOMENTUM * slot.read_value() - _RATE * gradient)
         if reread:
-            for slot, value in zip(slots, values, strict=True):
-                slot.assign(value)
-            values = [slot.read_value() for slot in slots]
-        news = [variable.read_value() + value for variable, value in zip(variables, values, strict=True)]
-        for variable, new, slot, value in zip(variables, news, slots, values, strict=True):
-            variable.assign(new)
+            for slot, velocity in zip(slots, velocities, strict=True):
+                slot.assign(velocity)
+            velocities = [slot.read_value() for slot in slots]
+        new_values = []
+        for variable, velocity in zip(variables, velocities, strict=True):
+            new_values.append(variable.read_value() + velocity)
+        for variable, new_value, slot, velocity in zip(variables, new_values, slots, velocities, strict=True):
+            variable.assign(new_value)
             if not reread:
-                slot.assign(value)
+                slot.assign(velocity)
 
     for _ in range(_STEPS):
         canary_step(pack(x, batch), pack(y, batch))
@@ -85,12 +103,13 @@ def _mesh_steps(
 
 
 def _numpy_steps(x: Array, y: Array, weights: list[Array]) -> list[Array]:
-    slots: list[Array] = [np.zeros_like(w) for w in weights]
+    """Returns the weights after the same steps in float64."""
+    slots: list[Array] = [np.zeros_like(weight) for weight in weights]
     for _ in range(_STEPS):
         hidden = np.tanh(x @ weights[0] + weights[1])
         error = 2 * (hidden @ weights[2] - y) / y.size
         inner = (error @ weights[2].T) * (1 - hidden**2)
         gradients = [x.T @ inner, inner.sum(0), hidden.T @ error]
-        slots = [_MOMENTUM * slot - _RATE * g for slot, g in zip(slots, gradients, strict=True)]
-        weights = [w + slot for w, slot in zip(weights, slots, strict=True)]
+        slots = [_MOMENTUM * slot - _RATE * gradient for slot, gradient in zip(slots, gradients, strict=True)]
+        weights = [weight + slot for weight, slot in zip(weights, slots, strict=True)]
     return weights

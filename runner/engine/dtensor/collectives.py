@@ -1,8 +1,8 @@
 """Reads a step's communication out of the program that DTensor made of it.
 
-DTensor lowers a traced step to one function, the same on every device, in which each collective is a node: its name
-tells which operation needed it, its shape how much one device puts in, and a table indexed by device which devices
-take part.
+DTensor lowers a traced step to one function, the same on every device, in which each collective is a node. The node's
+name tells which operation needed it, its shape how much one device puts in, and a table indexed by device which
+devices take part.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from runner.engine.device_groups import device_groups
 from runner.engine.dtensor.origins import PACKED_SCOPE, Member, Origins, phase
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.private import function_names, function_nodes
+from runner.engine.origins import group_size
 from runner.errors import EngineError
 from runner.layout import Placement
 
+# DTensor's name of a collective, which is in its node's name -> ours. It tells what the step asked for; the node's
+# type tells what it is computed by, and is used only if the name has none.
 _KINDS = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather",
     "ReduceScatter": "reduce_scatter",
     "AllToAll": "all_to_all",
 }
+# Node type -> kind of collective.
 _OPS = {
     "CollectiveReduceV2": "all_reduce",
     "CollectiveReduceV3": "all_reduce",
@@ -39,7 +43,11 @@ _OPS = {
     "CollectiveBcastSendV2": "broadcast",
     "CollectiveBcastRecvV2": "broadcast",
 }
-_MERGED = "CombinedReduceUpdateSlice"  # how DTensor's combiner names the nodes that put a merged all-reduce together
+# Part of the names of the nodes with which DTensor's combiner fills the buffer of a merged all-reduce, and of those
+# that flatten a tensor for it.
+_MERGED = "CombinedReduceUpdateSlice"
+_FLATTENED = "CombinedReduceFlatten"
+_Nodes = Mapping[str, NodeDef]  # all nodes of a function, by name
 
 
 def collectives(
@@ -56,35 +64,43 @@ def collectives(
 
     Args:
       loop: name that the step's while loop was given; its body is the step.
-      before: names of the functions that were there before the loop was compiled.
+      before: names of the functions that existed before the loop was compiled.
       axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
-      placements: of every variable, by canonical path; collectives are put down to these and to their layers.
+      placements: of every variable, by canonical path; collectives are assigned to these and to their layers.
       names: canonical path to the variable's own name, which begins as the nodes of its layer do.
       trainable: paths of the variables that have gradients.
-      data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
-      packed: how the gradients lie in the vector that is summed, where they do.
+      data_axes: axes that shard the inputs; gradients are summed over these, and activations over the others.
+      packed: positions of the gradients in the vector that is summed, if they are packed.
 
     Returns:
-      One entry a tensor that is communicated. A merged all-reduce is counted at its first tensor, the others have a
-      count of 0; what DTensor pads it with has an entry of its own, of no origin, so that the bytes add up.
+      One entry per tensor that is communicated. A merged all-reduce is counted at its first tensor, the others have a
+      count of 0; the combiner's padding has an entry without an origin, so that the bytes add up.
 
     Raises:
-      EngineError: TensorFlow holds no such loop, or a collective that is not understood.
+      EngineError: TensorFlow has no such loop, or a collective is not understood.
     """
-    bodies = [name for name in function_names() - before if name.startswith(f"{loop}_") and name.endswith("_body")]
+    new_functions = function_names() - before
+    bodies = [name for name in new_functions if name.startswith(f"{loop}_") and name.endswith("_body")]
     if not bodies:
         raise EngineError(f"TensorFlow holds no body of the loop {loop}; was the step compiled?")
     origins = Origins(placements, names, trainable, axes, data_axes)
-    found: list[Collective] = []
-    for nodes, node in _collective_nodes(min(bodies, key=len), set()):
+    # DTensor appends numbers to the names of its copies; the shortest name is the body that runs.
+    body = min(bodies, key=len)
+    entries: list[Collective] = []
+    for nodes, node in _collective_nodes(body, set()):
         axis = _axis(nodes, node, axes)
         if axis:  # a group of one device communicates nothing
-            found += _read(nodes, node, axis, axes, origins, packed)
-    return found
+            entries += _read(nodes, node, axis, axes, origins, packed)
+    return entries
 
 
-def _collective_nodes(function: str, seen: set[str]) -> Iterator[tuple[dict[str, NodeDef], NodeDef]]:
-    """Yields (all nodes of its function by name, node) of a function's collectives and of those that it calls."""
+def _collective_nodes(function: str, seen: set[str]) -> Iterator[tuple[_Nodes, NodeDef]]:
+    """Yields (all nodes of its function, node) for the collectives of a function and of those that it calls.
+
+    Args:
+      function: its name.
+      seen: names of the functions that were read before; is added to.
+    """
     seen.add(function)
     nodes = function_nodes(function)
     for node in nodes.values():
@@ -92,62 +108,69 @@ def _collective_nodes(function: str, seen: set[str]) -> Iterator[tuple[dict[str,
             if node.op not in _OPS:
                 raise EngineError(f"collective {node.name} is of an unknown kind, {node.op}")
             yield nodes, node
-        called = [value.func.name for value in node.attr.values() if value.HasField("func")]
-        for name in called:
-            if name not in seen:
-                yield from _collective_nodes(name, seen)
+        for value in node.attr.values():
+            if value.HasField("func") and value.func.name not in seen:
+                yield from _collective_nodes(value.func.name, seen)
 
 
 def _read(
-    nodes: Mapping[str, NodeDef],
+    nodes: _Nodes,
     node: NodeDef,
     axis: str,
     axes: Mapping[str, int],
     origins: Origins,
     packed: Packing | None,
 ) -> Iterator[Collective]:
-    named = re.search(r"DTensor([A-Z][A-Za-z]+?)Op", node.name)
-    kind = _KINDS.get(named.group(1) if named else "", _OPS[node.op])
-    width = tf.dtypes.as_dtype(node.attr["T"].type).size
-    whole = _shape(node, 0)
-    # A reduce-scatter gives one device a part of what it put in.
-    share = math.prod(axes[name] for name in axis.split("+")) if node.op == "CollectiveReduceScatterV2" else 1
-    members = _members(nodes, node) or [Member(node.name, whole)]
+    """Yields the tensors that a collective carries."""
+    dtensor_name = re.search(r"DTensor([A-Z][A-Za-z]+?)Op", node.name)
+    kind = _OPS[node.op]
+    if dtensor_name is not None:
+        kind = _KINDS.get(dtensor_name.group(1), kind)
+    bytes_per_element = tf.dtypes.as_dtype(node.attr["T"].type).size
+    shape = _shape(node, 0)
+    if node.op == "CollectiveReduceScatterV2":
+        # The node's shape is that of its result, one device's part of what it put in.
+        bytes_per_element *= group_size(axis, axes)
+    members = _members(nodes, node) or [Member(node.name, shape)]
     if packed is not None and f"/{PACKED_SCOPE}/" in node.name:
         members = [Member(node.name, shape, path) for path, shape in zip(packed.paths, packed.shapes, strict=True)]
     for index, member in enumerate(members):
-        when = phase(member.name)
-        origin = member.origin or origins.of(member, when, axis)
-        size = math.prod(member.shape) * width * share
-        yield Collective(kind, axis, when, origin, int(index == 0), size)
-    padding = math.prod(whole) - sum(math.prod(member.shape) for member in members)
+        member_phase = phase(member.name)
+        origin = member.origin or origins.of(member, member_phase, axis)
+        size = math.prod(member.shape) * bytes_per_element
+        yield Collective(kind, axis, member_phase, origin, int(index == 0), size)
+    padding = math.prod(shape) - sum(math.prod(member.shape) for member in members)
     if padding:
-        yield Collective(kind, axis, phase(node.name), "", 0, padding * width * share)
+        yield Collective(kind, axis, phase(node.name), "", 0, padding * bytes_per_element)
 
 
-def _members(nodes: Mapping[str, NodeDef], node: NodeDef) -> list[Member]:
-    """Returns what a merged all-reduce carries, in the order that its buffer is filled."""
-    found: list[Member] = []
+def _members(nodes: _Nodes, node: NodeDef) -> list[Member]:
+    """Returns the tensors of a merged all-reduce, in the order in which its buffer is filled."""
+    members: list[Member] = []
+    # The combiner writes one tensor after another into a buffer, each by a node whose input is the node before it.
     buffer = _producer(nodes, node.input[0])
     while buffer is not None and _MERGED in buffer.name:
-        tensor = buffer.input[4]
+        tensor = buffer.input[4]  # the written value; the inputs before it are the buffer and three of its slice
         value = _producer(nodes, tensor)
-        if value is not None and "CombinedReduceFlatten" in value.name:
+        if value is not None and _FLATTENED in value.name:
             tensor = value.input[0]
             value = _producer(nodes, tensor)
         assert value is not None
-        found.append(Member(buffer.name, _shape(value, _output(tensor))))
+        members.append(Member(buffer.name, _shape(value, _output(tensor))))
         buffer = _producer(nodes, buffer.input[0])
-    return found[::-1]
+    return members[::-1]
 
 
-def _producer(nodes: Mapping[str, NodeDef], tensor: str) -> NodeDef | None:
-    """Returns the node that makes a tensor of a function, None where it is one of the function's inputs."""
+def _producer(nodes: _Nodes, tensor: str) -> NodeDef | None:
+    """Returns the node that computes a tensor of a function, None if it is one of the function's inputs."""
     return nodes.get(tensor.removeprefix("^").split(":")[0])
 
 
 def _output(tensor: str) -> int:
-    """Returns which output of its node a tensor is; nodes with outputs of several names are none that are reduced."""
+    """Returns the index of a tensor among its node's outputs.
+
+    Nodes with several named outputs are never reduced.
+    """
     return int(tensor.rpartition(":")[2]) if ":" in tensor else 0
 
 
@@ -156,17 +179,23 @@ def _shape(node: NodeDef, output: int) -> tuple[int, ...]:
     return tuple(int(dim.size) for dim in shapes[output].dim)
 
 
-def _axis(nodes: Mapping[str, NodeDef], node: NodeDef, axes: Mapping[str, int]) -> str:
-    """Returns the axes over whose devices a collective runs, joined by `+`; empty where each device is alone."""
+def _axis(nodes: _Nodes, node: NodeDef, axes: Mapping[str, int]) -> str:
+    """Returns the axes over whose devices a collective runs, joined by `+`.
+
+    Empty if each device is alone.
+    """
+    # The key of a device's group is a slice of a constant table, reshaped to a scalar.
     key = _producer(nodes, node.input[2])
     while key is not None and key.op == "Reshape":
         key = _producer(nodes, key.input[0])
     table = _producer(nodes, key.input[0]) if key is not None and key.op == "Slice" else None
     if table is None or table.op != "Const":
         raise EngineError(f"collective {node.name}: its table of groups was not found")
-    groups = tf.make_ndarray(table.attr["value"].tensor).reshape(-1)  # each device's
-    found = {frozenset(np.flatnonzero(groups == group).tolist()) for group in groups}
+    group_of_device = tf.make_ndarray(table.attr["value"].tensor).reshape(-1)
+    groups = {frozenset(np.flatnonzero(group_of_device == group).tolist()) for group in group_of_device}
     for names, expected in device_groups(axes).items():
-        if found == expected:
+        if groups == expected:
             return "+".join(names)
-    raise EngineError(f"collective {node.name}: its groups {groups.tolist()} are those of no axes of the mesh")
+    raise EngineError(
+        f"collective {node.name}: its groups {group_of_device.tolist()} are those of no axes of the mesh"
+    )

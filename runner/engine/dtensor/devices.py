@@ -1,4 +1,4 @@
-"""Settles the process's devices as soon as TensorFlow is imported, whoever imports it."""
+"""The process's TensorFlow devices, settled as soon as TensorFlow is imported, by whatever module."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from runner.engine.dtensor import mesh
 
 
 def prepare_devices(config: RunConfig) -> None:
-    """Settles which devices TensorFlow makes when it first computes.
+    """Sets which devices TensorFlow creates at its first computation.
 
     Args:
       config: a checked config.
 
     Raises:
-      ConfigError: TensorFlow sees fewer devices than the mesh has.
+      ConfigError: TensorFlow finds fewer devices than the mesh needs.
     """
     mesh.make_devices(config.mesh, config.engine.intra_op_threads)

@@ -1,4 +1,7 @@
-"""Training on a DTensor mesh: devices, placed variables, compiled steps. An adapter knows the kind of model."""
+"""Training on a DTensor mesh: devices, placed variables, compiled steps.
+
+An adapter knows the kind of model.
+"""
 
 from __future__ import annotations
 
@@ -45,25 +48,29 @@ from runner.processes.team import current
 
 logger = logging.getLogger(__name__)
 
+# DTensor rejects a few compilations in a hundred by mistake (see `_compiled`), so five in a row are no mistake.
 _COMPILATIONS = 5
-# Layers that count over the batch, up to which all-reduces are merged unasked: DTensor looks for each pair of
-# all-reduces through all that follows, for minutes where such layers are many.
+_NAME_COLLISION = "different function with the same name"
+# Most layers with statistics of the batch for which all-reduces are combined by default: for each pair of all-reduces
+# DTensor's combiner searches everything that follows, which takes minutes if such layers are many.
 _MERGED_STATISTICS = 64
-_TAKEN = "different function with the same name"
 F = TypeVar("F", bound=Callable[..., object])
 Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor], tf.Tensor]]
 
 
 def _optimize(optimizes: bool) -> None:
-    """Says whether what is compiled next is made fast, which is half of the time of it.
+    """Sets whether grappler optimizes what is compiled next, which is half of a compilation's time.
 
-    It is said from the start: a program that ran before it was said for the first time is compiled again.
+    Must be called before the first program: one that ran before the first call is compiled again.
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not optimizes})
 
 
 class DTensorEngine(MeshEngine[tf.Tensor]):
-    """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
+    """Training on a DTensor mesh.
+
+    See `runner.engine.base.Engine` for what the methods promise.
+    """
 
     _state: State
     _steps: Steps
@@ -76,7 +83,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return self._array_specs[WEIGHT][0]
 
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
-        tf_keras.backend.experimental.enable_tf_random_generator()  # else initial weights are others
+        # Before the model: without it tf_keras draws other initial weights than in stock training.
+        tf_keras.backend.experimental.enable_tf_random_generator()
         self._adapter = make_adapter(self._config, self._data, blank=self._planning)
         self._plain = self._adapter.plain()
         self._adapter.check(self._plain, self._config)
@@ -88,16 +96,22 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return {path: tuple(variable.shape) for path, variable in self._drawn.items()}
 
     def _make_mesh(self) -> None:
-        """Makes the mesh and tries its arithmetic. DTensor must know by then whether it is to merge all-reduces."""
-        merges = self._config.engine.combine_all_reduces
+        """Creates the mesh and checks its arithmetic.
+
+        It comes after the model, whose layers decide whether DTensor is to combine all-reduces: DTensor reads that
+        setting once, when the process's first mesh is created.
+        """
         settings = self._config.engine
+        merges = settings.combine_all_reduces
         if merges is None:
             merges = self._adapter.batch_statistics(self._plain) <= _MERGED_STATISTICS
             self._config = replace(self._config, engine=replace(settings, combine_all_reduces=merges))
         self._mesh = make_mesh(self._config.mesh, self._devices, merges=merges)
+        # Before anything else is computed on the mesh, and in the mode that was chosen for it.
         if settings.canary and not self._planning:
             with stages.stage("checking the mesh's arithmetic"):
                 canary.check(self._mesh, self._batch_axis, reread=not merges)
+        # A user's builder that places variables itself may compute on the mesh, which one device alone can't.
         if self._planning and not self._adapter.lets_users_place:
             self._mesh = first_device_alone(self._mesh)
 
@@ -108,62 +122,92 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         variables = _stored(self._adapter.variables(self._model))
         for path, variable in variables.items():
             if variable.layout != layouts[path]:
-                raise EngineError(f"variable {path} lies as {variable.layout}, the plan says {layouts[path]}")
-        rule = make_rule(self._config.optimizer, tf)
-        averages = self._config.optimizer.ema.decay is not None
-        trainable = [uncast(variable) for variable in self._model.trainable_variables]
+                raise EngineError(f"variable {path} has layout {variable.layout}, but the plan says {layouts[path]}")
         self._state = make_state(
-            variables, trainable, rule, self._constraints, averages=averages, accumulates=self._microbatches > 1
+            variables,
+            [uncast(variable) for variable in self._model.trainable_variables],
+            make_rule(self._config.optimizer, tf),
+            self._constraints,
+            averages=self._config.optimizer.ema.decay is not None,
+            accumulates=self._microbatches > 1,
         )
         check_trainable(self._state.trainable, self._config.model)
         self._gather_for_use()
-        if not self._planning:  # drawn whole: what is drawn under a layout depends on the mesh
-            drawn = {path: variable.numpy() for path, variable in self._drawn.items()}
-            self._state.assign(drawn | {path: drawn[owner_of(path)] for path in self._state.slots if is_ema(path)})
+        if not self._planning:
+            self._assign_drawn()
         self._reader: StateReader | None = None
         del self._drawn, self._plain
 
+    def _assign_drawn(self) -> None:
+        """Sets the variables, and their EMA, to the initial values of the plain model.
+
+        They were drawn whole: values that are drawn under a layout depend on the mesh.
+        """
+        values = {path: variable.numpy() for path, variable in self._drawn.items()}
+        for path in self._state.slots:
+            if is_ema(path):
+                values[path] = values[owner_of(path)]
+        self._state.assign(values)
+
     def _gather_for_use(self) -> None:
-        """Gathers for use what is split over an axis of the inputs, and kernels that an operation needs whole."""
-        whole = self.used_whole()
+        """Gathers for use the dims that are sharded over an axis of the inputs, and kernels that are needed whole."""
+        needed_whole = self.used_whole()
         for path, placement in self.placements.items():
-            used = tuple(None if axis in self._data_axes or path in whole else axis for axis in placement.spec)
-            if used != placement.spec:
-                gather_for_use(self._state.variables[path], path, layout_of(used, self._mesh))
+            used_spec = []
+            for axis in placement.spec:
+                is_gathered = axis in self._data_axes or path in needed_whole
+                used_spec.append(None if is_gathered else axis)
+            if tuple(used_spec) != placement.spec:
+                gather_for_use(self._state.variables[path], path, layout_of(used_spec, self._mesh))
 
     def _make_programs(self) -> None:
         self._layouts = {name: layout_of((None, *spec), self._mesh) for name, spec in self._array_specs.items()}
         self._vector = layout_of((None,), self._mesh)
         self._train: Call | None = None
-        found = self._config, self._data, self._total_steps, self._model, self._state, self._mesh, self._array_specs
-        self._steps = Steps(*found, self._packing())
-        _optimize(not self._planning)  # a plan's program is only read
-        self._gradients, self._eval = self._traced(self._steps.gradients), self._traced(self._steps.evaluate)
+        self._steps = Steps(
+            self._config,
+            self._data,
+            self._total_steps,
+            self._model,
+            self._state,
+            self._mesh,
+            self._array_specs,
+            self._packing(),
+        )
+        _optimize(not self._planning)  # a plan's program is read and never run
+        self._gradients = self._traced(self._steps.gradients)
+        self._eval = self._traced(self._steps.evaluate)
         self._next_logits = self._traced(self._steps.next_logits)
         self._outputs = self._traced(self._steps.outputs)
+        # Number of examples -> the program for it; None: all rows.
         self._judged: dict[int | None, Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]] = {}
 
     def _packing(self) -> Packing | None:
-        """Returns how the state is packed while a call lasts, None where each variable stays by itself."""
-        splits_more = any(axis for spec in self._array_specs.values() for axis in spec[1:])
-        if not self._config.engine.combine_all_reduces or self._config.optimizer.reread_slots or splits_more:
+        """Returns the packing of the state within a call, None if each variable stays by itself."""
+        optimizer = self._config.optimizer
+        # `combine_all_reduces=false` asks for one sum per gradient. Slots that are read back must be variables.
+        if not self._config.engine.combine_all_reduces or optimizer.reread_slots:
             return None
-        if self._microbatches > 1:  # the sums of the micro-batches' gradients lie in variables of their own
+        # The shares of a gradient are those of the batch axis only, see `packed.summed`.
+        if any(axis for spec in self._array_specs.values() for axis in spec[1:]):
+            return None
+        # The sums of the microbatches' gradients are in variables of their own.
+        if self._microbatches > 1:
             return None
         variables = self.variables()
+        trainable = {path: variables[path] for path in self._state.trainable}
         groups = self._axes[self._batch_axis] if self._batch_axis else 1
-        elementwise = make_rule(self._config.optimizer, tf).elementwise
-        return packing({path: variables[path] for path in self._state.trainable}, groups, elementwise=elementwise)
+        return packing(trainable, groups, elementwise=make_rule(optimizer, tf).elementwise)
 
     def _traced(self, function: F) -> F:
         """Returns a graph function. Only a user's own code may need AutoGraph, which doubles the time of a trace."""
         config = self._config
-        users = needs_autograph(self._model) or config.task.name == "custom"
-        traced: F = tf.function(function, autograph=users and not target.is_own(config.model))
+        has_user_code = needs_autograph(self._model) or config.task.name == "custom"
+        traced: F = tf.function(function, autograph=has_user_code and not target.is_own(config.model))
         return traced
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Packs every array, micro-batch by micro-batch."""
+        """Packs every array, microbatch by microbatch."""
         return self._placed(batches, self._microbatches)
 
     def _placed(self, batches: HostBatches, microbatches: int) -> PlacedBatches:
@@ -171,7 +215,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return PlacedBatches(arrays, batches.weights, batches.steps)
 
     def compile(self, batches: PlacedBatches) -> None:
-        """Makes the training program for batches of these shapes.
+        """Compiles the training program for batches of these shapes.
 
         Raises:
           ConfigError: the model or the layout has a form that DTensor can't compute.
@@ -183,7 +227,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns what DTensor says of a program that it can't compile into one line."""
+        """Turns DTensor's error for a program that it can't compile into one line."""
         try:
             yield
         except tf.errors.OpError as error:
@@ -191,49 +235,67 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 raise
             logger.error("DTensor could not compile the step:\n%s", error)
             graph = self._steps.graph
-            operations = [(each.type, each.name) for each in graph.get_operations()] if graph is not None else []
-            raise compile_error(str(error), operations, [layer.name for layer in self._model.submodules]) from None
+            operations = []
+            if graph is not None:
+                operations = [(operation.type, operation.name) for operation in graph.get_operations()]
+            layers = [layer.name for layer in self._model.submodules]
+            raise compile_error(str(error), operations, layers) from None
         except Exception:
-            if self._steps.refusal is not None:  # AutoGraph wraps it in an error of its own
+            # AutoGraph wraps the step's own error in another one.
+            if self._steps.refusal is not None:
                 raise self._steps.refusal from None
             raise
 
     def _compiled(self, batches: PlacedBatches) -> Call:
         """Returns the training call, compiled by calling it for no step.
 
-        DTensor names the functions that it makes of a loop itself, and in a few compilations of a hundred it refuses
+        DTensor names the functions that it makes of a loop itself, and in a few compilations of a hundred it rejects
         one as "a different function with the same name". Nothing has run then: a new trace under a new name is tried,
-        but not of several processes, whose compilations must be alike.
+        but not with several processes, whose compilations must be alike.
 
         Raises:
-          tf.errors.InvalidArgumentError: it was refused each time, or something else is wrong.
+          tf.errors.InvalidArgumentError: it was rejected each time, or something else is wrong.
         """
         self._before = function_names()
         for left in reversed(range(_COMPILATIONS)):
             call = self._traced(self._steps.train)
-            packs = self._steps.packing is not None
+            was_packed = self._steps.packing is not None
             try:
                 call(batches.arrays, self._numbers(batches, 0, 0))
                 break
             except tf.errors.InvalidArgumentError as error:
-                if _TAKEN not in str(error) or not left or not processes.is_here(self._mesh):
-                    raise
-                logger.warning("compiling again: %s", error.message)
+                self._raise_unless_collision(error, left)
             except Exception:
-                if not packs or self._steps.packing is not None:
+                gave_up_packing = was_packed and self._steps.packing is None
+                if not gave_up_packing:
                     raise
                 logger.debug("the state is not packed: a gradient is no sum over the rows of a matrix")
         return call
 
+    def _raise_unless_collision(self, error: tf.errors.InvalidArgumentError, left: int) -> None:
+        """Raises an error again, unless it is DTensor's collision of names and another compilation may be tried.
+
+        Args:
+          error: of a compilation.
+          left: number of further tries.
+        """
+        if _NAME_COLLISION not in str(error) or not left or not processes.is_here(self._mesh):
+            raise error
+        logger.warning("compiling again: %s", error.message)
+
     def _numbers(self, batches: PlacedBatches, rounds: int, first_step: int, rate_factor: float = 1.0) -> tf.Tensor:
-        """Returns all numbers of a call in one vector, see `COUNTS`."""
+        """Returns all numbers of a call in one vector, see `Steps.train`."""
         counts = example_counts(batches.weights, self._microbatches)
         numbers = np.zeros(COUNTS + len(counts), np.float32)
-        numbers[:3], numbers[COUNTS:] = (rounds, first_step, rate_factor), counts
+        numbers[:3] = rounds, first_step, rate_factor
+        numbers[COUNTS:] = counts
         return pack(numbers, self._vector)
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[tf.Tensor]:
-        """Runs the steps in one call; their number is an input, so that it needs no new trace."""
+        """Runs the steps in one call.
+
+        Their number is an input, so that it needs no new trace.
+        """
         numbers = self._numbers(batches, batches.steps * self._microbatches, first_step, rate_factor)
         for left in reversed(range(_COMPILATIONS)):
             self.compile(batches)
@@ -241,15 +303,14 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             try:
                 sums, regularization = self._train(batches.arrays, numbers)
                 break
-            except tf.errors.InvalidArgumentError as error:  # DTensor may lower a program once more, as in `_compiled`
-                if _TAKEN not in str(error) or not left or not processes.is_here(self._mesh):
-                    raise
-                logger.warning("compiling again: %s", error.message)
+            except tf.errors.InvalidArgumentError as error:
+                # DTensor may lower a program once more at its first real call, and fail as in `_compiled`.
+                self._raise_unless_collision(error, left)
                 self._train = None
         return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Traces what runs in the context."""
+        """Returns a context whose operations are traced into a folder."""
         return trace(folder)
 
     @property
@@ -258,14 +319,14 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return tuple(self._state.trainable)
 
     def collectives(self) -> list[Collective]:
-        """Returns what the compiled step communicates, read from the program that DTensor made.
+        """Returns the compiled step's communication, read from the program that DTensor made.
 
         Raises:
           EngineError: nothing was compiled yet.
         """
         if self._train is None:
-            raise EngineError("the step's collectives are asked for before it was compiled")
-        found = collectives.collectives(
+            raise EngineError("the step must be compiled before its collectives can be read")
+        per_microbatch = collectives.collectives(
             self._steps.loop,
             self._before,
             self._axes,
@@ -275,11 +336,12 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             self._data_axes,
             self._steps.packing,
         )
-        return self._per_step(found)
+        return self._per_step(per_microbatch)
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients; batch statistics are put back as they were."""
-        _optimize(False)  # a program that runs a few times
+        """Returns the first batch's whole gradients; batch statistics are restored."""
+        # This program runs a few times only, so that compiling it fast matters more than running it fast.
+        _optimize(False)
         try:
             with self._state.unchanged(), self._explained():
                 return super().gradients(batches, step)
@@ -295,7 +357,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         with self._explained():
             if not self._data.task.reads_batch:
                 return BatchResult(*self._eval(arrays))
-            # In two programs: the number of examples is a constant of the second, and the model is in the first.
+            # Two programs: the number of examples is a constant of the second, and the model is in the first, which
+            # therefore is compiled once.
             outputs = self._outputs(arrays)
             if examples not in self._judged:
                 self._judged[examples] = self._traced(partial(self._steps.judged, examples=examples))
@@ -313,7 +376,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return self._state.averaged()
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one micro-batch, in the order of the calls."""
+        """Returns every layer's output for one microbatch, in the order of the calls."""
         return self._adapter.layer_outputs(self._microbatch_size)
 
     def used_whole(self) -> set[str]:
@@ -321,21 +384,22 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return self._adapter.whole(self._model)
 
     def variables(self) -> dict[str, VariableInfo]:
-        """Returns variables and slots as DTensor holds them."""
-        found = {}
+        """Returns the shapes and shardings of variables and slots, as DTensor reports them."""
+        infos = {}
         for path, variable in self._state.saved.items():
+            shape = tuple(variable.shape)
             spec = tuple(None if axis == dtensor.UNSHARDED else axis for axis in variable.layout.sharding_specs)
-            local = layout.Placement(path, tuple(variable.shape), spec, None).shard_shape(self._axes)
-            size = math.prod(local) * variable.dtype.size
-            found[path] = VariableInfo(tuple(variable.shape), variable.dtype.name, spec, size)
-        return found
+            shard_shape = layout.Placement(path, shape, spec, None).shard_shape(self._axes)
+            shard_bytes = math.prod(shard_shape) * variable.dtype.size
+            infos[path] = VariableInfo(shape, variable.dtype.name, spec, shard_bytes)
+        return infos
 
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots."""
         return {path: unpack(variable) for path, variable in self._state.saved.items()}
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of variables and slots, each in its different pieces."""
+        """Returns host copies of the distinct shards of variables and slots."""
         if self._reader is None:
             self._reader = StateReader(self._state.saved)
         return self._reader.shards()
@@ -344,7 +408,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._state.assign(values)
 
     def plain_model(self) -> Model:
-        """Returns the plain model with the present weights, or their averages."""
+        """Returns the plain model with the current weights, or their EMA."""
         with self._state.averaged():
             return self._adapter.exported({path: unpack(v) for path, v in self._state.variables.items()})
 
@@ -353,5 +417,5 @@ make = DTensorEngine  # see `runner.engine.registry`
 
 
 def _stored(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    """Returns the variables behind those that layers of mixed precision read in another type."""
+    """Returns the variables themselves in place of wrappers that layers of mixed precision read them through."""
     return {path: uncast(variable) for path, variable in variables.items()}

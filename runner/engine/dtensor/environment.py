@@ -1,4 +1,7 @@
-"""The process's environment for TensorFlow. Imports no TensorFlow: it must be set before that is first imported."""
+"""The process's environment for TensorFlow.
+
+Does not import TensorFlow, which reads it at import and at first use.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,34 @@ _COMBINER = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
 def prepare_environment(config: RunConfig) -> None:
     """Sets the process's environment; must run before TensorFlow's first import.
 
+    Each of these variables is read once, at an import or when TensorFlow's first device is created, and a later value
+    has no effect. So all of them are set here, ahead of every import, and their order among each other is free.
+
     Args:
-      config: a checked config; its `engine.combine_all_reduces` overrides what the environment says.
+      config: a checked config; its `engine.combine_all_reduces` overrides the environment's value.
     """
+    # The number of batch norms, which decides if the key is null, is known only after the model was built.
+    # `make_mesh` then sets the final value.
     merge_all_reduces(config.engine.combine_all_reduces is not False)
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    # Keras 3, where a user's module imports it beside tf_keras: another library would want devices of its own.
+    # A user's module may import Keras 3 next to tf_keras. On another backend that would claim devices of its own.
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    own = mesh.size(config.mesh.axes) // current().count
-    accelerators.keep_to(own if mesh.device_kind(config.mesh) == "gpu" else 0)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's C++ log; its exceptions still arrive
+    devices_here = mesh.size(config.mesh.axes) // current().count
+    # TensorFlow reserves the memory of every GPU that it sees, so a mesh of CPUs hides them all.
+    accelerators.keep_to(devices_here if mesh.device_kind(config.mesh) == "gpu" else 0)
+    # Silences TensorFlow's C++ log, which writes dozens of lines per start. Its errors still arrive as exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def merge_all_reduces(merges: bool) -> None:
-    """Says whether DTensor merges all-reduces. It reads that once, when the process's first mesh is made."""
-    os.environ[_COMBINER] = "1" if merges else "0"  # only "0" is off
+    """Sets whether DTensor combines all-reduces.
+
+    It reads the variable once, when the process's first mesh is created.
+
+    DTensor's default is on. The combiner keeps the order of data but not that of variable reads and writes, so an
+    optimizer that reads a slot after assigning it silently applies the previous step's value, on every mesh of more
+    than one device. The engine's own step reads everything before it writes, `guards.check_order` enforces that, and
+    `canary.check` runs two steps in the chosen mode.
+    """
+    # Only exactly "0" turns it off; "false" leaves it on.
+    os.environ[_COMBINER] = "1" if merges else "0"

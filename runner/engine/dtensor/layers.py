@@ -1,9 +1,10 @@
-"""Layers of a model that a mesh needs otherwise laid, by the classes of its instances.
+"""Layers whose inputs need another sharding on a mesh than the one that they arrive in.
 
-Builders use tf_keras as it is. `adopt` gives the layers of one model, those of a user's subclasses too, classes whose
-calls lay their inputs as DTensor can compute with them: whole images before a convolution, a product's two sides
-split alike, nothing split where tensors are joined. Arguments, variables and arithmetic stay tf_keras's own; but for
-layer normalization, whose fused form would merge split dims. What has no rule in DTensor at all is in `.operations`.
+Builders use tf_keras as it is. `adopt` gives the layers of one model, including those of a user's subclasses, classes
+whose calls reshard their inputs so that DTensor can compute with them: images are gathered before a convolution, both
+sides of a product are sharded alike, and nothing is sharded where tensors are joined. Arguments, variables and
+arithmetic stay tf_keras's own, except for layer normalization, whose fused form would merge sharded dims. Operations
+that DTensor has no rule for at all are in `.operations`.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from runner.model import scope
 
 
 class Conv2D(tf_keras.layers.Conv2D):  # type: ignore[misc]
-    """A convolution over whole images: split ones are gathered before it and split again after it."""
+    """A convolution of whole images: sharded ones are gathered before it and sharded again after it."""
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Returns the convolution of (batch, height, width, channel) images, split as its input was."""
+        """Returns the convolution of (batch, height, width, channel) images, sharded as its input was."""
         if scope.current() is None or len(inputs.shape) != 4:
             return super().convolution_op(inputs, kernel)
         return scope.as_images(super().convolution_op(scope.whole_images(inputs), kernel))
 
 
 class _OfWholeImages:
-    """Computes over whole images: split ones are gathered before it and split again after it."""
+    """A layer that computes with whole images: sharded ones are gathered before it and sharded again after it."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns what the layer gives, split as its input was."""
+        """Returns the layer's output, sharded as its input was."""
         if scope.current() is None:
             return super().call(inputs)  # type: ignore[misc]
         return scope.as_images(super().call(scope.whole_images(inputs)))  # type: ignore[misc]
 
 
 class _ByBatch:
-    """Computes with an input that is split along its examples alone."""
+    """A layer whose input is sharded along its examples only."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns what the layer gives."""
+        """Returns the layer's output."""
         return super().call(scope.by_batch(inputs))  # type: ignore[misc]
 
 
@@ -54,24 +55,28 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
         """Returns inputs of mean 0 and variance 1 along the axes, scaled and shifted."""
         if scope.current() is None:
             return super().call(inputs)
-        given = tf.cast(inputs, self.compute_dtype)
-        x = tf.cast(given, tf.float32) if given.dtype in (tf.float16, tf.bfloat16) else given
-        axes = [self.axis] if isinstance(self.axis, int) else list(self.axis)
-        mean = tf.reduce_mean(x, axes, keepdims=True)
+        cast_inputs = tf.cast(inputs, self.compute_dtype)
+        is_half_width = cast_inputs.dtype in (tf.float16, tf.bfloat16)
+        x = tf.cast(cast_inputs, tf.float32) if is_half_width else cast_inputs
+        dims = [self.axis] if isinstance(self.axis, int) else list(self.axis)
+        mean = tf.reduce_mean(x, dims, keepdims=True)
         centered = x - mean
-        variance = tf.reduce_mean(tf.square(centered), axes, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centered), dims, keepdims=True)
         y = centered * tf.math.rsqrt(variance + self.epsilon)
-        last = axes in ([-1], [len(x.shape) - 1])
-        shape = [size if dim in axes else 1 for dim, size in enumerate(x.shape)]
+        # The weights of the last dim broadcast as they are; those of other dims need dims of 1 after them.
+        is_of_last_dim = dims in ([-1], [len(x.shape) - 1])
+        broadcast_shape = [size if dim in dims else 1 for dim, size in enumerate(x.shape)]
         if self.scale:
-            y = y * tf.cast(self.gamma if last else tf.reshape(self.gamma, shape), x.dtype)
+            gamma = self.gamma if is_of_last_dim else tf.reshape(self.gamma, broadcast_shape)
+            y = y * tf.cast(gamma, x.dtype)
         if self.center:
-            y = y + tf.cast(self.beta if last else tf.reshape(self.beta, shape), x.dtype)
-        return tf.cast(y, given.dtype)
+            beta = self.beta if is_of_last_dim else tf.reshape(self.beta, broadcast_shape)
+            y = y + tf.cast(beta, x.dtype)
+        return tf.cast(y, cast_inputs.dtype)
 
 
 class Flatten(tf_keras.layers.Flatten):  # type: ignore[misc]
-    """Flatten; where more than the first of the merged dims is split, the others are gathered."""
+    """Flatten; if more than the first of the merged dims is sharded, the others are gathered."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns (batch, everything else)."""
@@ -79,7 +84,10 @@ class Flatten(tf_keras.layers.Flatten):  # type: ignore[misc]
 
 
 class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer whose input is split as its kernel's rows are: DTensor knows no product of two splits."""
+    """A dense layer whose input is sharded as its kernel's rows are.
+
+    DTensor has no rule for a product of two different shardings.
+    """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns (batch, ..., units)."""
@@ -87,14 +95,15 @@ class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
 
 
 class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
-    """Tensors side by side, each laid by batch first: DTensor joins none along a dim that is split."""
+    """Joined tensors, each sharded along its examples first: DTensor joins none along a sharded dim."""
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the tensors joined along the layer's axis."""
         return super().call([scope.by_batch(x) for x in inputs])
 
 
-_LAID: dict[type, Sequence[type]] = {
+# The class that changes a call -> tf_keras's classes that it is combined with.
+_RESHARDING: dict[type, Sequence[type]] = {
     _OfWholeImages: (
         tf_keras.layers.DepthwiseConv2D,
         tf_keras.layers.SeparableConv2D,
@@ -115,21 +124,26 @@ _LAID: dict[type, Sequence[type]] = {
         tf_keras.layers.MaxPooling3D,
     ),
 }
-# tf_keras's class -> the one that stands for it
-_ADOPTED: dict[type, type] = {
-    each.__bases__[0]: each for each in (Conv2D, LayerNormalization, Flatten, Dense, Concatenate)
-}
-_ADOPTED |= {
-    stock: type(stock.__name__, (laying, stock), {"__doc__": laying.__doc__})
-    for laying, stocks in _LAID.items()
-    for stock in stocks
-}
-# They cut their kernels gate by gate.
+
+
+def _adopted_classes() -> dict[type, type]:
+    """Returns tf_keras's class -> the class that replaces it on a mesh."""
+    classes: dict[type, type] = {}
+    for own_class in (Conv2D, LayerNormalization, Flatten, Dense, Concatenate):
+        classes[own_class.__bases__[0]] = own_class
+    for resharding, stock_classes in _RESHARDING.items():
+        for stock in stock_classes:
+            classes[stock] = type(stock.__name__, (resharding, stock), {"__doc__": resharding.__doc__})
+    return classes
+
+
+_ADOPTED = _adopted_classes()
+# Recurrent cells slice their kernels gate by gate, which a sharded kernel does not allow.
 _CELLS = (tf_keras.layers.LSTMCell, tf_keras.layers.GRUCell, tf_keras.layers.SimpleRNNCell)
 
 
 def adopt(model: tf.Module) -> None:
-    """Gives the layers of a model the classes that a mesh needs.
+    """Gives the layers of a model the classes that they need on a mesh.
 
     Args:
       model: built; its layers' variables and attributes stay as they are.
@@ -140,18 +154,19 @@ def adopt(model: tf.Module) -> None:
 
 
 @functools.cache
-def _adopted(own: Any) -> type:
-    """Returns the class that stands for a layer's: itself where a mesh computes with it as it is.
+def _adopted(layer_class: Any) -> type:
+    """Returns the class that replaces a layer's: itself if it needs no other sharding.
 
-    A user's subclass of one of tf_keras's layers stays in front, so that its `super()` reaches the one that lays.
+    A user's subclass of one of tf_keras's layers stays first, so that its `super()` reaches the class that reshards.
     """
-    given: type = own
-    base = next((each for each in given.__mro__ if each in _ADOPTED), None)
-    if base is None or issubclass(given, _ADOPTED[base]):
-        return given
-    if given is base:
-        return _ADOPTED[base]
-    return type(own.__name__, (own, _ADOPTED[base]), {"__doc__": own.__doc__, "__module__": own.__module__})
+    original: type = layer_class
+    stock = next((base for base in original.__mro__ if base in _ADOPTED), None)
+    if stock is None or issubclass(original, _ADOPTED[stock]):
+        return original
+    if original is stock:
+        return _ADOPTED[stock]
+    attributes = {"__doc__": original.__doc__, "__module__": original.__module__}
+    return type(original.__name__, (original, _ADOPTED[stock]), attributes)
 
 
 def whole_variables(layer: tf.Module) -> list[tf.Variable]:

@@ -1,7 +1,8 @@
-"""What random layers of tf_keras draw while a step is traced: a function of seed, layer, draw and step.
+"""Random numbers of tf_keras's layers while a step is traced: a function of seed, layer, draw and step.
 
-The layers stay tf_keras's own. Each keeps a generator of its own, and this alone is told otherwise: its draws come
-from the entered scope, so that they are the same on every mesh, on one device, and when a run is resumed.
+The layers stay tf_keras's own. Only the generator that each layer has is replaced: its draws come from the entered
+scope, so that they are the same on every mesh, on one device, and after a run is resumed. tf_keras's own draws depend
+on the sharding, even on a mesh of one device, and their state is in no checkpoint.
 """
 
 from __future__ import annotations
@@ -15,35 +16,43 @@ from runner.engine.dtensor import private
 from runner.engine.dtensor.operations import drawn
 from runner.model import scope
 
-_IN_EVALUATION = -1  # the step of what a layer draws there too, as one that is called with training=True
+# The step of what a layer draws in an evaluation, such as one that is called with training=True. No training step has
+# this number.
+_IN_EVALUATION = -1
 
 
 @contextmanager
-def handed_in(model: tf.Module) -> Iterator[None]:
-    """Makes the random layers of a model draw what the entered scope says, while a call is traced.
+def masks_from_scope(model: tf.Module) -> Iterator[None]:
+    """Makes the random layers of a model draw from the entered scope, while a call is traced.
 
     Args:
       model: of stock layers; left as it was.
     """
     private.let_walk(model)
     layers = [layer for layer in model.submodules if isinstance(layer, private.RandomLayer)]
-    names = {private.generator(layer): layer.name for layer in layers}
-    classes = {generator: type(generator) for generator in names}
-    for generator, name in names.items():
+    # By generator and not by layer: layers may share one, whose class must be changed once.
+    layer_names = {private.generator(layer): layer.name for layer in layers}
+    classes = {generator: type(generator) for generator in layer_names}
+    for generator, name in layer_names.items():
         generator.layer_name = name
         generator.__class__ = _ScopedGenerator
     try:
         yield
     finally:
-        for generator, own in classes.items():
-            generator.__class__ = own
+        for generator, original_class in classes.items():
+            generator.__class__ = original_class
             del generator.layer_name
 
 
 def _normal(stock: Callable[..., tf.Tensor], draw: drawn.Draw) -> Callable[..., tf.Tensor]:
-    """Returns the method that stands for one of a generator's that draw normal numbers."""
+    """Returns a replacement of a generator's method that draws normal numbers.
 
-    def draws(
+    Args:
+      stock: tf_keras's method, used if no scope is entered.
+      draw: the function of the scope's numbers.
+    """
+
+    def method(
         self: _ScopedGenerator,
         shape: tf.Tensor,
         mean: float = 0.0,
@@ -55,20 +64,24 @@ def _normal(stock: Callable[..., tf.Tensor], draw: drawn.Draw) -> Callable[..., 
             return stock(self, shape, mean, stddev, dtype, nonce)
         return self.next_of(draw, shape, dtype=tf.as_dtype(dtype or "float32")) * stddev + mean
 
-    return draws
+    return method
 
 
 class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
-    """A layer's generator whose draws are those of the entered scope; its own where none is entered."""
+    """A layer's generator that draws from the entered scope.
+
+    From its own state if none is entered.
+    """
 
     layer_name: str
 
     def dropout(self, inputs: tf.Tensor, rate: float, noise_shape: tf.Tensor | None = None) -> tf.Tensor:
         """Returns the inputs with a share of `rate` set to zero and the rest scaled up."""
-        held = scope.current()
-        if held is None:
+        current = scope.current()
+        if current is None:
             return super().dropout(inputs, rate, noise_shape)
-        if held.placer is None:  # TensorFlow's own arithmetic, with the numbers handed in
+        if current.placer is None:
+            # On one device: TensorFlow's own arithmetic with the scope's numbers.
             return tf.nn.experimental.general_dropout(
                 inputs,
                 rate,
@@ -96,32 +109,44 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
     truncated_normal = _normal(private.RandomGenerator.truncated_normal, drawn.truncated_normal)
 
     def make_seed_for_stateless_op(self) -> tf.Tensor:
-        """Returns a seed (2,), of what a layer draws by itself."""
+        """Returns a seed (2,), for a layer that draws by itself."""
         return super().make_seed_for_stateless_op() if scope.current() is None else self._seed_pair()
 
     def next_of(
         self, draw: drawn.Draw, shape: tf.Tensor | Sequence[int], *bounds: object, dtype: tf.DType
     ) -> tf.Tensor:
-        """Returns the numbers of the layer's next draw, whole on each device."""
+        """Returns the numbers of the layer's next draw, replicated.
+
+        Args:
+          draw: TensorFlow's stateless function.
+          shape: of the result.
+          *bounds: passed to `draw`.
+          dtype: of the result.
+        """
+        # TensorFlow's default algorithm depends on the device; philox gives the same numbers on all.
         return draw(_known(shape), self._seed_pair(), *bounds, dtype=dtype, alg="philox")
 
     def _seed_pair(self) -> tf.Tensor:
-        held = scope.current()
-        assert held is not None
-        step = tf.constant(_IN_EVALUATION) if held.step is None else held.step
+        current = scope.current()
+        assert current is not None
+        step = tf.constant(_IN_EVALUATION) if current.step is None else current.step
         return tf.stack([tf.constant(scope.next_mask_key(self.layer_name)), step])
 
 
 def _known(shape: tf.Tensor | Sequence[int]) -> tf.Tensor | Sequence[int]:
-    """Returns a shape as numbers where the graph tells them, as a draw on a mesh needs it."""
-    found = tf.get_static_value(shape) if tf.is_tensor(shape) else None
-    return shape if found is None else [int(size) for size in found]
+    """Returns a shape as integers if the graph tells them, as a draw on a mesh needs it."""
+    if not tf.is_tensor(shape):
+        return shape
+    sizes = tf.get_static_value(shape)
+    return shape if sizes is None else [int(size) for size in sizes]
 
 
 def _static(noise_shape: tf.Tensor | Sequence[int] | None, inputs: tf.Tensor) -> list[int]:
-    """Returns a noise shape in numbers: each dim is 1, or the inputs'."""
+    """Returns a noise shape as integers: each dim is 1, or the inputs'."""
     if noise_shape is None:
         return list(inputs.shape)
-    known = tf.get_static_value(noise_shape, partial=True)
-    found = [tf.get_static_value(size) for size in known]
-    return [int(whole if size is None else size) for size, whole in zip(found, inputs.shape, strict=True)]
+    noise_sizes = [tf.get_static_value(size) for size in tf.get_static_value(noise_shape, partial=True)]
+    sizes = []
+    for noise_size, size in zip(noise_sizes, inputs.shape, strict=True):
+        sizes.append(int(size if noise_size is None else noise_size))
+    return sizes

@@ -1,4 +1,4 @@
-"""The DTensor mesh of a config, and how layers lay tensors on it."""
+"""The DTensor mesh of a config, and the sharding of layers' tensors on it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from runner.processes.team import current
 
 
 def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
-    """Makes this process's devices of a mesh. Must be the process's first use of TensorFlow's devices.
+    """Creates this process's devices of a mesh.
+
+    Must be the process's first use of TensorFlow's devices.
 
     Args:
       config: the mesh group, axes resolved.
-      threads: threads for one operation; null divides the cores among the CPU devices.
+      threads: threads for one operation; None divides the cores among the CPU devices.
 
     Returns:
       Their names, in the order of `make_mesh`.
 
     Raises:
-      ConfigError: TensorFlow sees fewer devices of that kind.
-      RuntimeError: TensorFlow's devices were already made (from TensorFlow).
+      ConfigError: TensorFlow finds fewer devices of that kind.
+      RuntimeError: TensorFlow's devices were already created (from TensorFlow).
     """
     team = current()
     kind = mesh.device_kind(config).upper()
@@ -41,42 +43,48 @@ def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
     if kind == "CPU":
         logical = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(physical[0], logical)
-        tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores.available() // count))
+        # All virtual devices compute at once, so they share the cores.
+        threads_per_operation = threads or max(1, cores.available() // count)
+        tf.config.threading.set_intra_op_parallelism_threads(threads_per_operation)
     elif len(physical) < count:
         raise invalid(
             "mesh.device",
             config.device,
-            problem=f"TensorFlow sees {len(physical)} of kind {config.device}, {count} are asked for",
+            problem=f"needs {count} devices, but TensorFlow finds {len(physical)} of kind {config.device}",
             fix=f"{INSTALLS['tensorflow', 'gpu']} and see what its log says of the driver, or set mesh.device=cpu",
         )
     elif team.count > 1:
-        tf.config.set_visible_devices(physical[:count], kind)  # a mesh of several processes takes all that are seen
+        # A mesh of several processes takes all visible devices of each.
+        tf.config.set_visible_devices(physical[:count], kind)
+    # Clients must know each other before the first device is created.
     processes.connect(team, kind)
-    return [f"{kind}:{i}" for i in range(count)]
+    return [f"{kind}:{index}" for index in range(count)]
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dtensor.Mesh:
-    """Makes DTensor's device and a mesh on it.
+    """Creates DTensor's device and a mesh on it.
 
     Args:
       config: the mesh group, axes resolved.
       devices: of `make_devices`.
-      merges: whether DTensor merges all-reduces in what it compiles from now on, if this is the process's first mesh.
+      merges: whether DTensor combines all-reduces in what it compiles; has an effect for the process's first mesh
+      only.
 
     Returns:
       The mesh, its axes in the config's order.
     """
     merge_all_reduces(merges)
+    axes = list(config.axes.items())
     if current().count > 1:
-        return dtensor.create_distributed_mesh(list(config.axes.items()), device_type=devices[0].partition(":")[0])
-    return dtensor.create_mesh(list(config.axes.items()), devices=list(devices))
+        return dtensor.create_distributed_mesh(axes, device_type=devices[0].partition(":")[0])
+    return dtensor.create_mesh(axes, devices=list(devices))
 
 
 def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:
-    """Returns a mesh as one of several clients has it that owns the first of its devices only.
+    """Returns a mesh as it looks to one of several clients that owns only the first of its devices.
 
-    A program made for it is that of the whole mesh, but lies on one device; putting it on every device is most of a
-    compilation. It is there to be read: where it communicates, it would wait for the other devices for ever.
+    A program compiled for it is that of the whole mesh, but on one device; copying it to every device is most of a
+    compilation. It can only be read: if it ran, its collectives would wait for the other devices for ever.
 
     Args:
       made: mesh whose devices are all this process's.
@@ -86,7 +94,7 @@ def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:
 
 @dataclass(frozen=True)
 class MeshPlacer:
-    """Lays tensors on a DTensor mesh; see `runner.model.scope.Placer`."""
+    """Shards tensors on a DTensor mesh; see `runner.model.scope.Placer`."""
 
     mesh: dtensor.Mesh
 
@@ -95,28 +103,36 @@ class MeshPlacer:
         return int(self.mesh.dim_size(axis))
 
     def lay(self, x: tf.Tensor, spec: Spec, back: Spec | None) -> tf.Tensor:
-        """Returns `x` split as a spec says; with `back`, its gradient as that says."""
+        """Returns `x` sharded by `spec`.
 
-        def placed(value: tf.Tensor, wanted: Spec) -> tf.Tensor:
-            return dtensor.relayout(value, layout_of(wanted, self.mesh))
-
+        Its gradient is sharded by `back`, if that is given.
+        """
         if back is None:
-            return placed(x, spec)
-        returned = back
+            return self._relayout(x, spec)
+        gradient_spec = back
         caller = tf.get_current_name_scope()
 
+        # Each pass states both layouts, the one before and the one after. With one of them only, DTensor crashed on
+        # convolutions of sharded images.
         @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def both(value: tf.Tensor) -> tf.Tensor:
-            def back_again(gradient: tf.Tensor) -> tf.Tensor:
-                with tf.name_scope(f"gradient_tape/{caller}/"):  # as a tape names what it makes, for the plan
-                    return placed(placed(gradient, spec), returned)
+        def relayout_both(value: tf.Tensor) -> tf.Tensor:
+            def relayout_gradient(gradient: tf.Tensor) -> tf.Tensor:
+                # The scope of a tape's own operations, by which the plan finds the backward pass.
+                with tf.name_scope(f"gradient_tape/{caller}/"):
+                    return self._relayout(self._relayout(gradient, spec), gradient_spec)
 
-            return placed(placed(value, returned), spec), back_again
+            return self._relayout(self._relayout(value, gradient_spec), spec), relayout_gradient
 
-        return both(x)
+        return relayout_both(x)
+
+    def _relayout(self, value: tf.Tensor, spec: Spec) -> tf.Tensor:
+        return dtensor.relayout(value, layout_of(spec, self.mesh))
 
     def axis(self, kernel: tf.Variable, dim: int) -> str | None:
-        """Returns the axis that splits a dim of a kernel, as layers read it; None of a plain variable."""
+        """Returns the axis that shards a dim of a kernel, as layers read it.
+
+        None for a plain variable.
+        """
         layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
         axis = dtensor.UNSHARDED if layout is None else layout.sharding_specs[dim]
         return None if axis == dtensor.UNSHARDED else str(axis)

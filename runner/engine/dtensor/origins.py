@@ -1,25 +1,31 @@
-"""Which variable or layer a collective serves, told by its node's name and shape. Imports no TensorFlow."""
+"""Finds the variable or layer that a collective serves, from its node's name and shape. Imports no TensorFlow."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from runner.engine.origins import Claims, device_shapes, sums_gradients
 from runner.layout import Placement
 
 # Name scopes of what the engine traces.
 UPDATE_SCOPE = "update"  # the optimizer's operations
-GATHER_SCOPE = "gather"  # variables that are put together for use
+GATHER_SCOPE = "gather"  # variables that are gathered for use
 PACKED_SCOPE = "packed_gradients"  # the one sum of packed gradients over the devices
 
 
 @dataclass(frozen=True)
 class Member:
-    """One tensor that a collective carries: several where all-reduces were merged, by DTensor or by the packing.
+    """One tensor of a collective.
 
-    The origin is known where the engine packed it; else the name tells it.
+    There are several if all-reduces were merged, by DTensor or by the packing.
+
+    Attributes:
+      name: of the node.
+      shape: of the tensor on one device.
+      origin: canonical path if the engine packed the tensor; else empty: the name tells it.
     """
 
     name: str
@@ -28,17 +34,17 @@ class Member:
 
 
 def phase(name: str) -> str:
-    """Returns `forward`, `backward` or `update`, of a node's name."""
+    """Returns `forward`, `backward` or `update` for a node's name."""
     if f"/{UPDATE_SCOPE}/" in name:
         return "update"
-    # A tape adds up the gradients of what several layers use under no layer's name; DTensor appends numbers.
-    summed = re.match(r"[^/]+/AddN(_\d+)*(/DTensor|$)", name) is not None
-    packed = f"/{PACKED_SCOPE}/" in name
-    return "backward" if summed or packed or "gradient_tape/" in name else "forward"
+    # If several layers use a tensor, the tape adds up its gradients under no layer's name; DTensor appends numbers.
+    is_sum_of_tape = re.match(r"[^/]+/AddN(_\d+)*(/DTensor|$)", name) is not None
+    is_packed = f"/{PACKED_SCOPE}/" in name
+    return "backward" if is_sum_of_tape or is_packed or "gradient_tape/" in name else "forward"
 
 
 class Origins:
-    """Finds the variable or layer that a collective serves, by its node's name and its shape."""
+    """Finds the variable or layer that a collective serves, from its node's name and its shape."""
 
     def __init__(
         self,
@@ -48,68 +54,77 @@ class Origins:
         axes: Mapping[str, int],
         data_axes: Collection[str],
     ) -> None:
+        """Sorts the variables by layer.
+
+        See `runner.engine.dtensor.collectives.collectives` for the arguments.
+        """
         self._placements = placements
         self._trainable = set(trainable)
         self._axes = axes
-        self._data_axes = set(data_axes)
+        self._data_axes = data_axes
+        self._claims = Claims()
+        # Layer as a node's name has it, with slashes for dots -> paths of its variables.
         self._layers: dict[str, list[str]] = {}
         for path in placements:
-            # A node tells the layers' names: `block_0.norm` for `block_0/norm`, `m/dense_1` for an attribute's path.
+            # A node's name has the layers' own names: `block_0.norm` where the path is `block_0/norm`, and
+            # `m/dense_1` where the path is made of attributes.
             scope = names.get(path, "").rpartition("/")[0] or path.rpartition("/")[0]
             self._layers.setdefault(scope.replace(".", "/"), []).append(path)
-        self._claimed: set[tuple[str, str, str]] = set()
 
     def of(self, member: Member, phase: str, axis: str) -> str:
-        """Returns a canonical path, or nothing where the name tells none."""
-        parts = "/" + member.name.replace(".", "/") + "/"
+        """Returns a canonical path, or an empty string if the name tells none."""
+        scopes = "/" + member.name.replace(".", "/") + "/"
         if phase == "update":
-            written = [path for path in self._placements if f"/{UPDATE_SCOPE}/{path.replace('.', '/')}/" in parts]
-            return written[0] if written else ""
-        inside = [layer for layer in self._layers if f"/{layer}/" in parts]
-        if not inside:
+            for path in self._placements:
+                if f"/{UPDATE_SCOPE}/{path.replace('.', '/')}/" in scopes:
+                    return path
             return ""
-        layer = max(inside, key=len)
-        if phase == "forward":  # it reduces outputs, and communicates variables where it reads them
-            of_variable = "ReadVariableOp" in member.name or f"{GATHER_SCOPE}/" in member.name
-        else:
-            of_variable = bool(self._data_axes & set(axis.split("+")))
-        return (self._variable(layer, member, phase, axis) if of_variable else None) or self._name(layer)
+        layers = [layer for layer in self._layers if f"/{layer}/" in scopes]
+        if not layers:
+            return ""
+        # A nested layer's scope contains those of the layers around it.
+        layer = max(layers, key=len)
+        variable = self._variable(layer, member, phase, axis) if self._is_of_variable(member, phase, axis) else None
+        return variable or self._layers[layer][0].rpartition("/")[0]
 
-    def _name(self, layer: str) -> str:
-        """Returns a layer's canonical path."""
-        return self._layers[layer][0].rpartition("/")[0]
+    def _is_of_variable(self, member: Member, phase: str, axis: str) -> bool:
+        """Returns whether a collective communicates a variable or its gradient, and not activations."""
+        if phase == "forward":
+            # The forward pass sums activations, and communicates a variable only where it is read.
+            return "ReadVariableOp" in member.name or f"{GATHER_SCOPE}/" in member.name
+        return sums_gradients(axis, self._data_axes)
 
     def _variable(self, layer: str, member: Member, phase: str, axis: str) -> str | None:
-        used = axis.split("+")
+        """Returns the layer's variable that fits the shape best and was not returned before; None if none fits."""
         paths = [path for path in self._layers[layer] if phase != "backward" or path in self._trainable]
-        exact = [path for path in paths if _no_ones(member.shape) in self._shapes(path, used)]
-        fits = exact or [path for path in paths if self._is_part(member.shape, path)]
-        # Layer normalization's two vectors have one shape: the operation tells them apart, else the order.
-        shifts = bool(re.search(r"bias|/add|/sub", member.name, re.IGNORECASE))
-        fits.sort(key=lambda path: path.endswith(("bias", "beta")) != shifts)
-        for path in fits:
-            if (phase, axis, path) not in self._claimed:
-                self._claimed.add((phase, axis, path))
-                return path
-        return None
+        shape = _without_ones(member.shape)
+        fits = [path for path in paths if shape in self._shapes(path, axis)]
+        if not fits:
+            fits = [path for path in paths if self._is_part(shape, path)]
+        # The two vectors of a normalization have one shape. The name of the operation tells the shift (bias, beta)
+        # from the scale; if it does not, their order does.
+        is_shift = bool(re.search(r"bias|/add|/sub", member.name, re.IGNORECASE))
+        fits.sort(key=lambda path: path.endswith(("bias", "beta")) != is_shift)
+        return self._claims.first_free(fits, phase, axis)
 
-    def _is_part(self, shape: Sequence[int], path: str) -> bool:
-        """Returns whether a shape is the variable's, cut by axes that its spec does not name, as a gradient may be."""
-        sizes = set(self._axes.values()) | {1, math.prod(self._axes.values())}
-        whole = _no_ones(self._placements[path].shape)
-        part = _no_ones(shape)
-        return len(whole) == len(part) and all(
-            a % b == 0 and a // b in sizes for a, b in zip(whole, part, strict=True)
-        )
+    def _is_part(self, shape: tuple[int, ...], path: str) -> bool:
+        """Returns whether a shape is the variable's, divided by axes that its spec does not name.
 
-    def _shapes(self, path: str, used: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns a device's shapes of a variable: whole, put together over some axes, and as it is stored."""
+        DTensor may shard a gradient along such axes before it sums it.
+        """
+        ratios = set(self._axes.values()) | {1, math.prod(self._axes.values())}
+        whole = _without_ones(self._placements[path].shape)
+        if len(whole) != len(shape):
+            return False
+        return all(size % part == 0 and size // part in ratios for size, part in zip(whole, shape, strict=True))
+
+    def _shapes(self, path: str, axis: str) -> list[tuple[int, ...]]:
+        """Returns the shapes that a device may hold of a variable: whole, gathered over some axes, and stored."""
         placement = self._placements[path]
-        gathered = replace(placement, spec=tuple(None if name in used else name for name in placement.spec))
-        shapes = [placement.shape, *(each.shard_shape(self._axes) for each in (gathered, placement))]
-        return [_no_ones(shape) for shape in shapes]
+        shapes = [placement.shape, *device_shapes(placement, axis, self._axes)]
+        return [_without_ones(shape) for shape in shapes]
 
 
-def _no_ones(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns a shape without its dims of 1: the sum that is a bias's gradient keeps the dims that it adds up."""
+def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns a shape without its dims of 1: the sum that is a bias's gradient keeps the dims that it reduces."""
     return tuple(size for size in shape if size != 1)

@@ -1,8 +1,10 @@
-"""Which trainable variables lie in one vector while a call lasts, and where in it. Imports no TensorFlow.
+"""Positions of the trainable variables in one vector, within a device call.
 
-A dense model's step is bound by the number of its operations and of its all-reduces, and not by arithmetic. Here the
-weights and every slot lie each in one vector while a call lasts: an update is a dozen operations whatever the number
-of variables, and the gradients are summed over the devices as one (see `.packed`).
+Imports no TensorFlow.
+
+A step of a dense model is bound by the number of its operations and all-reduces, and not by arithmetic. So the weights
+and each slot are one vector within a call: an update is a dozen operations whatever the number of variables, and the
+gradients are summed over the devices as one (see `.packed`).
 """
 
 from __future__ import annotations
@@ -13,18 +15,21 @@ from dataclasses import dataclass
 
 from runner.engine.base import VariableInfo
 
-ALIGNMENT = 16  # in elements, 64 bytes: TensorFlow gives an aligned piece of a vector without a copy
-_MOST_ELEMENTS = 1 << 24  # a call holds the old state and the new one; above this the operations' number is no matter
+# In elements, 64 bytes: TensorFlow returns an aligned piece of a vector without a copy.
+ALIGNMENT = 16
+# 64 MiB of float32. A call holds the old state and the new one, so packing doubles the memory of the state; and above
+# this size arithmetic takes longer than the operations that packing saves.
+_MOST_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each trainable variable lies in the vector.
+    """Each trainable variable's position in the vector.
 
     Attributes:
       paths: canonical paths, in the order of the vector.
       shapes: of each.
-      groups: D, shares that a gradient is summed in before the devices' sum.
+      groups: D, number of shares that a gradient has before the sum over the devices.
     """
 
     paths: tuple[str, ...]
@@ -33,31 +38,34 @@ class Packing:
 
     @property
     def sizes(self) -> list[int]:
-        """Returns how many elements each variable has."""
+        """Returns the number of elements of each variable."""
         return [math.prod(shape) for shape in self.shapes]
 
     @property
     def starts(self) -> list[int]:
-        """Returns where each variable begins."""
+        """Returns the index of each variable's first element."""
         starts = [0]
         for size in self.sizes[:-1]:
-            starts.append(starts[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+            aligned_size = -(-size // ALIGNMENT) * ALIGNMENT
+            starts.append(starts[-1] + aligned_size)
         return starts
 
 
 def packing(variables: Mapping[str, VariableInfo], groups: int, *, elementwise: bool) -> Packing | None:
-    """Returns how the variables of a model are packed, None where they are not.
+    """Returns the packing of a model's variables, None if they are not to be packed.
 
     Args:
       variables: the trainable ones, by canonical path.
-      groups: size of the mesh axis that splits the examples.
-      elementwise: the optimizer's rule goes element by element; one that takes norms or products of a whole variable,
-        as LAMB's or Muon's, would take those of all variables together.
+      groups: size of the mesh axis that shards the examples.
+      elementwise: the optimizer's rule is elementwise. One that computes norms or products of a whole variable, such
+      as
+        LAMB's or Muon's, would compute them over all variables together.
     """
-    packs = (
-        elementwise
-        and all(each.dtype == "float32" and not any(each.spec) for each in variables.values())
-        and all(len(each.shape) <= 2 for each in variables.values())  # a larger kernel is no matrix product's
-        and 0 < sum(math.prod(each.shape) for each in variables.values()) <= _MOST_ELEMENTS
-    )
-    return Packing(tuple(variables), tuple(each.shape for each in variables.values()), groups) if packs else None
+    infos = variables.values()
+    is_replicated_float32 = all(info.dtype == "float32" and not any(info.spec) for info in infos)
+    # The gradient of a larger kernel, such as a convolution's, is no matrix product, which `.packed` needs.
+    has_matrices_only = all(len(info.shape) <= 2 for info in infos)
+    elements = sum(math.prod(info.shape) for info in infos)
+    if not (elementwise and is_replicated_float32 and has_matrices_only and 0 < elements <= _MOST_ELEMENTS):
+        return None
+    return Packing(tuple(variables), tuple(info.shape for info in infos), groups)

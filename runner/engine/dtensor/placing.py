@@ -1,4 +1,4 @@
-"""Puts a plain model on a mesh: every variable gets its layout, wherever the model's objects hold it."""
+"""Puts a plain model on a mesh: every variable gets its layout, wherever the model's objects refer to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from runner.engine.dtensor.private import Node, recast, uncast
 
 
 class PlacedVariable(dtensor.DVariable):  # type: ignore[misc]
-    """A model's variable on a mesh. DTensor has no rule for a gather from a variable: its value is gathered from."""
+    """A model's variable on a mesh.
+
+    DTensor has no rule for a gather from a variable, so these methods gather from its value.
+    """
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
         """Returns rows of the value, as an embedding layer reads them."""
@@ -29,7 +32,7 @@ class PlacedVariable(dtensor.DVariable):  # type: ignore[misc]
 def place(
     model: tf.Module, variables: Mapping[str, tf.Variable], layouts: Mapping[str, dtensor.Layout], mesh: dtensor.Mesh
 ) -> None:
-    """Replaces the variables of a plain model by such of zeros under their layouts, and its constants by whole ones.
+    """Replaces a plain model's variables by zeros under their layouts, and its constants by replicated ones.
 
     Args:
       model: plain; its objects are changed.
@@ -37,27 +40,33 @@ def place(
       layouts: by canonical path.
       mesh: DTensor mesh.
     """
-    made = {}
+    replacements = {}
     for path, variable in variables.items():
         plain = uncast(variable)
         value = dtensor.call_with_layout(tf.zeros, layouts[path], shape=plain.shape, dtype=plain.dtype)
         name = plain.name.removesuffix(":0")
-        new = PlacedVariable(value, trainable=plain.trainable, name=name, constraint=plain.constraint)
-        made[id(variable)] = recast(variable, new)
-    _Exchange(made, mesh).walk(model)
+        placed = PlacedVariable(value, trainable=plain.trainable, name=name, constraint=plain.constraint)
+        replacements[id(variable)] = recast(variable, placed)
+    _Exchange(replacements, mesh).walk(model)
 
 
 class _Exchange:
-    """A walk over all that a model's objects hold."""
+    """A walk over a model's objects that exchanges its variables and constants."""
 
-    def __init__(self, made: Mapping[int, tf.Variable], mesh: dtensor.Mesh) -> None:
-        self._made = made
+    def __init__(self, replacements: Mapping[int, tf.Variable], mesh: dtensor.Mesh) -> None:
+        """Stores what is exchanged.
+
+        Args:
+          replacements: id of a variable -> the one to put in its place.
+          mesh: DTensor mesh.
+        """
+        self._replacements = replacements
         self._mesh = mesh
         self._seen: set[int] = set()
         self._waiting: list[object] = []
 
     def walk(self, root: tf.Module) -> None:
-        """Exchanges what the root holds, and what that holds."""
+        """Exchanges the attributes of the root, and of the objects that it refers to."""
         self._waiting.append(root)
         while self._waiting:
             owner = self._waiting.pop()
@@ -65,14 +74,18 @@ class _Exchange:
                 continue
             self._seen.add(id(owner))
             for name, value in list(vars(owner).items()):
-                new = self._new(value)
+                new = self._exchanged(value)
                 if new is not value:
-                    vars(owner)[name] = new  # not by setattr: Keras would track the new variable once more
+                    # Not by setattr: Keras would track the new variable in addition to the old one.
+                    vars(owner)[name] = new
 
-    def _new(self, value: Any) -> Any:
-        """Returns what comes in the place of a value: mostly itself; containers are changed in place."""
-        if id(value) in self._made:
-            return self._made[id(value)]
+    def _exchanged(self, value: Any) -> Any:
+        """Returns the replacement of a value, mostly itself.
+
+        Containers are changed in place.
+        """
+        if id(value) in self._replacements:
+            return self._replacements[id(value)]
         if isinstance(value, tf.Variable):
             return value
         if isinstance(value, tf.Tensor):
@@ -80,35 +93,52 @@ class _Exchange:
         if isinstance(value, tf.Module | Node):
             self._waiting.append(value)
         elif isinstance(value, functools.partial):
-            return functools.partial(
-                self._new(value.func),
-                *(self._new(each) for each in value.args),
-                **{key: self._new(each) for key, each in value.keywords.items()},
-            )
+            arguments = [self._exchanged(argument) for argument in value.args]
+            keywords = {key: self._exchanged(argument) for key, argument in value.keywords.items()}
+            return functools.partial(self._exchanged(value.func), *arguments, **keywords)
         elif isinstance(value, types.FunctionType):
-            for cell in value.__closure__ or ():
-                if id(_content(cell)) in self._made:
-                    cell.cell_contents = self._made[id(cell.cell_contents)]
-        elif isinstance(value, list) and id(value) not in self._seen:
-            self._seen.add(id(value))
-            for items in (value, getattr(value, "_storage", value)):  # a tracked list holds its items twice
-                for index, each in enumerate(list(list.__iter__(items))):
-                    list.__setitem__(items, index, self._new(each))
-        elif isinstance(value, dict) and id(value) not in self._seen:
-            self._seen.add(id(value))
-            items = getattr(value, "__wrapped__", value)  # a tracked dict stands before a plain one
-            for key, each in list(items.items()):
-                items[key] = self._new(each)
+            self._exchange_closure(value)
+        elif isinstance(value, list):
+            self._exchange_list(value)
+        elif isinstance(value, dict):
+            self._exchange_dict(value)
         elif type(value) is tuple:
-            new = tuple(self._new(each) for each in value)
+            new = tuple(self._exchanged(item) for item in value)
+            # Returned itself if nothing changed, so that the owner's attribute is not set in vain.
             return new if any(a is not b for a, b in zip(new, value, strict=True)) else value
         return value
 
+    def _exchange_closure(self, function: types.FunctionType) -> None:
+        """Exchanges the variables that a function, such as a regularization loss, refers to."""
+        for cell in function.__closure__ or ():
+            content = _content(cell)
+            if id(content) in self._replacements:
+                cell.cell_contents = self._replacements[id(content)]
+
+    def _exchange_list(self, values: list[Any]) -> None:
+        if id(values) in self._seen:
+            return
+        self._seen.add(id(values))
+        # A list that Keras tracks has its items twice, in itself and in `_storage`. The methods of `list` itself
+        # bypass the tracking.
+        for items in (values, getattr(values, "_storage", values)):
+            for index, item in enumerate(list(list.__iter__(items))):
+                list.__setitem__(items, index, self._exchanged(item))
+
+    def _exchange_dict(self, values: dict[Any, Any]) -> None:
+        if id(values) in self._seen:
+            return
+        self._seen.add(id(values))
+        # A dict that Keras tracks is a wrapper of a plain one.
+        items = getattr(values, "__wrapped__", values)
+        for key, item in list(items.items()):
+            items[key] = self._exchanged(item)
+
     def _constant(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a layer's constant whole on every device: DTensor takes no tensor of one device into a step."""
-        if not hasattr(value, "numpy") or not (
-            value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
-        ):
+        """Returns a layer's constant replicated: DTensor accepts no tensor of one device in a step."""
+        is_eager = hasattr(value, "numpy")
+        dtype = value.dtype
+        if not is_eager or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
             return value
         return pack(value.numpy(), dtensor.Layout.replicated(self._mesh, value.shape.rank))
 
@@ -116,5 +146,6 @@ class _Exchange:
 def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # empty as yet
+    except ValueError:
+        # The cell's variable is not assigned yet.
         return None

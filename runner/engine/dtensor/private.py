@@ -1,4 +1,4 @@
-"""What the engine leans on of TensorFlow and tf_keras that is no public interface, each with what breaks without it.
+"""The engine's uses of private interfaces of TensorFlow and tf_keras, each with what breaks without it.
 
 `tests/engine/test_dtensor_private.py` calls each one, and names the versions where one has changed.
 """
@@ -20,16 +20,16 @@ from tf_keras.src.layers.convolutional import base_conv
 from tf_keras.src.layers.rnn import dropout_rnn_cell_mixin, gru, lstm
 from tf_keras.src.mixed_precision import autocast_variable
 
-# Layers that draw numbers, and what each draws with: without the classes their masks depend on the mesh.
+# Layers that draw random numbers, and their generators: without the classes their masks depend on the mesh.
 RandomLayer = base_layer.BaseRandomLayer
 RandomGenerator = backend.RandomGenerator
 # One call of a layer in a functional model: without it the constants among its arguments are not placed.
 Node = node.Node
-# Every convolution, transposed ones too: without the class those of a user's model get kernels that are split.
+# Every convolution, transposed ones too: without the class those of a user's model get sharded kernels.
 Convolution = base_conv.Conv
 
-# Modules whose functions `.operations` answers otherwise while a step is traced: without one of those functions where
-# it was, a layer reaches an operation that DTensor can't compile, and the run is refused.
+# Modules whose functions `.operations` replaces while a step is traced: if one of those functions moves, a layer
+# reaches an operation that DTensor can't compile, and the run is rejected.
 KERNELS = gen_nn_ops
 RAW_ARRAYS = gen_array_ops
 MANIPULATIONS = gen_manip_ops
@@ -41,76 +41,85 @@ LSTM = lstm
 GRU = gru
 PUBLIC = (tf, tf_v2)
 
+# Attributes in which tf_keras keeps the variables once more: a path through them is not the one that a user wrote.
 _SKIP = ("_self_tracked_trackables", "_trainable_weights", "_non_trainable_weights", "_captured_weight_regularizer")
 
 
 def function_names() -> frozenset[str]:
-    """Returns the names of all functions that TensorFlow holds now.
+    """Returns the names of all of TensorFlow's current functions.
 
-    Without it the plan can't tell which program DTensor made of a step, and counts no collectives.
+    Without it the plan can't find the program that DTensor made of a step, and counts no collectives.
     """
     return frozenset(str(name) for name in context.context().list_function_names())
 
 
 def wait_for_devices() -> None:
-    """Waits for what was started, and lets other threads run meanwhile.
+    """Waits for all started operations, and lets other threads run meanwhile.
 
-    Without it `dtensor.unpack` waits and holds the interpreter's lock, so that process 0 can't answer the process that
-    its own collective waits for.
+    Without it `dtensor.unpack` waits with the interpreter's lock held, so process 0 can't answer the process that its
+    own collective waits for: a deadlock.
     """
     context.async_wait()
 
 
 def function_nodes(name: str) -> dict[str, NodeDef]:
-    """Returns the nodes of one of TensorFlow's functions by name; without it as `function_names`."""
+    """Returns name -> node of one of TensorFlow's functions.
+
+    Without it the same breaks as without `function_names`.
+    """
     return {node.name: node for node in context.context().get_function_def(name).node_def}
 
 
 def is_functional(model: tf_keras.layers.Layer) -> bool:
-    """Tells whether a layer is a Sequential or functional model, whose layers know their shapes and givers.
+    """Returns whether a layer is a Sequential or functional model, whose layers know their shapes and inputs.
 
-    Without it a functional model is taken for a subclassed one, and its variables get other paths.
+    Without it a functional model looks like a subclassed one, and its variables get other paths.
     """
     return isinstance(model, tf_keras.Sequential) or bool(getattr(model, "_is_graph_network", False))
 
 
 def is_called_once(layer: tf_keras.layers.Layer) -> bool:
-    """Tells whether a layer of a functional model has one call; without it the plan shows one of several outputs."""
+    """Returns whether a layer of a functional model has one call.
+
+    Without it the plan shows one of several outputs.
+    """
     return len(layer._inbound_nodes) <= 1
 
 
 def giver(tensor: Any) -> tf_keras.layers.Layer:
-    """Returns the layer that gives a symbolic tensor; without it the plan does not know a layer's inputs."""
+    """Returns the layer that provides a symbolic tensor.
+
+    Without it the plan does not know a layer's inputs.
+    """
     return tensor._keras_history.layer
 
 
 def attributes(owner: tf_keras.layers.Layer, kind: type) -> Iterator[tuple[str, Any]]:
-    """Yields (attribute path with slashes, value) of all that a layer holds of a kind, as tf_keras's LayoutMap has it.
+    """Yields (attribute path with slashes, value) for a layer's objects of a class, as tf_keras's LayoutMap does.
 
     Without it variables have no canonical paths.
     """
-    found = owner._flatten(predicate=lambda item: isinstance(item, kind), with_path=True)
-    for path, value in found:
+    for path, value in owner._flatten(predicate=lambda item: isinstance(item, kind), with_path=True):
         if not any(skipped in path for skipped in _SKIP):
             yield "/".join(str(part) for part in path), value
 
 
 def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
-    """Makes a subclassed model's variables by a symbolic call.
+    """Creates a subclassed model's variables by a symbolic call.
 
-    Without it the model's ordinary first call would hand the layers inputs with one dim too many.
+    Without it the model's ordinary first call would pass the layers inputs with one dim too many.
 
     Args:
       model: not built.
-      inputs: symbolic, as it is called with them.
+      inputs: symbolic.
     """
     base_layer.Layer.__call__(model, inputs)
 
 
 def let_walk(model: tf.Module) -> None:
-    """Lets `submodules` pass by the caches of recurrent cells, which it fails on once two graphs have filled them.
+    """Makes `submodules` skip the caches of recurrent cells, on which it fails once two graphs have filled them.
 
-    Without it a model with a recurrent dropout can't be walked after its step was traced.
+    Without it a model with recurrent dropout can't be walked after its step was traced.
     """
     for layer in model._flatten_layers() if isinstance(model, base_layer.Layer) else ():
         if isinstance(layer, dropout_rnn_cell_mixin.DropoutRNNCellMixin):
@@ -122,9 +131,9 @@ def let_walk(model: tf.Module) -> None:
 
 
 def needs_autograph(model: tf.Module) -> bool:
-    """Tells whether a layer's code is a user's own, which may choose by tensors: tf_keras converts that of no other.
+    """Returns whether a layer has a user's own code, which may branch on tensors: tf_keras converts no other code.
 
-    Without it every model of a user's is traced by AutoGraph, which takes twice the time.
+    Without it every user's model is traced by AutoGraph, which takes twice the time.
     """
     if not isinstance(model, base_layer.Layer):
         return True
@@ -132,12 +141,15 @@ def needs_autograph(model: tf.Module) -> bool:
 
 
 def generator(layer: tf_keras.layers.Layer) -> Any:
-    """Returns what a random layer draws with; without it as `RandomGenerator`."""
+    """Returns the generator of a random layer.
+
+    Without it the same breaks as without `RandomGenerator`.
+    """
     return layer._random_generator
 
 
 def uncast(variable: tf.Variable) -> tf.Variable:
-    """Returns the variable behind one that a layer of mixed precision reads in another type; else the same.
+    """Returns the variable that a layer of mixed precision reads in another dtype through a wrapper; else itself.
 
     Without it such a variable is not placed.
     """
@@ -145,7 +157,14 @@ def uncast(variable: tf.Variable) -> tf.Variable:
 
 
 def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:
-    """Puts another variable behind one of `uncast`, and returns what layers hold; else the other one itself."""
+    """Exchanges the variable in a wrapper of mixed precision, and returns the wrapper.
+
+    Without it the same breaks as without `uncast`.
+
+    Args:
+      variable: the wrapper, or a plain variable.
+      stored: the new variable, which is returned itself if there is no wrapper.
+    """
     if not isinstance(variable, autocast_variable.AutoCastVariable):
         return stored
     variable._variable = stored
@@ -153,18 +172,18 @@ def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:
 
 
 def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor], *, reads: bool = True) -> type:
-    """Returns a subclass of a variable's class whose ordinary reads give something else.
+    """Returns a subclass of a variable's class whose ordinary reads return another value.
 
-    Without `_dense_var_to_tensor` operations that take the variable itself, as a matmul does, see what is stored.
+    Without `_dense_var_to_tensor` operations that take the variable itself, such as a matmul, get the stored value.
 
     Args:
       stored: class of a DVariable.
-      give: (variable, what is stored) -> what its readers get.
-      reads: what is stored is read; else `give` gets None for it.
+      give: (variable, stored value) -> the value for its readers.
+      reads: the stored value is read; else `give` gets None for it.
     """
 
     class Read(stored):  # type: ignore[misc]
-        """A DVariable whose readers get something else than it holds."""
+        """A DVariable whose readers get another value than the stored one."""
 
         def read_value(self) -> tf.Tensor:
             return give(self, super().read_value() if reads else None)

@@ -1,4 +1,4 @@
-"""DTensor's part of several processes: a client each, and tensors whose pieces lie in several."""
+"""DTensor's part in runs of several processes: each is a client, and tensors have shards in several of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from runner.processes.launch import free_port
 from runner.processes.member import Member
 from runner.processes.team import Team, current
 
-_connected: list[bool] = []  # whether this process is a client; DTensor can't be told twice
+# Not empty if this process is a client: DTensor can't be initialized twice.
+_connected: list[bool] = []
 
 
 def connect(team: Team, kind: str) -> None:
-    """Makes this process one of DTensor's clients, once; comes before TensorFlow's devices are made.
+    """Makes this process one of DTensor's clients, once.
 
-    TensorFlow's own watch over the clients is left out: client 0 would wait for ever for one that never comes, and it
-    ends processes that live. `runner.processes` notices both.
+    Must run before TensorFlow's devices are created.
 
     Args:
       team: the processes.
@@ -32,17 +32,20 @@ def connect(team: Team, kind: str) -> None:
     os.environ["DTENSOR_JOB_NAME"] = "worker"
     os.environ["DTENSOR_CLIENT_ID"] = str(team.index)
     os.environ["DTENSOR_JOBS"] = ",".join(jobs)
+    # Without TensorFlow's coordination service: its client 0 would wait for ever for a client that never starts, and
+    # it ends processes that are alive. `runner.processes` notices both cases.
     dtensor.initialize_accelerator_system(kind, enable_coordination_service=False)
-    team.all_gather("DTensor's servers", True)  # none is asked before it answers
+    # A client must not be asked before its server answers.
+    team.all_gather("DTensor's servers", True)
 
 
 def is_here(mesh: dtensor.Mesh) -> bool:
-    """Tells whether all devices of a mesh are this process's."""
+    """Returns whether all devices of a mesh are this process's."""
     return bool(len(mesh.local_device_ids()) == mesh.size)
 
 
 def wait_for_devices(mesh: dtensor.Mesh) -> None:
-    """Waits until what was started is done, where other processes take part in it."""
+    """Waits for all started operations, if other processes take part in them."""
     if not is_here(mesh):
         with current().waiting():
             private.wait_for_devices()

@@ -1,4 +1,4 @@
-"""What a DTensor engine holds on its devices between two calls."""
+"""The state of a DTensor engine on its devices between two calls."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Variables = Mapping[str, dtensor.DVariable]
 
 @dataclass(frozen=True)
 class State:
-    """The model's variables and what the optimizer keeps beside them.
+    """The model's variables and the optimizer state.
 
     Attributes:
       variables: by canonical path, in the model's order.
       trainable: paths of those that are trained.
-      slots: of the trainable variables, by `runner.optim.paths`; their averages too, where the run keeps them.
-      grad_accum: path to the sum of the gradients of a step's micro-batches so far; empty where a step has one.
-      constraints: path to what a trainable variable is put through after each update, where it has such.
+      slots: of the trainable variables, by `runner.optim.paths`; their EMA too, if the run keeps it.
+      grad_accum: path -> sum of the gradients of a step's microbatches so far; empty if a step has one microbatch.
+      constraints: path -> function that is applied to a trainable variable after each update, if it has one.
     """
 
     variables: Variables
@@ -39,16 +39,16 @@ class State:
 
     @property
     def saved(self) -> dict[str, dtensor.DVariable]:
-        """Returns what a checkpoint holds, by path."""
+        """Returns the variables of a checkpoint, by path."""
         return {**self.variables, **self.slots}
 
     @property
     def non_trainable(self) -> dict[str, dtensor.DVariable]:
-        """Returns variables that no gradient changes, as moving statistics."""
+        """Returns the variables that no gradient changes, such as moving statistics."""
         return {path: variable for path, variable in self.variables.items() if path not in set(self.trainable)}
 
     def assign(self, values: Mapping[str, Array]) -> None:
-        """Sets what a checkpoint holds from whole arrays by path, see `runner.engine.base.part_of`."""
+        """Sets variables and slots from whole arrays by path, see `runner.engine.base.part_of`."""
         saved = self.saved
         for path in values:
             variable = saved[path]
@@ -56,23 +56,23 @@ class State:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Puts the averages of the weights, where there are such, into the variables while the context lasts."""
+        """Puts the EMA of the weights, if the run keeps it, into the variables within the context."""
         averages = {path: self.slots[ema_path(path)] for path in self.trainable if ema_path(path) in self.slots}
-        with _put_back([self.variables[path] for path in averages]):
+        with _restored([self.variables[path] for path in averages]):
             for path, average in averages.items():
                 self.variables[path].assign(average.read_value())
             yield
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Puts the model's variables back as they were, when the context ends."""
-        with _put_back(self.variables.values()):
+        """Restores the model's variables at the end of the context."""
+        with _restored(self.variables.values()):
             yield
 
 
 @contextmanager
-def _put_back(variables: Iterable[dtensor.DVariable]) -> Iterator[None]:
-    """Puts variables back as they were, when the context ends."""
+def _restored(variables: Iterable[dtensor.DVariable]) -> Iterator[None]:
+    """Restores variables at the end of the context."""
     before = [(variable, read_stored(variable)) for variable in variables]
     try:
         yield
@@ -97,13 +97,18 @@ def make_state(
       trainable_variables: the model's.
       rule: the optimizer's, which names the slots.
       constraints: by path, of any of the variables.
-      averages: moving averages of the weights are kept.
-      accumulates: a step sums the gradients of several micro-batches.
+      averages: the run keeps an EMA of the weights.
+      accumulates: a step sums the gradients of several microbatches.
     """
-    ids = {id(variable) for variable in trainable_variables}
-    trainable = [path for path, variable in variables.items() if id(variable) in ids]
-    slots = {slot_path(slot, path): zeros(variables[path]) for path in trainable for slot in rule.slots}
+    trainable_ids = {id(variable) for variable in trainable_variables}
+    trainable = [path for path, variable in variables.items() if id(variable) in trainable_ids]
+    slots = {}
+    for path in trainable:
+        for slot in rule.slots:
+            slots[slot_path(slot, path)] = zeros(variables[path])
     if averages:
-        slots |= {ema_path(path): zeros(variables[path]) for path in trainable}
+        for path in trainable:
+            slots[ema_path(path)] = zeros(variables[path])
     grad_accum = {path: zeros(variables[path]) for path in trainable} if accumulates else {}
-    return State(variables, trainable, slots, grad_accum, {p: constraints[p] for p in trainable if p in constraints})
+    trainable_constraints = {path: constraints[path] for path in trainable if path in constraints}
+    return State(variables, trainable, slots, grad_accum, trainable_constraints)

@@ -1,6 +1,6 @@
 """The traced parts of a DTensor engine: a call of several training steps, a step's gradients, an evaluation.
 
-Shapes: K steps a call, B global batch; of a step in several micro-batches, K and B are those of the micro-batches.
+Shapes: K steps per call, B global batch; with gradient accumulation, K and B are those of the microbatches.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +20,7 @@ from runner.engine.dtensor import operations, packed
 from runner.engine.dtensor.adapters import Model
 from runner.engine.dtensor.explain import trace_error
 from runner.engine.dtensor.guards import check_indexing, check_order, check_resources, written
-from runner.engine.dtensor.masks import handed_in
+from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.dtensor.mesh import MeshPlacer
 from runner.engine.dtensor.origins import UPDATE_SCOPE
 from runner.engine.dtensor.packing import Packing
@@ -33,21 +34,38 @@ from runner.task import namespace
 from runner.task.base import LOSS, DataSpec, Outputs
 
 Batch = Mapping[str, tf.Tensor]
-# Where the batches' example counts begin among a call's numbers. DTensor compiles an input of less than 20 elements in
-# as a constant, and compiles all again when its value changes.
+# Index of the first example count among a call's numbers. The vector is longer than its three numbers need: DTensor
+# compiles the values of an input of less than 20 elements into the program, and compiles again when they change.
 COUNTS = 32
 # Letters alone: DTensor numbers the functions that it makes of loops, and reads a digit at the end as such a number.
 _loop_names = ("train_steps_" + "".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=3))
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """The forward and the backward pass of one microbatch.
+
+    Attributes:
+      gradients: in the order of `State.trainable`.
+      loss: (B,), each example's.
+      outputs: the model's.
+      regularization: scalar, the sum of the losses that layers add.
+    """
+
+    gradients: list[tf.Tensor]
+    loss: tf.Tensor
+    outputs: Outputs
+    regularization: tf.Tensor
 
 
 class Steps:
     """Functions to be traced.
 
     Attributes:
-      loop: name of the training call's loop, as it was traced last.
+      loop: name of the training call's loop in the latest trace.
       packing: of the state, until a trace finds that the model's gradients can't be packed; None: each variable is
         updated by itself.
-      refusal: what a trace was refused for; AutoGraph wraps an error in one of its own.
+      refusal: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
       graph: of the step that was traced last.
     """
 
@@ -62,16 +80,16 @@ class Steps:
         specs: Mapping[str, Spec],
         packing: Packing | None,
     ) -> None:
-        """Takes what the functions compute with.
+        """Stores what the functions compute with.
 
         Args:
           config: a checked config.
-          data: what batches hold, and the task.
+          data: specs of the batches, and the task.
           total_steps: of the whole run, for schedules that end with it.
-          model: whose variables the state holds.
+          model: whose variables are in the state.
           state: variables and slots.
           mesh: DTensor mesh.
-          specs: how a batch's arrays lie on it, by name.
+          specs: sharding of a batch's arrays, by name.
           packing: of the trainable variables in one vector.
         """
         self._config = config
@@ -91,14 +109,15 @@ class Steps:
         self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The traced training call: returns each example's loss and metrics (K, B), and regularization (K,).
+        """Runs a call's training steps: returns each example's loss and metrics (K, B), and regularization (K,).
 
-        A step of several micro-batches is as many rounds of the loop.
+        The steps are a while loop and not unrolled: DTensor's passes take longer than linear time in the size of a
+        program, and the number of steps can be an input. A step of several microbatches is as many rounds of the loop.
 
         Args:
           arrays: (K, B, ...) by name.
-          numbers: how many rounds, steps done before, the rate's factor; from `COUNTS` on, what the examples of each
-            round's step count for.
+          numbers: number of rounds, number of earlier steps, the factor on the learning rate; from `COUNTS` on, for
+            each round the total weight of its step.
         """
         names = (LOSS, *self._data.task.step_metrics)
         calls = int(arrays[WEIGHT].shape[0])
@@ -120,19 +139,23 @@ class Steps:
             except packed.NotPacked:
                 self.packing = None
                 raise
-            except Exception as error:  # whatever a user's layers raise
+            except Exception as error:  # a user's layers may raise anything
                 self.refusal = trace_error(error, self._config.model.target)
                 raise self.refusal from error
-            row_k = tf.one_hot(i, calls) > 0.0  # chosen, not multiplied: a NaN would spread to the other steps
+            # Row i of the results is selected by `where`: in a product with a mask, a NaN would reach all rows.
+            row_k = tf.one_hot(i, calls) > 0.0
             row_k1 = tf.expand_dims(row_k, 1)
-            sums_kb = tuple(
-                tf.where(row_k1, tf.expand_dims(sums_b[name], 0), sum_kb)
-                for name, sum_kb in zip(names, sums_kb, strict=True)
-            )
-            return i + 1, tf.where(row_k, regularization, regularization_k), *sums_kb, *vectors
+            new_sums_kb = []
+            for name, sum_kb in zip(names, sums_kb, strict=True):
+                new_sums_kb.append(tf.where(row_k1, tf.expand_dims(sums_b[name], 0), sum_kb))
+            return i + 1, tf.where(row_k, regularization, regularization_k), *new_sums_kb, *vectors
 
-        empty = [share_kb * 0.0] * len(names)
-        start = (tf.constant(0), counts_k * 0.0, *empty, *self._read_packed())
+        # A product and not `tf.zeros`: it has the layout of its factor, (K, B) sharded over the batch axis, before the
+        # loop begins, and a loop's carried tensors must have one layout. In a small loop DTensor gives `tf.zeros` the
+        # same layout, but there it depends on what its propagation finds in the whole body.
+        zeros_kb = share_kb * 0.0
+        zeros_k = counts_k * 0.0
+        start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)), *self._read_packed())
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, regularization, *carried = tf.while_loop(
             lambda i, *_: tf.cast(i, tf.float32) < rounds, body, start, parallel_iterations=1, name=self.loop
@@ -141,61 +164,66 @@ class Steps:
         return dict(zip(names, carried, strict=False)), regularization
 
     def gradients(self, arrays: Batch, numbers: tf.Tensor) -> list[tf.Tensor]:
-        """The gradients of one micro-batch of K, whose number comes first, in the order of `State.trainable`.
+        """Returns one microbatch's gradients in the order of `State.trainable`.
 
-        What layers assign is kept where a step has more micro-batches: the next may read it.
+        What layers assign is written if a step has more microbatches: the next one may read it.
+
+        Args:
+          arrays: (K, B, ...) by name.
+          numbers: index of the microbatch among the K, number of earlier microbatches; from `COUNTS` on as in `train`.
         """
         i = tf.cast(tf.gather(numbers, 0), tf.int32)
         share_b = tf.gather(_shares(arrays, numbers), i)
         with deferred(list(self._state.variables.values()), kept=self._microbatches > 1):
-            return self._gradients(_batch(arrays, i), share_b, tf.gather(numbers, 1))[0]
+            return self._backward(_batch(arrays, i), share_b, tf.gather(numbers, 1)).gradients
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs]:
-        """The traced evaluation of one batch, arrays (1, B, ...): losses (B,), the task's totals, the outputs.
+        """Evaluates one batch, arrays (1, B, ...): returns losses (B,), the task's totals, the outputs.
 
-        Those are left out where the task keeps none.
+        The outputs are empty if the task keeps none.
         """
         task = self._data.task
-        batch = {name: tf.squeeze(array, 0) for name, array in arrays.items()}
+        batch = _only_batch(arrays)
         outputs = self._outputs(batch, None)
         loss_b = task.loss(self._ops, outputs, batch)
         totals = task.totals(self._ops, outputs, batch)
         return loss_b, totals, outputs if task.keeps_outputs else {}
 
     def outputs(self, arrays: Batch) -> Outputs:
-        """The traced outputs of one batch, arrays (1, B, ...), for `judged`."""
-        return self._outputs({name: tf.squeeze(array, 0) for name, array in arrays.items()}, None)
+        """Returns the outputs of one batch, arrays (1, B, ...), for `judged`."""
+        return self._outputs(_only_batch(arrays), None)
 
     def judged(self, outputs: Outputs, arrays: Batch, examples: int | None) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """The traced losses (B,) and the task's totals, of what `outputs` gave for the same batch.
+        """Returns the losses (B,) and the task's totals of the outputs of one batch.
 
         Args:
           outputs: of the batch.
           arrays: (1, B, ...) by name.
-          examples: the task is given the first so many rows alone, so that no padding is among them; each device then
+          examples: the task gets the first so many rows only, so that there is no padding among them; each device then
             computes with all of them, as the mesh need not divide their number. None: all rows.
         """
-        batch = {name: tf.squeeze(array, 0) for name, array in arrays.items()}
+        batch = _only_batch(arrays)
         size = int(batch[WEIGHT].shape[0])
 
         def cut(x: tf.Tensor) -> tf.Tensor:
-            whole = self._placer.lay(x, [None] * x.shape.rank, None)
-            return whole[:examples] if x.shape.rank and x.shape[0] == size else whole
+            replicated = self._placer.lay(x, [None] * x.shape.rank, None)
+            return replicated[:examples] if x.shape.rank and x.shape[0] == size else replicated
 
         if examples is not None:
             outputs = tf.nest.map_structure(cut, outputs)
             batch = {name: cut(array) for name, array in batch.items()}
         loss_b = self._data.task.loss(self._ops, outputs, batch)
         totals = self._data.task.totals(self._ops, outputs, batch)
-        return tf.pad(loss_b, [[0, size - loss_b.shape[0]]]) if examples is not None else loss_b, totals
+        if examples is not None:
+            loss_b = tf.pad(loss_b, [[0, size - loss_b.shape[0]]])
+        return loss_b, totals
 
     def next_logits(self, arrays: Batch) -> tf.Tensor:
-        """The traced logits (B, V) that the task takes of one batch, arrays (1, B, ...)."""
-        batch = {name: tf.squeeze(array, 0) for name, array in arrays.items()}
-        return self._outputs(batch, None, self._data.task.next_logits)
+        """Returns the logits (B, V) that the task selects from one batch's outputs, arrays (1, B, ...)."""
+        return self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
 
     def _position(self, first: tf.Tensor, i: tf.Tensor) -> Position:
-        """Returns where round `i` of a call stands."""
+        """Returns the position in the run of round `i` of a call."""
         if self._microbatches == 1:
             done = first + tf.cast(i, tf.float32)
             return Position(done, done)
@@ -204,14 +232,17 @@ class Steps:
         return Position(done, microstep, tf.cast(i % self._microbatches, tf.float32))
 
     def _read_packed(self) -> list[tf.Tensor]:
-        """Returns the vectors that a call's loop carries from step to step; nothing where none is packed."""
+        """Returns the vectors that a call's loop carries from step to step.
+
+        None if nothing is packed.
+        """
         if self.packing is None:
             return []
-        every = self._update.packed_variables(self.packing)
-        return [packed.pack([variable.read_value() for variable in variables]) for variables in every]
+        groups = self._update.packed_variables(self.packing)
+        return [packed.pack([variable.read_value() for variable in variables]) for variables in groups]
 
     def _write_packed(self, vectors: Sequence[tf.Tensor]) -> None:
-        """Writes the vectors that a call ends with."""
+        """Writes the final vectors of a call."""
         if self.packing is None:
             return
         for variables, vector in zip(self._update.packed_variables(self.packing), vectors, strict=True):
@@ -221,49 +252,66 @@ class Steps:
     def _step(
         self, batch: Batch, share_b: tf.Tensor, at: Position, factor: tf.Tensor, vectors: tuple[tf.Tensor, ...]
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tuple[tf.Tensor, ...]]:
-        """One step. Everything is read, then everything is computed, then everything is written.
+        """Runs one step: reads everything, then computes everything, then writes everything.
 
-        State that is packed is handed in and out; else it is read from the variables, and written to them.
+        DTensor's all-reduce combiner does not keep the order of reads and writes; a step without such an order has
+        none to lose, and `_check` verifies that.
+
+        Args:
+          batch: arrays by name.
+          share_b: (B,), each example's share of the mean.
+          at: the position in the run.
+          factor: on the learning rate.
+          vectors: the packed state; empty if it is read from the variables and written to them.
+
+        Returns:
+          Each example's loss and metrics (B,), the regularization, the new packed state.
         """
         if self.packing is None:
             with deferred(list(self._state.variables.values())):
-                gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep)
+                backward = self._backward(batch, share_b, at.microstep)
                 with tf.name_scope(UPDATE_SCOPE):
-                    self._update.apply(gradients, at, factor)
+                    self._update.apply(backward.gradients, at, factor)
         else:
             variables = self._update.packed_variables(self.packing)[0]
             weights = packed.unpack(self.packing, vectors[0])
             with lent(variables, weights), deferred(list(self._state.non_trainable.values())):
-                gradients, loss_b, outputs, regularization = self._gradients(batch, share_b, at.microstep, weights)
-            # A layer that sets its own weights would set the variables, and go on reading what was lent.
+                backward = self._backward(batch, share_b, at.microstep, weights)
+            # A layer that sets its own weights would set the variables, and still read the lent tensors.
             names = {id(variable.handle): variable.name for variable in variables}
             if written(tf.compat.v1.get_default_graph(), names):
                 raise packed.NotPacked("a layer assigns a weight")
-            gradient = packed.summed(self.packing, gradients)
+            gradient = packed.summed(self.packing, backward.gradients)
             with tf.name_scope(UPDATE_SCOPE):
                 vectors = self._update.apply_packed(self.packing, gradient, at.done, factor, vectors)
         self._check(tf.compat.v1.get_default_graph())
-        return {LOSS: loss_b, **self._data.task.metrics(self._ops, outputs, batch)}, regularization, vectors
+        metrics = self._data.task.metrics(self._ops, backward.outputs, batch)
+        return {LOSS: backward.loss, **metrics}, backward.regularization, vectors
 
     def _check(self, graph: tf.Graph) -> None:
-        """Checks the order and the forms of a step that was traced."""
+        """Checks a traced step for orders and forms that DTensor computes wrongly."""
         self.graph = graph
         if self._devices > 1:
             check_indexing(graph)
-        own = {**self._state.saved, **{f"the sum of gradients of {p}": v for p, v in self._state.grad_accum.items()}}
-        names = {id(variable.handle): path for path, variable in own.items()}
+        names = {id(variable.handle): path for path, variable in self._state.saved.items()}
+        for path, variable in self._state.grad_accum.items():
+            names[id(variable.handle)] = f"the sum of gradients of {path}"
         check_resources(graph, names)
         if self._config.engine.combine_all_reduces and not self._config.optimizer.reread_slots:
             check_order(graph, names)
 
-    def _gradients(
+    def _backward(
         self, batch: Batch, share_b: tf.Tensor, microstep: tf.Tensor, weights: Sequence[tf.Tensor] = ()
-    ) -> tuple[list[tf.Tensor], tf.Tensor, Outputs, tf.Tensor]:
-        """Returns the gradients of the mean loss, each example's loss (B,), the outputs and the regularization.
+    ) -> _Backward:
+        """Runs the forward and the backward pass of one microbatch.
 
-        With `weights`, tensors that are lent to the trainable variables, the gradients are theirs.
+        Args:
+          batch: arrays by name.
+          share_b: (B,), each example's share of the mean.
+          microstep: number of earlier microbatches.
+          weights: tensors that are lent to the trainable variables, whose gradients are then returned.
         """
-        variables = weights or [self._state.variables[path] for path in self._state.trainable]
+        sources = weights or [self._state.variables[path] for path in self._state.trainable]
         with tf.GradientTape() as tape:
             for weight in weights:
                 tape.watch(weight)
@@ -271,27 +319,30 @@ class Steps:
             loss_b = self._data.task.loss(self._ops, outputs, batch)
             added = [tf.cast(loss, tf.float32) for loss in self._model.losses]
         self._check_added(added)
-        # Seeded with each example's share of the mean: the mean itself would cost a collective.
+        # The backward pass starts from each example's share of the mean: the mean itself would cost a collective.
         shares = [share_b, *(tf.ones_like(loss) / self._microbatches for loss in added)]
-        found = tape.gradient([loss_b, *added], variables, output_gradients=shares)
-        # A table's rows come as slices, which are not laid on a mesh.
-        gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in found]
-        for path, gradient in zip(self._state.trainable, gradients, strict=True):
+        gradients = []
+        for path, gradient in zip(
+            self._state.trainable, tape.gradient([loss_b, *added], sources, output_gradients=shares), strict=True
+        ):
             if gradient is None:
                 raise ConfigError(
                     f"model._target_={self._config.model.target}: the loss does not depend on trainable "
                     f"variable {path}; use it or make it trainable=False"
                 )
-        return gradients, loss_b, outputs, tf.add_n(added) if added else tf.constant(0.0)
+            # An embedding's gradient comes as slices, which have no layout on a mesh.
+            gradients.append(tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+        regularization = tf.add_n(added) if added else tf.constant(0.0)
+        return _Backward(gradients, loss_b, outputs, regularization)
 
     def _check_added(self, losses: Sequence[tf.Tensor]) -> None:
-        """Refuses losses of layers that are not one number each, as tf_keras itself does."""
-        shapes = [list(loss.shape) for loss in losses if loss.shape.rank]
-        if shapes:
-            raise ConfigError(
-                f"model._target_={self._config.model.target}: a layer adds a loss of shape {shapes[0]}, "
-                "and tf_keras takes one number; add its tf.reduce_mean or tf.reduce_sum"
-            )
+        """Rejects losses of layers that are not scalars, as tf_keras itself does."""
+        for loss in losses:
+            if loss.shape.rank:
+                raise ConfigError(
+                    f"model._target_={self._config.model.target}: a layer adds a loss of shape {list(loss.shape)}, "
+                    "but tf_keras needs a scalar; add its tf.reduce_mean or tf.reduce_sum"
+                )
 
     def _outputs(
         self,
@@ -299,48 +350,61 @@ class Steps:
         microstep: tf.Tensor | None,
         reduced: Callable[[namespace.Namespace, Outputs, Batch], Outputs] | None = None,
     ) -> Outputs:
-        """Returns what the task makes of the model's outputs, float32 (B, ...), split as batches are, all else whole.
+        """Returns the model's outputs, reduced by the task: float32 (B, ...), sharded as batches are.
 
         Args:
           batch: arrays by name.
-          microstep: micro-batches done before; None in an evaluation.
-          reduced: what the task makes of the model's outputs; None: `Task.reduced`.
+          microstep: number of earlier microbatches; None in an evaluation.
+          reduced: function of the task that reduces the model's outputs; None: `Task.reduced`.
         """
         step = None if microstep is None else tf.cast(microstep, tf.int32)
         entered = scope.Scope(self._config.trainer.seed, step, self._placer, self._specs[WEIGHT][0], self._space)
-        with scope.enter(entered), handed_in(self._model), operations.replaced():
-            given = self._model(self._inputs(batch), training=microstep is not None)
-            outputs = (reduced or self._data.task.reduced)(self._ops, given, batch)
+        with scope.enter(entered), masks_from_scope(self._model), operations.replaced():
+            model_outputs = self._model(self._inputs(batch), training=microstep is not None)
+            outputs = (reduced or self._data.task.reduced)(self._ops, model_outputs, batch)
             return tf.nest.map_structure(lambda y: scope.by_batch(tf.cast(y, tf.float32)), outputs)
 
     def _inputs(self, batch: Batch) -> Any:
-        """Returns what the model takes, split as the layout says, whatever split the first layers would have it in.
+        """Returns the model's inputs, sharded as the layout says, whatever sharding the first layers prefer.
 
-        Left to itself DTensor hands a layer's wish on to the operation that takes a batch out of several, and refuses
-        it.
+        Without this DTensor passes a layer's preference on to the operation that takes a batch out of several, and
+        rejects it there.
         """
         task = self._data.task
-        taken = task.inputs(self._ops, batch)
-        if isinstance(taken, Mapping):
-            return {name: scope.lay(x, self._specs[name]) for name, x in taken.items()}
-        return scope.lay(taken, self._specs[task.input_names[0]])
+        inputs = task.inputs(self._ops, batch)
+        if isinstance(inputs, Mapping):
+            return {name: scope.lay(x, self._specs[name]) for name, x in inputs.items()}
+        return scope.lay(inputs, self._specs[task.input_names[0]])
 
 
 def _batch(arrays: Batch, i: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns one batch of a call's."""
+    """Returns batch `i` of a call."""
     return {name: tf.gather(array, i) for name, array in arrays.items()}
 
 
+def _only_batch(arrays: Batch) -> dict[str, tf.Tensor]:
+    """Returns the batch of a call with K = 1."""
+    return {name: tf.squeeze(array, 0) for name, array in arrays.items()}
+
+
 def _shares(arrays: Batch, numbers: tf.Tensor) -> tf.Tensor:
-    """Returns (K, B), what each example's loss counts for in the mean of its step: 0 of padding."""
+    """Returns (K, B), each example's share of the mean over its step: 0 for padding."""
     return tf.cast(arrays[WEIGHT] > 0.0, tf.float32) / tf.expand_dims(numbers[COUNTS:], 1)
 
 
 def _space(data: DataSpec, specs: Mapping[str, Spec]) -> tuple[str | None, str | None]:
-    """Returns the axes that split the height and the width of the model's images; those of the first that is split."""
+    """Returns the axes that shard the height and the width of the model's images: of the first input that is sharded.
+
+    Args:
+      data: specs of the model's inputs.
+      specs: sharding of a batch's arrays, by name.
+    """
     for name, spec in data.inputs.items():
-        if spec.is_image:
-            height, width = (specs[name][1 + spec.dims.index(dim)] for dim in ("height", "width"))
-            if height or width:
-                return height, width
+        if not spec.is_image:
+            continue
+        # A batch has one dim more than its spec: that of the examples.
+        height = specs[name][1 + spec.dims.index("height")]
+        width = specs[name][1 + spec.dims.index("width")]
+        if height or width:
+            return height, width
     return None, None

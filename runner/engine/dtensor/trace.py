@@ -1,4 +1,4 @@
-"""Traces of what TensorFlow runs: an XSpace, which TensorBoard reads, and the same as JSON, which Perfetto reads."""
+"""Traces of TensorFlow's operations: an XSpace for TensorBoard, and the same as JSON for Perfetto."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _JSON = ".trace.json.gz"
 
 @contextmanager
 def trace(folder: Path) -> Iterator[None]:
-    """Traces what TensorFlow runs in the context.
+    """Traces TensorFlow's operations within the context.
 
     Args:
-      folder: gets `plugins/profile/<time>/<host>.xplane.pb` and `.trace.json.gz` beside it.
+      folder: gets `plugins/profile/<time>/<host>.xplane.pb`, and a `.trace.json.gz` next to it.
     """
     tf.profiler.experimental.start(str(folder))
     try:
@@ -33,7 +33,7 @@ def trace(folder: Path) -> Iterator[None]:
 
 
 def _write_json(source: Path, target: Path) -> None:
-    """Writes an XSpace in the Trace Event Format, a process a device and a thread a line."""
+    """Writes an XSpace in the Trace Event Format: each plane is a process, each line a thread."""
     space = xplane_pb2.XSpace.FromString(source.read_bytes())
     events: list[dict[str, Any]] = []
     for process, plane in enumerate(space.planes):
@@ -42,14 +42,15 @@ def _write_json(source: Path, target: Path) -> None:
             name = line.display_name or line.name
             events.append({"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": {"name": name}})
             for event in line.events:
-                known = plane.event_metadata[event.metadata_id]
+                metadata = plane.event_metadata[event.metadata_id]
                 events.append(
                     {
                         "ph": "X",
                         "pid": process,
                         "tid": thread,
-                        "name": known.display_name or known.name,
-                        "ts": line.timestamp_ns / 1e3 + event.offset_ps / 1e6,  # microseconds
+                        "name": metadata.display_name or metadata.name,
+                        # The format counts in microseconds.
+                        "ts": line.timestamp_ns / 1e3 + event.offset_ps / 1e6,
                         "dur": event.duration_ps / 1e6,
                     }
                 )

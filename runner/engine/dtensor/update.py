@@ -1,4 +1,4 @@
-"""The traced update of a step: gradients in; weights, slots and averages out, each by itself or all packed."""
+"""The traced update of a step, from gradients to new weights, slots and EMA, variable by variable or packed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from runner.optim.schedules import learning_rate
 
 @dataclass(frozen=True)
 class Position:
-    """Where a round of a call's loop stands; float32 scalars.
+    """A round's position in the run; float32 scalars.
 
     Attributes:
-      done: steps done before.
-      microstep: micro-batches done before, which dropout masks depend on.
-      index: of the micro-batch in its step; None where a step has one.
+      done: number of earlier steps.
+      microstep: number of earlier microbatches, which dropout masks depend on.
+      index: of the microbatch in its step; None if a step has one microbatch.
     """
 
     done: tf.Tensor
@@ -34,11 +34,26 @@ class Position:
     index: tf.Tensor | None = None
 
 
+@dataclass(frozen=True)
+class _Write:
+    """An assignment that waits for the end of the step.
+
+    Attributes:
+      variable: to be assigned.
+      before: its value at the step's begin.
+      value: its new value.
+    """
+
+    variable: dtensor.DVariable
+    before: tf.Tensor
+    value: tf.Tensor
+
+
 class Update:
-    """An optimizer's update, as a config names it."""
+    """The update of a config's optimizer."""
 
     def __init__(self, config: RunConfig, total_steps: int, state: State) -> None:
-        """Takes what it is traced for.
+        """Stores what the update is traced for.
 
         Args:
           config: a checked config.
@@ -53,77 +68,99 @@ class Update:
         self._microbatches = config.trainer.accumulate_steps
 
     def apply(self, gradients: Sequence[tf.Tensor], at: Position, factor: tf.Tensor) -> None:
-        """Reads every variable, then computes, then writes; slots and weights change with a step's last micro-batch.
+        """Reads every variable, then computes, then writes.
+
+        Slots and weights change with a step's last microbatch.
+
+        The order matters: DTensor's all-reduce combiner does not keep that of reads and writes of one variable.
 
         Args:
           gradients: of the trainable variables.
-          at: where in the run.
-          factor: what the schedule's learning rate is multiplied by.
+          at: the position in the run.
+          factor: factor on the schedule's learning rate.
         """
         state = self._state
         rate = self._rate(at.done, factor)
-        writes = [] if at.index is None else self._accumulated(gradients, at.index)
-        gradients = clip(self._config.clip, [value for _, value in writes] or list(gradients), tf)
+        step = at.done + 1.0
+        assignments: list[tuple[dtensor.DVariable, tf.Tensor]] = []
+        if at.index is None:
+            gradients = list(gradients)
+        else:
+            assignments = self._accumulated(gradients, at.index)
+            gradients = [total for _, total in assignments]
+        gradients = clip(self._config.clip, gradients, tf)
         for path, gradient in zip(state.trainable, gradients, strict=True):
             variable = state.variables[path]
             slots = {slot: state.slots[slot_path(slot, path)] for slot in self._rule.slots}
             with tf.name_scope(path.replace("/", ".")):
-                old = read_stored(variable)
-                values = {name: slot.read_value() for name, slot in slots.items()}
-                weight, new = self._rule.update(gradient, old, values, rate, at.done + 1.0)
+                old_weight = read_stored(variable)
+                old_slots = {name: slot.read_value() for name, slot in slots.items()}
+                weight, new_slots = self._rule.update(gradient, old_weight, old_slots, rate, step)
             if self._config.reread_slots:
-                weight = self._reread(variable, slots, new, rate, at.done + 1.0)
-                new = {}
+                weight = self._reread(variable, slots, new_slots, rate, step)
+                # They are assigned already.
+                new_slots = {}
             with tf.name_scope(path.replace("/", ".")):
                 weight = self._constrained(path, weight, variable.layout)
-            changes = [(variable, old, weight), *((slots[slot], values[slot], new[slot]) for slot in new)]
+            writes = [_Write(variable, old_weight, weight)]
+            for name, new_slot in new_slots.items():
+                writes.append(_Write(slots[name], old_slots[name], new_slot))
             if self._decay is not None:
                 ema = state.slots[ema_path(path)]
-                before = ema.read_value()
-                changes.append((ema, before, rules.average(self._decay, before, weight, at.done, tf)))
-            writes += [(target, self._at_last(at.index, value, before)) for target, before, value in changes]
-        for target, value in writes:
+                old_ema = ema.read_value()
+                writes.append(_Write(ema, old_ema, rules.average(self._decay, old_ema, weight, at.done, tf)))
+            for write in writes:
+                assignments.append((write.variable, self._at_last(at.index, write.value, write.before)))
+        for target, value in assignments:
             target.assign(value)
 
     def apply_packed(
         self, packing: Packing, gradient: tf.Tensor, done: tf.Tensor, factor: tf.Tensor, vectors: Sequence[tf.Tensor]
     ) -> tuple[tf.Tensor, ...]:
-        """Returns the new vectors (N,) of weights, slots, averages. The rules go by elements: one serves them all.
+        """Returns the new vectors (N,) of weights, slots and EMA.
+
+        The rules are elementwise, so one application to the vectors updates all variables.
 
         Args:
-          packing: where each variable lies in a vector.
+          packing: each variable's position in a vector.
           gradient: (N,).
-          done: steps done before.
-          factor: what the schedule's learning rate is multiplied by.
-          vectors: as `packed_variables` lists them.
+          done: number of earlier steps.
+          factor: factor on the schedule's learning rate.
+          vectors: in the order of `packed_variables`.
         """
-        if self._config.clip.norm is not None:  # of each gradient by itself
+        if self._config.clip.norm is not None:
+            # This norm is that of each variable's gradient by itself.
             gradient = packed.pack(clip(self._config.clip, packed.unpack(packing, gradient), tf))
         else:
             (gradient,) = clip(self._config.clip, [gradient], tf)
         rate = self._rate(done, factor)
-        old, *others = vectors
-        slots = dict(zip(self._rule.slots, others, strict=False))
-        weight, new = self._rule.update(gradient, old, slots, rate, done + 1.0)
+        old_weight, *others = vectors
+        # If the run keeps an EMA, its vector is the last of the others, after those of the slots.
+        old_slots = dict(zip(self._rule.slots, others, strict=False))
+        weight, new_slots = self._rule.update(gradient, old_weight, old_slots, rate, done + 1.0)
         weight = self._constrained_packed(packing, weight)
-        averages = [] if self._decay is None else [rules.average(self._decay, others[-1], weight, done, tf)]
-        return weight, *(new[slot] for slot in self._rule.slots), *averages
+        new_vectors = [weight, *(new_slots[slot] for slot in self._rule.slots)]
+        if self._decay is not None:
+            new_vectors.append(rules.average(self._decay, others[-1], weight, done, tf))
+        return tuple(new_vectors)
 
     def packed_variables(self, packing: Packing) -> list[list[dtensor.DVariable]]:
-        """Returns the variables behind each packed vector: the weights, slot by slot, the weights' averages."""
+        """Returns the variables in each packed vector: the weights, one list per slot, the EMA."""
         state = self._state
-        weights = [state.variables[path] for path in packing.paths]
-        slots = [[state.slots[slot_path(slot, path)] for path in packing.paths] for slot in self._rule.slots]
-        averages = [] if self._decay is None else [[state.slots[ema_path(path)] for path in packing.paths]]
-        return [weights, *slots, *averages]
+        groups = [[state.variables[path] for path in packing.paths]]
+        for slot in self._rule.slots:
+            groups.append([state.slots[slot_path(slot, path)] for path in packing.paths])
+        if self._decay is not None:
+            groups.append([state.slots[ema_path(path)] for path in packing.paths])
+        return groups
 
     def _constrained(self, path: str, weight: tf.Tensor, layout: dtensor.Layout | None = None) -> tf.Tensor:
-        """Returns a new weight as its constraint has it: computed of the whole weight, whose norm it may take.
+        """Returns a new weight after its constraint, which gets the whole weight, as it may compute its norm.
 
         Args:
           path: canonical.
           weight: after the optimizer's update.
-          layout: in which it is stored; None: whole.
+          layout: in which it is stored; None: replicated.
         """
         constraint = self._state.constraints.get(path)
         if constraint is None:
@@ -134,7 +171,7 @@ class Update:
         return dtensor.relayout(tf.cast(constraint(whole), weight.dtype), layout)
 
     def _constrained_packed(self, packing: Packing, vector: tf.Tensor) -> tf.Tensor:
-        """Returns the vector (N,) of the weights, each as its constraint has it."""
+        """Returns the vector (N,) of the weights, each after its constraint."""
         if not self._state.constraints:
             return vector
         weights = zip(packing.paths, packed.unpack(packing, vector), strict=True)
@@ -146,35 +183,48 @@ class Update:
     def _accumulated(
         self, gradients: Sequence[tf.Tensor], index: tf.Tensor
     ) -> list[tuple[dtensor.DVariable, tf.Tensor]]:
-        """Returns each sum's variable and its new value; the first micro-batch of a step begins it again."""
+        """Returns each gradient sum's variable and its new value.
+
+        The first microbatch of a step starts from 0.
+        """
         sums = [self._state.grad_accum[path] for path in self._state.trainable]
-        before = [each.read_value() for each in sums]
-        begun = [_chosen(index > 0.0, value, tf.zeros_like(value)) for value in before]
-        return [(each, old + new) for each, old, new in zip(sums, begun, gradients, strict=True)]
+        # As in `apply`, everything is read before anything is computed.
+        before = [total.read_value() for total in sums]
+        begun = [_select(index > 0.0, value, tf.zeros_like(value)) for value in before]
+        return [(total, old + new) for total, old, new in zip(sums, begun, gradients, strict=True)]
 
     def _at_last(self, index: tf.Tensor | None, value: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
-        """Returns the new value where all micro-batches of a step are summed, else the one before."""
-        return value if index is None else _chosen(index > self._microbatches - 1.5, value, before)
+        """Returns the new value after the last microbatch of a step, else the one before."""
+        if index is None:
+            return value
+        # Halfway between the last two indices, which are whole numbers in float32.
+        is_last = index > self._microbatches - 1.5
+        return _select(is_last, value, before)
 
     def _reread(
         self,
         variable: dtensor.DVariable,
         slots: Mapping[str, dtensor.DVariable],
-        new: Mapping[str, tf.Tensor],
+        new_slots: Mapping[str, tf.Tensor],
         rate: tf.Tensor,
         step: tf.Tensor,
     ) -> tf.Tensor:
-        """Assigns the slots and computes the weight from what is read back: wrong under the all-reduce combiner."""
+        """Assigns the slots and computes the weight from what is read back: wrong under the all-reduce combiner.
+
+        It reproduces tf_keras's optimizers, for `optimizer.reread_slots`.
+        """
         assert self._rule.apply is not None
         for name, slot in slots.items():
-            slot.assign(new[name])
-        return self._rule.apply(
-            read_stored(variable), {name: slot.read_value() for name, slot in slots.items()}, rate, step
-        )
+            slot.assign(new_slots[name])
+        reread = {name: slot.read_value() for name, slot in slots.items()}
+        return self._rule.apply(read_stored(variable), reread, rate, step)
 
 
-def _chosen(condition: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Returns one of two tensors by a scalar; DTensor crashes on a condition of another rank than theirs."""
-    if not value.shape.rank:  # of rank 0 too
-        return tf.reshape(_chosen(condition, tf.reshape(value, [1]), tf.reshape(other, [1])), [])
+def _select(condition: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns one of two tensors by a scalar condition.
+
+    DTensor crashes on a condition of another rank than the tensors', and on tensors of rank 0.
+    """
+    if not value.shape.rank:
+        return tf.reshape(_select(condition, tf.reshape(value, [1]), tf.reshape(other, [1])), [])
     return tf.where(tf.reshape(condition, [1] * value.shape.rank), value, other)

@@ -1,16 +1,14 @@
-"""Variables whose readers get something else than what is stored.
+"""Variables whose readers get another value than the stored one, while a step is traced.
 
-`gather_for_use`: stored in shards and put together for use, as FSDP and sharded convolution kernels need. Left to
-itself DTensor answers a kernel that is split over the batch axis by gathering the activations. Here a layer that reads
-such a variable gets it gathered, by one all-gather, and its gradient comes back reduced and split likewise.
+- `gather_for_use`: a variable is stored in shards and gathered for use, as FSDP and sharded convolution kernels need.
+  Without it DTensor would keep a kernel that is sharded over the batch axis as it is, and gather the activations. Here
+  a layer that reads the variable gets it gathered, by one all-gather, and its gradient is reduced and sharded again.
+- `lent`: readers get a tensor, in a step that carries its weights as tensors (see `.packing`).
+- `deferred`: assigned values are written at the end of the step, once per variable. A layer may set its own weights,
+  as spectral normalization does, or be called twice and update its statistics each time, and DTensor's all-reduce
+  combiner does not keep the order of reads and writes.
 
-`lent`: a tensor in place of the variable, while a step is traced that carries its weights (see `.packing` here).
-
-`deferred`: what was assigned while a step is traced, which is written at its end, once a variable: a layer may set its
-own weights, as spectral normalization does, or be called twice and follow statistics, and DTensor's all-reduce
-combiner does not keep the order of reads and writes.
-
-All give a variable another class; see `.private` for what of TensorFlow's that leans on.
+All change the class of the variable; `.private.reads_by` says what of TensorFlow's private interface that relies on.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from runner.engine.dtensor.private import reads_by
 
 
 def gather_for_use(variable: dtensor.DVariable, path: str, layout: dtensor.Layout) -> None:
-    """Makes every ordinary read of a DVariable give its value under another layout.
+    """Makes every ordinary read of a DVariable return its value under another layout.
 
     Args:
       variable: DVariable; `read_stored` still reads it as it is stored.
@@ -52,21 +50,29 @@ def _gathered_class(stored: type) -> type:
     """Returns the subclass of a variable class whose reads are gathered."""
 
     def gathered(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+        # Outside of a step nothing needs the gathered value, and a relayout would be a program of its own.
         if tf.executing_eagerly():
             return value
         with tf.name_scope(f"{GATHER_SCOPE}/{variable.use_name}"):
             return dtensor.relayout(value, variable.use_layout)
 
-    made = reads_by(stored, gathered)
-    made.read_stored = stored.read_value  # type: ignore[attr-defined]
-    return made
+    subclass = reads_by(stored, gathered)
+    subclass.read_stored = stored.read_value  # type: ignore[attr-defined]
+    return subclass
 
 
 @contextlib.contextmanager
 def _reclassed(
     variables: Sequence[tf.Variable], make: Callable[[type], type], attribute: str, values: Iterable[object]
 ) -> Iterator[None]:
-    """Gives each variable another class while the context lasts, and a value that this reads in an attribute."""
+    """Gives variables another class within the context.
+
+    Args:
+      variables: left as they were.
+      make: returns the subclass of a variable's class.
+      attribute: name of the attribute that the subclass reads.
+      values: of the attribute, one per variable.
+    """
     classes: list[type] = [type(variable) for variable in variables]
     for variable, stored, value in zip(variables, classes, values, strict=True):
         variable.__class__ = make(stored)
@@ -81,59 +87,58 @@ def _reclassed(
 
 @contextlib.contextmanager
 def lent(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Makes every ordinary read of a variable give a tensor in place of what it holds, while the context lasts."""
+    """Makes every ordinary read of a variable return a tensor instead of its value, within the context."""
     with _reclassed(variables, _lent_class, "lent", values):
         yield
 
 
 @functools.cache
 def _lent_class(stored: type) -> type:
-    """Returns the subclass of a variable class whose reads give what was lent."""
+    """Returns the subclass of a variable class whose reads return what was lent."""
     return reads_by(stored, lambda variable, _: variable.lent, reads=False)
 
 
 @contextlib.contextmanager
 def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator[None]:
-    """Holds back what is assigned to variables until the context ends; meanwhile their readers get it.
+    """Defers assignments to variables until the context ends.
 
-    The gradient of a read after an assignment is that of the variable, as TensorFlow has it.
+    Until then their readers get the assigned values.
+
+    The gradient of a read after an assignment is that of the variable, as in TensorFlow.
 
     Args:
-      variables: each of which is given another class while the context lasts.
-      kept: what was assigned is written at the end, else it is forgotten.
+      variables: given another class within the context.
+      kept: assigned values are written at the end; else they are dropped.
     """
-    assigned: dict[int, tf.Tensor] = {}  # id of a variable -> what was assigned last
+    assigned: dict[int, tf.Tensor] = {}  # id of a variable -> the value assigned last
     with _reclassed(variables, _deferred_class, "assigned", [assigned] * len(variables)):
         yield
+    if not kept:
+        return
     with tf.name_scope(UPDATE_SCOPE):
-        for variable in variables if kept else ():
+        for variable in variables:
             if id(variable) in assigned:
                 variable.assign(assigned[id(variable)])
 
 
 @functools.cache
 def _deferred_class(stored: Any) -> type:
-    """Returns the subclass of a variable class whose assignments are held back."""
+    """Returns the subclass of a variable class whose assignments are deferred."""
 
-    def given(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    def current_value(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
         new = variable.assigned.get(id(variable))
         if new is None:
             return value
         if not variable.trainable:
             return new
-        return new + (value - tf.stop_gradient(value))  # of which the second part is exactly 0
+        # The difference is exactly 0. It gives the assigned value the gradient of the variable.
+        return new + (value - tf.stop_gradient(value))
 
     def assign(variable: tf.Variable, value: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
-        # TensorFlow has no gradient of an assignment.
-        variable.assigned[id(variable)] = tf.stop_gradient(tf.cast(value, variable.dtype))
-        return variable.assigned[id(variable)]
-
-    made: Any = reads_by(stored, given)
-    read_before = getattr(stored, "read_stored", stored.read_value)
-
-    def read_now(variable: tf.Variable) -> tf.Tensor:
-        new = variable.assigned.get(id(variable))
-        return read_before(variable) if new is None else new
+        # TensorFlow has no gradient of an assignment, so there must be none here.
+        new = tf.stop_gradient(tf.cast(value, variable.dtype))
+        variable.assigned[id(variable)] = new
+        return new
 
     def assign_add(variable: tf.Variable, delta: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
         return assign(variable, variable.read_value() + delta)
@@ -141,8 +146,15 @@ def _deferred_class(stored: Any) -> type:
     def assign_sub(variable: tf.Variable, delta: tf.Tensor, *_: object, **__: object) -> tf.Tensor:
         return assign(variable, variable.read_value() - delta)
 
-    made.read_stored = read_now
-    made.assign = assign
-    made.assign_add = assign_add
-    made.assign_sub = assign_sub
-    return made  # type: ignore[no-any-return]
+    subclass: Any = reads_by(stored, current_value)
+    stored_before = getattr(stored, "read_stored", stored.read_value)
+
+    def read_stored_value(variable: tf.Variable) -> tf.Tensor:
+        new = variable.assigned.get(id(variable))
+        return stored_before(variable) if new is None else new
+
+    subclass.read_stored = read_stored_value
+    subclass.assign = assign
+    subclass.assign_add = assign_add
+    subclass.assign_sub = assign_sub
+    return subclass  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Keras 3 models for the engine `jax`: builder calls that depend on the seed alone, and what is checked of a model."""
+"""Builds and checks Keras 3 models for the engine `jax`; what a builder returns depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
 from runner.engine.base import as_called
 from runner.engine.jax import private, tuning
-from runner.engine.jax.initial import HostValue, Initial, Slice, holds_traced, slices
+from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices
 from runner.engine.jax.names import Names
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
@@ -25,6 +25,8 @@ from runner.model.stored import StoredValue
 from runner.task.base import DataSpec
 
 T = TypeVar("T")
+
+Shape = tuple[int | None, ...]
 
 # Layers whose operations Keras 3 has for TensorFlow's tensors and no other.
 _IN_TENSORFLOW = (
@@ -40,6 +42,14 @@ class Keras3Factory:
     """Calls a config's builder with Keras 3; weights and dropout seeds depend on the config's seed alone."""
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int, precision: str = "float32") -> None:
+        """Loads the builder.
+
+        Args:
+          config: the model's.
+          data: specs of the inputs, and the task.
+          seed: of the initial weights and of the layers' random generators.
+          precision: `engine.precision`, in which layers compute.
+        """
         self._config = config
         self._data = data
         self._seed = seed
@@ -47,124 +57,135 @@ class Keras3Factory:
         self._builder = target.load(config.target)
 
     def build(self) -> keras.Model:
-        """Returns the built model of stock Keras, whole on one device.
+        """Returns the built model of stock Keras, replicated on one device.
 
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
-        model = self._built()
-        told = stored.given(model)
+        model = self._call_builder()
+        stored_values = stored.attached(model)
         for variable in model.weights:
-            if id(variable) in told:
-                variable.assign(stored.whole(told[id(variable)]))
+            if id(variable) in stored_values:
+                variable.assign(stored.read_whole(stored_values[id(variable)]))
         return model
 
-    def begin(self, *, whole: bool = False) -> tuple[keras.Model, Initial]:
-        """Returns the model, whose variables hold no values, and what they begin with.
+    def build_for_mesh(self, *, eager: bool = False) -> tuple[keras.Model, Initial]:
+        """Returns the model with variables that hold no values, and their initial values, not yet computed.
 
-        A builder that wants values as it builds, or layers that keep what they computed then, get them, whole on one
-        device; each is let go of when it is placed.
+        The build is traced, so that no value is computed. A builder that needs values as it builds, or layers that
+        keep what they computed then, are built eagerly on one device; each value is released when it is placed.
 
         Args:
-          whole: the builder is known to be one of these.
+          eager: don't try to trace; the build is known to need values.
 
         Raises:
           ConfigError: as `build`.
         """
-        model, made = (None if whole else self._trace()) or self._hold()
-        variables = Names(model).variables
-        told = stored.given(model)
-        values = {path: told.get(id(variable), made[id(variable)]) for path, variable in variables.items()}
-        for variable in variables.values():
+        built = None if eager else self._trace()
+        if built is None:
+            built = self._build_on_host()
+        model, values_by_id = built
+        stored_values = stored.attached(model)
+        initial: dict[str, TraceSlice | StoredValue] = {}
+        for path, variable in Names(model).variables.items():
+            computed = values_by_id[id(variable)]
+            initial[path] = stored_values.get(id(variable), computed)
             private.release(variable)
-        return model, Initial(values)
+        return model, Initial(initial)
 
-    def assigned(self, values: Mapping[str, Array]) -> keras.Model:
-        """Returns the model, whole on one device, with given values; none is drawn.
+    def build_with(self, values: Mapping[str, Array]) -> keras.Model:
+        """Returns the model, replicated on one device, with the given values; no initial value is drawn.
 
         Args:
-          values: whole arrays by canonical path, each asked for when the last is set.
+          values: whole arrays by canonical path; each is read after the one before it is set.
 
         Raises:
           ConfigError: as `build`.
         """
-        model, _ = self.begin()
+        model, _ = self.build_for_mesh()
         assign(model, values)
-        told = private.training_argument(model, training=False)
+        training = private.training_argument(model, training=False)
         inputs = model_inputs(self._data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype))
         try:
-            # Without a scope a random generator that is drawn from would hold on to the trace's state.
+            # Without a scope, a random generator that is drawn from would keep the trace's state.
             with keras.StatelessScope():
-                jax.eval_shape(lambda given: model(given, **told), inputs)
-        except jax.errors.UnexpectedTracerError:  # it holds on to what it computed as it was built
-            model, _ = self.begin(whole=True)
+                jax.eval_shape(lambda x: model(x, **training), inputs)
+        except jax.errors.UnexpectedTracerError:
+            # The model keeps an array that it computed as it was built, somewhere `holds_traced` does not look.
+            model, _ = self.build_for_mesh(eager=True)
             assign(model, values)
         return model
 
-    def _trace(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]] | None:
-        """Returns a model and how its variables' values are made, by id; None where a build can't be traced."""
+    def build_abstract(self, *, eager: bool = False) -> keras.Model:
+        """Returns the model with variables that have shapes and no values: none is drawn or kept.
+
+        Args:
+          eager: as for `build_for_mesh`; the variables then have values.
+
+        Raises:
+          ConfigError: as `build`.
+        """
+        built: list[keras.Model] = []
+        if not eager:
+            try:
+                jax.eval_shape(lambda: built.append(self._call_builder()))
+            except ConfigError:
+                # The builder may need values. If it is wrong in itself, the build below raises the same error.
+                built.clear()
+        if not built or holds_traced(built[0]):
+            return self.build()
+        return built[0]
+
+    def _trace(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
+        """Returns a model and how its variables' values are computed, by id; None if the build can't be traced."""
         built: list[keras.Model] = []
 
         def values() -> list[jax.Array]:
-            built.append(self._built())
+            built.append(self._call_builder())
             return [variable.value for variable in built[0].variables]
 
         try:
-            traced = jax.make_jaxpr(values)()
-        except ConfigError:  # the builder wants values, or fails in any case
+            trace = jax.make_jaxpr(values)()
+        except ConfigError:
+            # The builder needs values. If it is wrong in itself, the eager build raises the same error.
             return None
         (model,) = built
         if holds_traced(model):
             return None
-        made = {id(variable): one for variable, one in zip(model.variables, slices(traced), strict=True)}
+        slices = {id(variable): part for variable, part in zip(model.variables, trace_slices(trace), strict=True)}
         weights = {id(variable) for variable in model.weights}
         for variable in model.variables:
-            if id(variable) not in weights:  # a random generator's, which is no part of a run's state
-                private.set_value(variable, made[id(variable)].now())
-        return model, {key: one.source() for key, one in made.items()}
+            # A random generator's state is no part of a run's state, see `runner.engine.jax.randomness`: it is the
+            # only value that stays in the model.
+            if id(variable) not in weights:
+                private.set_value(variable, slices[id(variable)].now())
+        return model, {key: part.source() for key, part in slices.items()}
 
-    def _hold(self) -> tuple[keras.Model, dict[int, Slice | StoredValue]]:
-        """Returns a model and its variables' values, by id, whole on one device."""
+    def _build_on_host(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
+        """Returns a model and its variables' values, by id, in the host's memory."""
         with host_memory():
-            model = self._built()
+            model = self._call_builder()
         return model, {id(variable): HostValue(variable.value) for variable in model.weights}
 
-    def _built(self) -> keras.Model:
-        """Returns the built model, of values that are drawn."""
-        told = builder.given(self._builder, self._config, self._data)
+    def _call_builder(self) -> keras.Model:
+        """Returns the built and checked model, computing whatever values its builder draws."""
+        arguments = builder.data_arguments(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
-            told[target.LAYOUTS] = {}
-        private.reset_layer_names()  # layers without a name get the same names at every call
+            # Layouts by variable are DTensor's; here the sharding of the step's state says all.
+            arguments[target.LAYOUTS] = {}
+        # Layers without a name get the same names at every call.
+        private.reset_layer_names()
         # Keras draws the seeds of layers without one from Python's `random`, and a builder may draw from `np.random`.
         # `keras.utils.set_random_seed` would seed both too, and import TensorFlow.
         with seeded(self._seed), _under_policy(self._policy):
-            model = builder.call(self._builder, self._config, finish=self._finished, keras=keras, **told)
+            model = builder.call(self._builder, self._config, finish=self._with_variables, keras=keras, **arguments)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         if self._config.trainable is not None:
-            tuning.train_alone(model, self._config.trainable)
+            tuning.freeze_others(model, self._config.trainable)
         return model
 
-    def traced(self, *, whole: bool = False) -> keras.Model:
-        """Returns the model with variables that have a shape and no value: none is drawn or held.
-
-        Args:
-          whole: as `begin` takes it.
-
-        Raises:
-          ConfigError: as `build`.
-        """
-        made: list[keras.Model] = []
-        try:
-            if not whole:
-                jax.eval_shape(lambda: made.append(self._built()))
-        except ConfigError:  # a builder may want values
-            made.clear()
-        if not made or holds_traced(made[0]):
-            return self.build()
-        return made[0]
-
-    def _finished(self, model: keras.Model) -> keras.Model:
-        """Returns the builder's model with its variables made."""
+    def _with_variables(self, model: keras.Model) -> keras.Model:
+        """Returns the builder's model; one that is not built yet makes its variables by a symbolic call."""
         if isinstance(model, keras.Model) and not model.built:
             contract.check_steps(model, keras.Model, self._config)
             model(model_inputs(self._data, lambda spec: keras.KerasTensor((1, *spec.shape), spec.dtype)))
@@ -172,13 +193,13 @@ class Keras3Factory:
 
 
 def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str, T]:
-    """Returns what a model is called with, of what is made of each input's spec: the one, or all by name."""
+    """Returns a model's argument, the only input or all by name, with `make` of each input's spec as the input."""
     return as_called({name: make(spec) for name, spec in data.inputs.items()})
 
 
 @contextmanager
 def _under_policy(name: str) -> Iterator[None]:
-    """Makes layers that are built inside compute in a precision; a layer keeps it."""
+    """Sets Keras's dtype policy for layers that are built inside; a layer keeps it."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -188,22 +209,22 @@ def _under_policy(name: str) -> Iterator[None]:
 
 
 def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
-    """Checks what a model must be for any mesh.
+    """Checks what a model must fulfill on any mesh.
 
     Args:
       model: built.
       config: the run's.
-      data: what the engine is built for.
+      data: specs of the inputs, and the task.
 
     Raises:
-      ConfigError: inputs that it does not take; outputs that the task does not take; what only Keras's `fit` does, see
-        `runner.model.contract`; padding that would count in what is kept; layers that run in TensorFlow.
+      ConfigError: inputs that the model does not take; outputs that the task does not take; features that only Keras's
+        `fit` has, see `runner.model.contract`; padding that would count in statistics; layers that run in TensorFlow.
     """
     paths = Names(model).variables
     builder.check_paths(paths, config.model)
     contract.check_cover(paths, model.weights, config.model)
     builder.check_trainable(model.trainable_variables, config.model)
-    # JAX makes float32 of float64, but where a verification allows it.
+    # JAX makes float32 of float64, except where a verification allows float64.
     contract.check(model, private.all_layers(model), keras.Model, config.model, ("float32", "float64"))
     _check_layers(model, config)
     _check_outputs(_output_shapes(model, config, data), data)
@@ -211,69 +232,71 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
 
 
 def _check_layers(model: keras.Model, config: RunConfig) -> None:
-    """Refuses layers that no traced step can compute, that draw by no seed, or that would count padding."""
+    """Rejects layers that a traced step can't compute, that draw without a seed, or that would count padding."""
+    pads = config.dataset.remainder == "pad"
     for layer in private.all_layers(model):
         if isinstance(layer, _IN_TENSORFLOW):
             raise ConfigError(
-                f"model._target_={config.model.target}: layer {layer.name} ({type(layer).__name__}) is one "
-                "of those that run in TensorFlow alone, also in Keras 3 on JAX; leave it out of the model and make "
-                "what it gives part of the dataset"
+                f"model._target_={config.model.target}: layer {layer.name} ({type(layer).__name__}) runs in "
+                "TensorFlow only, also in Keras 3 on JAX; remove it from the model and compute its output in the "
+                "dataset"
             )
         if isinstance(layer, keras.layers.AugMix):
             raise ConfigError(
-                f"model._target_={config.model.target}: layer {layer.name} (AugMix) chooses by Python's "
-                "own random numbers, once when a step is compiled, so that no seed repeats it; use RandAugment, or "
-                "dataset.augment"
+                f"model._target_={config.model.target}: layer {layer.name} (AugMix) draws from Python's random "
+                "numbers once, when a step is compiled, so no seed reproduces it; use RandAugment or dataset.augment"
             )
-        if (
-            isinstance(layer, keras.layers.BatchNormalization)
-            and layer.trainable
-            and config.dataset.remainder == "pad"
-        ):
+        is_batch_norm = isinstance(layer, keras.layers.BatchNormalization)
+        if is_batch_norm and layer.trainable and pads:
             raise padding.invalid(f"the batch statistics of layer {layer.name}")
 
 
-def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dict[str, tuple[int | None, ...]]:
-    """Returns the shape of each output, by name where the model names them."""
+def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dict[str, Shape]:
+    """Returns the shape of each output, by name if the model names them, else by number."""
     if private.is_functional(model) and len(data.inputs) == 1 and len(model.outputs) == 1:
         return {"": tuple(model.outputs[0].shape)}
+    training = private.training_argument(model, training=False)
     try:
-        found = jax.eval_shape(
-            lambda state, x: model.stateless_call(*state, x, **private.training_argument(model, training=False))[0],
+        outputs = jax.eval_shape(
+            lambda state, x: model.stateless_call(*state, x, **training)[0],
             variable_shapes(model),
             model_inputs(data, lambda spec: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype)),
         )
     except jax.errors.UnexpectedTracerError:
+        # The engine answers it by another build, see `JaxEngine.build`.
         raise
-    except Exception as error:  # whatever a user's layers raise
-        taken = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
+    except Exception as error:  # A user's layers may raise anything.
+        inputs = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in data.inputs.items())
         raise ConfigError(
-            f"model._target_={config.model.target}: called with {taken}, the model raised {reason(error)}"
+            f"model._target_={config.model.target}: called with {inputs}, the model raised {reason(error)}"
         ) from error
-    if isinstance(found, Mapping) and all(hasattr(output, "shape") for output in found.values()):
-        return {str(name): tuple(output.shape) for name, output in found.items()}
-    return {str(i): (None, *output.shape[1:]) for i, output in enumerate(jax.tree.leaves(found))}
+    if isinstance(outputs, Mapping) and all(hasattr(output, "shape") for output in outputs.values()):
+        return {str(name): tuple(output.shape) for name, output in outputs.items()}
+    leaves = jax.tree.leaves(outputs)
+    return {str(number): (None, *output.shape[1:]) for number, output in enumerate(leaves)}
 
 
-def _check_outputs(shapes: Mapping[str, tuple[int | None, ...]], data: DataSpec) -> None:
+def _check_outputs(shapes: Mapping[str, Shape], data: DataSpec) -> None:
     if len(shapes) == 1:
-        data.task.check(next(iter(shapes.values())))
+        (shape,) = shapes.values()
+        data.task.check(shape)
     else:
         data.task.check_named(shapes)
 
 
 def reason(error: Exception) -> str:
-    """Returns what an error says in one line, without the arguments that Keras lists after it."""
-    said = str(error).partition("Arguments received by")[0]
-    return in_one_line(f"{type(error).__name__}: {said}")
+    """Returns an error's message in one line, without the arguments that Keras lists after it."""
+    message, _, _ = str(error).partition("Arguments received by")
+    return in_one_line(f"{type(error).__name__}: {message}")
 
 
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
     """Returns the shapes of a model's trainable and other variables, as `stateless_call` takes them."""
-    return [
-        [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in each]
-        for each in (model.trainable_variables, model.non_trainable_variables)
-    ]
+
+    def shapes(variables: list[keras.Variable]) -> list[jax.ShapeDtypeStruct]:
+        return [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in variables]
+
+    return [shapes(model.trainable_variables), shapes(model.non_trainable_variables)]
 
 
 def assign(model: keras.Model, values: Mapping[str, Array]) -> None:

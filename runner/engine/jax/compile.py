@@ -1,4 +1,4 @@
-"""Decides how the engine `jax` compiles and runs a model's steps."""
+"""Decides how a model's steps are compiled and run, and compiles them."""
 
 from __future__ import annotations
 
@@ -26,29 +26,33 @@ logger = logging.getLogger(__name__)
 
 Options = Mapping[str, bool | int | str]
 
-# NHWC, HWIO, NHWC, as JAX has them: dims of batch or output channels, then of channels, then of height and width. See
+# Convolutions of this form are fast in a loop on CPUs: NHWC images, HWIO kernels and NHWC results, one group. The
+# numbers are JAX's: dim of batch or output channels, dim of channels, then those of height and width. See
 # `runner.engine.jax.layers.convolution`.
-_LOOP_FORM = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
-# XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK where it thinks that it can.
-# Its convolutions, of weight gradients above all, take up to twice as long as Eigen's, which are used without it, and
+_FAST_DIMENSION_NUMBERS = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+_ONE_GROUP = (1, 1)
+# XLA's CPU compiler hands convolutions, matrix products and sums to the library YNNPACK by its own estimate. YNNPACK's
+# convolutions, most of all of weight gradients, take up to twice as long as Eigen's, which are used without it, and
 # its products up to 1.4 times as long; its sums are faster.
 FOR_CPUS: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
-# For a program that is not run: how XLA partitions and merges it, without making fast code of it. By the usual options
-# most of a compilation for CPUs is LLVM's work, after all that is read here.
+# For a program that is not run: XLA partitions and merges as always, without generating fast code. With the usual
+# options most of a compilation for CPUs is LLVM's work, after all that the plan reads.
 TO_READ: Options = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
+# Variables that an error message names.
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """How a model's steps are compiled and run.
+    """How a model's steps are run.
 
     Attributes:
       loop_on_device: the steps of a call are one program; else each is dispatched on its own.
-      on_cpus: where they run.
+      on_cpus: the devices are virtual devices of the CPU.
     """
 
     loop_on_device: bool
@@ -62,7 +66,7 @@ def choose(
     config: RunConfig,
     batch: Mapping[str, jax.ShapeDtypeStruct],
 ) -> ExecutionMode:
-    """Traces the gradients, and chooses by the operations that they take.
+    """Traces the gradients, checks that they reach every variable, and chooses by the operations that they contain.
 
     Args:
       step: the model's functions.
@@ -74,65 +78,97 @@ def choose(
     Raises:
       ConfigError: a training step of the model raises; the loss does not depend on a trainable variable.
     """
+    trace = _traced_gradients(step, state, config, batch)
+    _check_dependence(trace, trainable, config)
+    device = mesh.device_kind(config.mesh)
+    on_cpus = device == "cpu"
+    slow = slow_in_loops(trace)
+    loop_on_device = config.engine.loop == "device"
+    if config.engine.loop == "auto":
+        loop_on_device = not (slow and on_cpus)
+    logger.info(
+        "the steps of a call run %s (engine.loop=%s; convolutions that are slow in loops on CPUs: %d, devices: %s)",
+        "in a loop on the devices" if loop_on_device else "as one program each",
+        config.engine.loop,
+        slow,
+        device,
+    )
+    return ExecutionMode(loop_on_device, on_cpus)
+
+
+def _traced_gradients(
+    step: Step, state: State[jax.Array], config: RunConfig, batch: Mapping[str, jax.ShapeDtypeStruct]
+) -> jax.core.Jaxpr:
     count = jax.ShapeDtypeStruct((), np.float32)
     microstep = jax.ShapeDtypeStruct((), np.int32)
 
+    # Without the outputs and the new batch statistics, which a variable without a gradient may change too.
     def learned(*arguments: Any) -> tuple[list[jax.Array], jax.Array, jax.Array]:
         gradients, (loss_b, _, regularization, _) = step.gradients(*arguments)
         return gradients, loss_b, regularization
 
     try:
-        traced = jax.make_jaxpr(learned)(state, dict(batch), count, microstep)
+        return jax.make_jaxpr(learned)(state, dict(batch), count, microstep).jaxpr
     except (ConfigError, jax.errors.UnexpectedTracerError):
+        # The engine answers the second by another build, see `JaxEngine.build`.
         raise
-    except Exception as error:  # whatever a user's layers raise
+    except Exception as error:  # A user's layers may raise anything.
         raise ConfigError(
             f"model._target_={config.model.target}: a training step of the model raised {reason(error)}"
         ) from error
-    _, is_read = private.without_unused(traced.jaxpr)
-    unused = [path for path, each in zip(trainable, is_read, strict=False) if not each]
-    if unused:
-        left = "|".join(map(re.escape, unused))
-        more = f" and {len(unused) - 4} more" if len(unused) > 4 else ""
-        raise ConfigError(
-            f"model._target_={config.model.target}: the loss does not depend on trainable variable "
-            f"{', '.join(unused[:4])}{more}; use it, make it trainable=False, or leave it out of what is trained: "
-            f"++model.trainable=\"['(?!({left})$).*']\""
-        )
-    wanted = config.engine.loop
-    device = mesh.device_kind(config.mesh)
-    on_cpus = device == "cpu"
-    slow = slow_in_loops(traced.jaxpr)
-    loops = not (slow and on_cpus) if wanted == "auto" else wanted == "device"
-    logger.info(
-        "the steps of a call run %s (engine.loop=%s; convolutions that loops on CPUs make slow: %d, devices: %s)",
-        "in a loop on the devices" if loops else "as a program each",
-        wanted,
-        slow,
-        device,
-    )
-    return ExecutionMode(loops, on_cpus)
 
 
-def slow_in_loops(traced: jax.core.Jaxpr) -> int:
-    """Returns the number of convolutions whose form XLA's CPU compiler changes, which it does outside of loops alone.
+def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: RunConfig) -> None:
+    """Checks that gradients and loss are computed from every trainable variable.
 
     Args:
-      traced: what it calls is counted too.
+      trace: its first inputs are the trainable variables.
+      trainable: their paths.
+      config: the run's.
+
+    Raises:
+      ConfigError: names the variables that they are not computed from.
     """
-    convolutions = [one.params for one in equations(traced.eqns) if one.primitive.name == "conv_general_dilated"]
-    return sum(
-        (*params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"])
-        != (*_LOOP_FORM, 1, 1)
-        for params in convolutions
+    _, is_read = private.without_unused(trace)
+    # Not strict: the inputs after the trainable variables are the rest of the state and the batch.
+    unused = [path for path, is_used in zip(trainable, is_read, strict=False) if not is_used]
+    if not unused:
+        return
+    names = ", ".join(unused[:_MOST_NAMED])
+    if len(unused) > _MOST_NAMED:
+        names += f" and {len(unused) - _MOST_NAMED} more"
+    pattern = "|".join(map(re.escape, unused))
+    raise ConfigError(
+        f"model._target_={config.model.target}: the loss does not depend on trainable variable {names}; use it, make "
+        f"it trainable=False, or leave it out of what is trained: ++model.trainable=\"['(?!({pattern})$).*']\""
     )
+
+
+def slow_in_loops(trace: jax.core.Jaxpr) -> int:
+    """Returns the number of convolutions that XLA's CPU compiler brings to a fast form, but only outside of loops.
+
+    Args:
+      trace: traces that it calls are counted too.
+    """
+    slow = 0
+    for equation in equations(trace.eqns):
+        if equation.primitive.name != "conv_general_dilated":
+            continue
+        parameters = equation.params
+        groups = parameters["feature_group_count"], parameters["batch_group_count"]
+        if tuple(parameters["dimension_numbers"]) != _FAST_DIMENSION_NUMBERS or groups != _ONE_GROUP:
+            slow += 1
+    return slow
 
 
 def compiled(lowered: Lowered, options: Options) -> Compiled:
-    """Compiles a program with options, or without where this version of XLA does not know them.
+    """Compiles a program with options, or without them if this version of XLA does not know them.
+
+    XLA's options are not stable: they come and go between versions of jaxlib, and an unknown one is an error that
+    names it. All that they change is speed, so a second attempt without any gives the same program, only slower.
 
     Args:
-      lowered: what `jax.jit(...).lower(...)` gave.
+      lowered: what `jax.jit(...).lower(...)` returned.
       options: `FOR_CPUS`, `TO_READ`, or none.
     """
     try:
@@ -145,21 +181,21 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
 
 
 def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
-    """Returns what XLA counts of a compiled program on one device; of a loop, its body once.
+    """Returns what XLA counts of a compiled program on one device; None if it counts nothing.
 
     Args:
-      program: a round of it computes one micro-batch.
+      program: one round of it computes one micro-batch. Of a loop, XLA counts the body once.
       microbatches: of a step.
     """
     memory = program.memory_analysis()
-    counted = program.cost_analysis()
-    if memory is None or not counted:
+    costs = program.cost_analysis()
+    if memory is None or not costs:
         return None
     return ProgramCost(
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
         reused_bytes=memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
-        flops=microbatches * float(counted.get("flops", 0.0)),
-        accessed_bytes=microbatches * float(counted.get("bytes accessed", 0.0)),
+        flops=microbatches * float(costs.get("flops", 0.0)),
+        accessed_bytes=microbatches * float(costs.get("bytes accessed", 0.0)),
     )

@@ -1,4 +1,4 @@
-"""Settles the process's devices as soon as JAX is imported, whoever imports it. Keras may not be loaded yet."""
+"""Sets the number of the process's devices as soon as JAX is imported, whoever imports it. Imports no Keras."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from runner.processes.team import current
 if TYPE_CHECKING:
     from runner.engine.jax import processes
 else:
-    processes = late("runner.engine.jax.processes")  # with Keras, whose own import may be what imports JAX
+    # That module imports Keras, whose own import may be what imports JAX.
+    processes = late("runner.engine.jax.processes")
 
 
 def prepare_devices(config: RunConfig) -> None:
-    """Settles how many CPU devices JAX makes when the first array is made.
+    """Sets how many CPU devices JAX makes when the first array is made.
 
     A layer with a random generator makes an array as it is made, which may be when a user's module is imported.
 
     Args:
       config: a checked config.
     """
+    processes_count = current().count
     if mesh.device_kind(config.mesh) == "cpu":
-        # JAX raises where the devices are there already; `mesh.configure` then tells whether they suffice.
+        # JAX raises if its devices are made already; `mesh.configure` then reports whether they suffice.
         with suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", mesh.size(config.mesh.axes) // current().count)
-    if current().count > 1:
+            jax.config.update("jax_num_cpu_devices", mesh.size(config.mesh.axes) // processes_count)
+    if processes_count > 1:
         processes.connect(current())

@@ -1,7 +1,7 @@
 """The engine `jax`: a Keras 3 model on the JAX backend, placed by jax.sharding and stepped by one jitted function.
 
 Every variable gets a NamedSharding from the resolved plan; XLA's partitioner inserts the communication. Shapes: K
-steps a call, B global batch.
+steps per call, B global batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 from jax.stages import Compiled
 
 from runner.config.schema import LayoutConfig, RunConfig
@@ -28,33 +28,57 @@ from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, precision, private, processes, randomness
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
-from runner.engine.jax.compile import FOR_CPUS, TO_READ, choose, compiled, program_cost
+from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
 from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
-from runner.engine.jax.layers.batch_norm import Parts
-from runner.engine.jax.layers.chunked_loss import TokenParts
-from runner.engine.jax.layers.kernel_gradient import spread_over, unused_axes
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, splits_examples_alone
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
-from runner.engine.jax.step import Arrays, Shardings, Step, Weights
+from runner.engine.jax.step import Arrays, Step, Weights, call_numbers
 from runner.errors import EngineError
-from runner.layout import Spec, transformers
+from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
-from runner.layout.axes import data_axes
 from runner.optim import rules
 from runner.optim.paths import ema_path
 from runner.processes.team import current
 from runner.task.base import DataSpec
-from runner.task.language_model import HIDDEN
 
 T = TypeVar("T")
 
-# What the last program of this process gives that ran on several CPU devices.
-_running: list[object] = []
+# Seconds of compilation from which on a program is kept in the cache on disk. A small convolutional network's step
+# compiles in 1.1 s and is read back in 0.06 s, so JAX's default of 1 s would leave out smaller models.
+_LEAST_CACHED_S = 0.5
+
+
+class _RunningProgram:
+    """The last program that this process started on several CPU devices; there is one, whichever engine started it.
+
+    Virtual devices share XLA's threads, and two programs at a time would need twice as many, see
+    `runner.engine.jax.environment.threads`. A second engine in the process, as in a comparison, shares them too.
+    """
+
+    def __init__(self) -> None:
+        self._results: object = None
+
+    def wait(self) -> None:
+        """Waits for the program to end."""
+        jax.block_until_ready(self._results)
+
+    def replace(self, results: object) -> None:
+        """Notes the results of a program that has just been started."""
+        self._results = results
+
+    def release(self) -> None:
+        """Waits for the program to end and releases its results."""
+        self.wait()
+        self._results = None
+
+
+_running = _RunningProgram()
 
 
 class JaxEngine(MeshEngine[jax.Array]):
@@ -64,46 +88,47 @@ class JaxEngine(MeshEngine[jax.Array]):
         super().__init__(config, data, total_steps, planning=planning)
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
-        self._built_whole = False
-        # No mesh axis splits an example.
-        self._whole_examples = not any(any(spec[1:]) for spec in self._array_specs.values())
+        self._builds_eagerly = False
 
     def build(self) -> None:
         """Makes devices, mesh, model and slots, and places them, see the base class.
 
-        A model whose code holds on to what it computed as it was built, where nobody sees it, is built once more.
+        A model whose code keeps arrays that it computed as it was built, somewhere `initial.holds_traced` does not
+        look, is built a second time, eagerly.
         """
         try:
             super().build()
         except jax.errors.UnexpectedTracerError:
-            if self._built_whole:
+            if self._builds_eagerly:
                 raise
-            self._built_whole = True
+            self._builds_eagerly = True
             super().build()
 
     def _make_devices(self) -> None:
         if self._config.engine.compilation_cache:
             jax.config.update("jax_compilation_cache_dir", environment.cache_folder())
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_CACHED_S)
         self._mesh = mesh.configure(self._config.mesh)
+        # A batch's arrays, (B, ...), and those of a call, (K, B, ...). The rows of a cached split are placed as the
+        # examples that they name.
         specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
-        self._lies = {name: self._sharding(spec) for name, spec in specs.items()}  # a batch's arrays
-        self._lie_stacked = {name: self._sharding((None, *spec)) for name, spec in specs.items()}
-        self._whole = self._sharding(())
+        self._array_shardings = {name: self._sharding(spec) for name, spec in specs.items()}
+        self._stacked_shardings = {name: self._sharding((None, *spec)) for name, spec in specs.items()}
+        self._replicated = self._sharding(())
 
     def _sharding(self, spec: Spec) -> NamedSharding:
-        return NamedSharding(self._mesh, PartitionSpec(*spec))
+        return sharding(self._mesh, spec)
 
     def _make_model(self) -> Mapping[str, tuple[int, ...]]:
         config = self._config
         self._factory = Keras3Factory(config.model, self._data, config.trainer.seed, config.engine.precision)
         if self._planning:
-            self._model = self._factory.traced(whole=self._built_whole)
+            self._model = self._factory.build_abstract(eager=self._builds_eagerly)
         else:
-            self._model, self._initial = self._factory.begin(whole=self._built_whole)
+            self._model, self._initial = self._factory.build_for_mesh(eager=self._builds_eagerly)
         check_model(self._model, config, self._data)
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
-        adopt(self._model, on_cpu=on_cpu, whole_images=self._whole_examples)
+        adopt(self._model, on_cpu=on_cpu, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
         return {path: tuple(variable.shape) for path, variable in self._names.variables.items()}
 
@@ -114,152 +139,87 @@ class JaxEngine(MeshEngine[jax.Array]):
         return with_own_map(config, self._model, self._names.variables, self._axes)
 
     def _make_state(self) -> None:
-        """Orders the variables as Keras wants them, and makes what they begin with, each part where it lies."""
+        """Orders the variables as Keras wants them, and computes their initial values, each shard on its device."""
         variables = self._names.variables
         paths = {id(variable): path for path, variable in variables.items()}
-        seeds = randomness.seed_indices(self._model)
-        others = [v for i, v in enumerate(self._model.non_trainable_variables) if i not in seeds]
+        generator_states = randomness.seed_indices(self._model)
+        non_trainable = []
+        for index, variable in enumerate(self._model.non_trainable_variables):
+            if index not in generator_states:
+                non_trainable.append(paths[id(variable)])
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
         self._tree = state_tree(
             self._trainable,
-            [paths[id(variable)] for variable in others],
+            non_trainable,
             {path: self._sharding(placement.spec) for path, placement in self.placements.items()},
             rules.make_rule(self._config.optimizer, jnp).slots,
             keeps_ema=self._config.optimizer.ema.decay is not None,
             accumulates=self._microbatches > 1,
         )
-        self._kinds = precision.hold(self._model, variables, self._config.engine.state)
+        self._kinds = precision.set_dtypes(self._model, variables, self._config.engine.state)
         if self._planning:
+            # A plan compiles the step for shapes: nothing is drawn, and no device memory is used.
             self._state: State[jax.Array] = self._tree.shapes(self._kinds)
             return
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
-        first = self._initial.place({path: shapes[path] for path in variables})
-        check_kept(self._model, self._config, self._data, lambda: processes.readable(first, self._whole))
-        self._state = self._tree.begun(first, self._kinds)
+        initial = self._initial.place({path: shapes[path] for path in variables})
+        check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
+        self._state = self._tree.begin(initial, self._kinds)
 
     def _assign(self, values: Mapping[str, Array]) -> None:
-        jax.block_until_ready(_running)
-        _running.clear()  # its arrays are let go of
+        # The state's memory is released array by array, and the last program's results are its arrays.
+        _running.release()
         self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:
-        self._functions = step = Step(
-            self._model,
-            self._config,
-            self._data.task,
-            self._total_steps,
-            self._randomness(),
-            Shardings(
-                self._tree.shardings,
-                self._lies,
-                self._lie_stacked[WEIGHT],
-                self._gathered_for_logits(),
-                self._heads_axis(),
-            ),
-            spread_over(self._mesh) if self._copies_images() else None,
-            self._batch_parts(),
-            self._token_parts(),
-        )
+        """Decides how steps are run and wraps the step's functions for compilation, with the shardings of results."""
+        partitioning = self._partitioning()
+        step = Step(self._model, self._config, self._data.task, self._total_steps, self._randomness(), partitioning)
+        self._functions = step
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
-        looped = self._mode.loop_on_device
-        alone = self._whole.is_fully_addressable  # else each device gets whole what the hosts read of a call
-        sums = (self._lie_stacked if looped else self._lies)[WEIGHT] if alone or not looped else self._whole
-        placed = (self._tree.shardings, sums, self._whole)
-        self._train = jax.jit(step.many if looped else step.step, donate_argnums=0, out_shardings=placed)
-        examples = self._lies[WEIGHT]
-        seen = examples if alone else self._whole
-        self._evaluated = jax.jit(step.evaluated, out_shardings=(seen, self._whole, examples))
+        # Numbers of single examples stay where they are computed, unless several processes must read them: then every
+        # device gets all of them. A step that is dispatched on its own leaves them, and `_stacked` joins a call's.
+        is_one_process = self._replicated.is_fully_addressable
+        train: Callable[..., object]
+        if self._mode.loop_on_device:
+            train = step.many
+            sums = self._stacked_shardings[WEIGHT] if is_one_process else self._replicated
+        else:
+            train = step.step
+            sums = self._array_shardings[WEIGHT]
+        # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
+        step_results = (self._tree.shardings, sums, self._replicated)
+        self._train = jax.jit(train, donate_argnums=0, out_shardings=step_results)
+        by_example = self._array_shardings[WEIGHT]
+        losses = by_example if is_one_process else self._replicated
+        self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated, by_example))
         self._outputs = jax.jit(step.outputs)
-        self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(seen, self._whole))
-        self._next_logits = jax.jit(step.next_logits, out_shardings=self._whole)
-        self._stack = jax.jit(jnp.stack, out_shardings=self._whole)
-        self._gather = jax.jit(lambda values: values, out_shardings=self._whole)
+        self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(losses, self._replicated))
+        self._next_logits = jax.jit(step.next_logits, out_shardings=self._replicated)
+        self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
+        self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
         self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
 
-    def _copies_images(self) -> bool:
-        """Tells whether an axis splits devices and not what a convolution may take."""
-        specs = [self._array_specs[name] for name in self._data.inputs]
-        convolved = [spec for spec in specs if len(spec) > 2] or [self._array_specs[WEIGHT]]
-        return any(unused_axes(self._axes, spec) for spec in convolved)
-
-    def _batch_parts(self) -> Parts | None:
-        """Returns how the mesh splits a batch's examples, where it splits nothing else of them."""
-        (axis,) = self._array_specs[WEIGHT]
-        return Parts(self._axes[axis], self._gathered) if axis and self._whole_examples else None
-
-    def _token_parts(self) -> TokenParts:
-        """Returns how the mesh splits examples, tokens along the first dim of the first input, and logits."""
-        spec = self._array_specs[self._data.task.input_names[0]]
-        batch, sequence = (*spec, None)[:2]
-
-        def held(array: jax.Array, at: int) -> jax.Array:
-            free = PartitionSpec.UNCONSTRAINED
-            rest = [free] * (array.ndim - at - 2)
-            return jax.lax.with_sharding_constraint(array, self._sharding((*[free] * at, batch, sequence, *rest)))
-
-        examples, tokens = (self._axes[axis] if axis else 1 for axis in (batch, sequence))
-        return TokenParts(examples, tokens, held, self._vocabulary_parts())
-
-    def _heads_axis(self) -> str | None:
-        """Returns the axis that splits the heads of all attentions alike; None where they are whole or differ."""
-        splits = data_axes(self._config.layout, self._axes)
-        shapes = {path: placement.shape for path, placement in self.placements.items()}
-        found = {
-            self.placements[path].spec[role.dim]
-            for path, role in transformers.read(shapes).roles.items()
-            if "heads" in role.noun and role.dim is not None and not role.adapter
-        }
-        axis = found.pop() if len(found) == 1 else None
-        return axis if axis is not None and axis not in splits else None
-
-    def _gathered_for_logits(self) -> dict[int, NamedSharding]:
-        """Returns how tables and heads of the vocabulary lie when logits are made of them, of those split twice.
-
-        Of a head (D, V) with D stored over `batch` and V over `model` XLA else leaves D in parts, gathers the examples
-        instead and sums whole logits over `batch`, which are the largest array of the step. A loss in chunks holds the
-        head in place by itself; of a head that is split once XLA gathers the head.
-        """
-        made = getattr(self._model, "output", None) if private.is_functional(self._model) else None
-        if isinstance(made, Mapping) and HIDDEN in made:
-            return {}
-        splits = data_axes(self._config.layout, self._axes)
-        shapes = {path: placement.shape for path, placement in self.placements.items()}
-        roles = transformers.read(shapes).roles
-        found = {}
-        for index, path in enumerate(self._trainable):
-            role = roles.get(path)
-            spec = self.placements[path].spec
-            used = {axis for axis in spec if axis is not None and self._axes[axis] > 1}
-            if role is not None and role.noun == transformers.VOCABULARY and used & splits and used - splits:
-                found[index] = self._sharding(tuple(None if axis in splits else axis for axis in spec))
-        return found
-
-    def _vocabulary_parts(self) -> int:
-        """Returns in how many parts the mesh splits the logits of a token, by the tables and heads of the vocabulary.
-
-        The least, where these differ: which of them makes the logits is the model's business.
-        """
-        shapes = {path: placement.shape for path, placement in self.placements.items()}
-        splits = data_axes(self._config.layout, self._axes)
-        parts = []
-        for path, role in transformers.read(shapes).roles.items():
-            if role.noun == transformers.VOCABULARY and role.dim is not None and not role.adapter:
-                axis = self.placements[path].spec[role.dim]
-                parts.append(self._axes[axis] if axis is not None and axis not in splits else 1)
-        return min(parts, default=1)
-
-    def _gathered(self, array: jax.Array) -> jax.Array:
-        """Holds a traced array to be whole along its first dim; nothing is said of the others."""
-        spec = None, *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
-        return jax.lax.with_sharding_constraint(array, self._sharding(spec))
+    def _partitioning(self) -> Partitioning:
+        on = MeshLayout(self._mesh, self._config.layout, self.placements, self._array_specs)
+        return partition(
+            on,
+            self._model,
+            self._trainable,
+            self._data,
+            state=self._tree.shardings,
+            arrays=self._array_shardings,
+            sums=self._stacked_shardings[WEIGHT],
+        )
 
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}
-        return {
-            name: jax.ShapeDtypeStruct((self._microbatch_size, *spec.shape), jax.dtypes.canonicalize_dtype(spec.dtype))
-            for name, spec in arrays.items()
-        }
+        shapes = {}
+        for name, spec in arrays.items():
+            dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
+            shapes[name] = jax.ShapeDtypeStruct((self._microbatch_size, *spec.shape), dtype)
+        return shapes
 
     def _randomness(self) -> Randomness:
         if self._planning:
@@ -274,77 +234,90 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._split is not None
 
     def cache_on_device(self, source: DataSource) -> None:
-        """Keeps a split's arrays on every device, split as a batch's are but for their first dim."""
-        lie = {name: self._sharding((None, *self._array_specs[name][1:])) for name in self._data.arrays}
-        self._split = cached(source, lie, self._config, planning=self._planning)
+        """Keeps a split's arrays on every device: all examples, their dims split as a batch's are."""
+        shardings = {name: self._sharding((None, *self._array_specs[name][1:])) for name in self._data.arrays}
+        self._split = cached(source, shardings, self._config, planning=self._planning)
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Places a call's arrays, or the rows of what is cached, by micro-batches."""
         return self._placed(batches, self._microbatches)
 
     def _placed(self, batches: HostBatches, microbatches: int) -> PlacedBatches:
-        arrays = cut(batches, microbatches)
-        placed = processes.placed_all(arrays, self._lie_stacked)
-        return PlacedBatches(placed, batches.weights, batches.steps)
+        arrays = processes.placed_all(cut(batches, microbatches), self._stacked_shardings)
+        return PlacedBatches(arrays, batches.weights, batches.steps)
 
     def _arguments(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[object, ...]:
-        """Returns what a step takes beside the state: the cached split, or None; arrays; numbers."""
-        counts = example_counts(batches.weights, self._microbatches)
-        whole = np.asarray([batches.steps * self._microbatches, first_step], np.int32)
-        numbers = np.concatenate([[rate_factor], counts]).astype(np.float32)  # handed in as their bits
+        """Returns a step's arguments after the state: the cached split, or None; arrays; numbers."""
         split = self._split if ROW in batches.arrays else None
-        return split, batches.arrays, np.concatenate([whole, numbers.view(np.int32)])
+        counts = example_counts(batches.weights, self._microbatches)
+        rounds = batches.steps * self._microbatches
+        return split, batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
 
     def compile(self, batches: PlacedBatches) -> None:
-        """Makes the training program for batches of these shapes, from disk where an earlier run left it."""
+        """Makes the training program for batches of these shapes, from disk if an earlier run left it there."""
         self._compiled(batches)
 
     def _compiled(self, batches: PlacedBatches) -> Compiled:
         shapes = tuple((name, tuple(array.shape)) for name, array in batches.arrays.items())
         if shapes not in self._programs:
-            number = () if self._mode.loop_on_device else (np.int32(0),)
-            lowered = self._train.lower(self._state, *self._arguments(batches, 0), *number)
-            options = TO_READ if self._planning else FOR_CPUS if self._mode.on_cpus else {}
-            self._programs[shapes] = compiled(lowered, options)
+            # A program of one round takes the round's number.
+            index = () if self._mode.loop_on_device else (np.int32(0),)
+            lowered = self._train.lower(self._state, *self._arguments(batches, 0), *index)
+            self._programs[shapes] = compiled(lowered, self._compiler_options())
         return self._programs[shapes]
+
+    def _compiler_options(self) -> Options:
+        if self._planning:
+            return TO_READ
+        return FOR_CPUS if self._mode.on_cpus else {}
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[jax.Array]:
         """Runs the steps in one program, or one after another, and does not wait for the last program to end."""
         program = self._compiled(batches)
         arguments = self._arguments(batches, first_step, rate_factor)
-        told = batches.weights, batches.steps, self._microbatches, self._to_host
         if self._mode.loop_on_device:
             self._state, sums, regularization = self._run(program, self._state, *arguments)
-            return PendingCall(sums, regularization, *told)
-        rows: list[tuple[Arrays, jax.Array]] = []
+            return self._pending(sums, regularization, batches)
+        rows: list[Arrays] = []
+        regularizations: list[jax.Array] = []
         for index in range(batches.steps * self._microbatches):
-            self._state, *row = self._run(program, self._state, *arguments, np.int32(index))
-            rows.append((row[0], row[1]))
-        sums = {name: self._stacked([row[name] for row, _ in rows]) for name in rows[0][0]}
-        return PendingCall(sums, [regularization for _, regularization in rows], *told)
+            self._state, row, regularization = self._run(program, self._state, *arguments, np.int32(index))
+            rows.append(row)
+            regularizations.append(regularization)
+        stacked = {name: self._stacked([row[name] for row in rows]) for name in rows[0]}
+        return self._pending(stacked, regularizations, batches)
+
+    def _pending(
+        self,
+        sums: Mapping[str, jax.Array | Sequence[jax.Array]],
+        regularization: jax.Array | Sequence[jax.Array],
+        batches: PlacedBatches,
+    ) -> PendingCall[jax.Array]:
+        return PendingCall(
+            sums, regularization, batches.weights, batches.steps, self._microbatches, to_host=self._to_host
+        )
 
     def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:
-        """Returns rows (B,) of several processes as one array of them and of padding, so that one gather reads it."""
-        if processes.is_here(rows[0]):
+        """Returns rows (B,) as they are, or, with several processes, as one array that a single gather has read."""
+        if processes.is_readable(rows[0]):
             return rows
-        length = 1 << (len(rows) - 1).bit_length()  # few lengths, as each is compiled
-        return self._run(self._stack, [*rows, *[rows[-1]] * (length - len(rows))])
+        # Padded to a power of two: each length is a program of its own to compile.
+        length = 1 << (len(rows) - 1).bit_length()
+        padding = [rows[-1]] * (length - len(rows))
+        return self._run(self._stack, [*rows, *padding])
 
     def _run(self, program: Callable[..., T], *arguments: object) -> T:
-        """Starts a program; where several devices share a CPU's threads, when the one before has ended.
-
-        Two at a time would need twice the threads, see `environment.threads`.
-        """
+        """Starts a program; if several devices share a CPU's threads, after the one before has ended."""
         if not self._mode.on_cpus or self._mesh.size == 1:
             return program(*arguments)
         with current().waiting():
-            jax.block_until_ready(_running)
-            found = program(*arguments)
-        _running[:] = [found]
-        return found
+            _running.wait()
+            results = program(*arguments)
+        _running.replace(results)
+        return results
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Traces what runs in the context: an XSpace, which TensorBoard reads, and JSON, which Perfetto reads."""
+        """Traces what runs in the context: an XSpace for TensorBoard, and JSON for Perfetto."""
         traced: AbstractContextManager[None] = jax.profiler.trace(folder)
         return traced
 
@@ -357,48 +330,51 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._state = before
 
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
-        arguments = self._state, *self._arguments(batches, step), np.int32(index)
-        found, weights = self._run(self._whole_gradients, *arguments)
-        self._state = self._state._replace(non_trainable=weights)  # a later micro-batch may read them
-        return [self._to_host(gradient) for gradient in found]
+        arguments = self._arguments(batches, step)
+        gradients, weights = self._run(self._whole_gradients, self._state, *arguments, np.int32(index))
+        # The next micro-batch may read batch statistics that this one changed.
+        self._state = self._state._replace(non_trainable=weights)
+        return [self._to_host(gradient) for gradient in gradients]
 
     def _to_host(self, value: jax.Array) -> Array:
-        (brought,) = self._brought([value])
+        (readable,) = self._readable([value])
         with current().waiting():
-            return np.asarray(brought)
+            return np.asarray(readable)
 
-    def _brought(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """Returns arrays that this process can read whole; what other processes hold is gathered, by one program."""
-        if all(processes.is_here(value) for value in values):
+    def _readable(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """Returns arrays that this process can read whole; if other processes hold parts, gathered by one program."""
+        if all(processes.is_readable(value) for value in values):
             return values
         return self._run(self._gather, list(values))
 
     @property
     def _weights(self) -> Weights:
+        """Returns the weights that an evaluation uses: moving averages if the run keeps them, and the others."""
         return self._state.ema or self._state.trainable, self._state.non_trainable
 
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
         arrays = self._placed(batch, 1).arrays
         if not self._data.task.reads_batch:
             return BatchResult(*self._run(self._evaluated, self._weights, arrays))
-        # In two programs: the number of examples is a constant of the second, and the model is in the first.
+        # In two programs: the number of examples is a constant of the second, and the model is in the first, which is
+        # the one that takes long to compile.
         outputs = self._run(self._outputs, self._weights, arrays)
         loss, totals = self._run(self._judged, outputs, arrays, self._by_example, examples)
         return BatchResult(loss, totals, outputs)
 
     @cached_property
     def _by_example(self) -> tuple[bool, ...]:
-        """Tells of each tensor that the model gives whether it has a row per example: its size follows the batch's."""
+        """Returns for each of the model's output tensors whether it has a row per example: twice as many for two."""
 
-        def shapes(times: int) -> list[tuple[int, ...]]:
-            arrays = {
-                name: jax.ShapeDtypeStruct((1, times * array.shape[0], *array.shape[1:]), array.dtype)
-                for name, array in self._microbatch_shapes().items()
-            }
-            given = jax.eval_shape(self._functions.outputs, self._weights, arrays)
-            return [tuple(leaf.shape) for leaf in jax.tree.leaves(given)]
+        def output_shapes(factor: int) -> list[tuple[int, ...]]:
+            arrays = {}
+            for name, array in self._microbatch_shapes().items():
+                shape = (1, factor * array.shape[0], *array.shape[1:])
+                arrays[name] = jax.ShapeDtypeStruct(shape, array.dtype)
+            outputs = jax.eval_shape(self._functions.outputs, self._weights, arrays)
+            return [tuple(leaf.shape) for leaf in jax.tree.leaves(outputs)]
 
-        return tuple(first != second for first, second in zip(shapes(1), shapes(2), strict=True))
+        return tuple(one != two for one, two in zip(output_shapes(1), output_shapes(2), strict=True))
 
     def _start_next_logits(self, batch: HostBatches) -> jax.Array:
         return self._run(self._next_logits, self._weights, self._placed(batch, 1).arrays)
@@ -416,15 +392,21 @@ class JaxEngine(MeshEngine[jax.Array]):
           EngineError: nothing was compiled yet.
         """
         if not self._programs:
-            raise EngineError("the step's program is asked for before it was compiled")
+            raise EngineError("the step's program was requested before it was compiled")
         return next(iter(self._programs.values()))
 
     def collectives(self) -> list[Collective]:
-        """Returns what the compiled step communicates, read from XLA's program."""
-        layers = [path for path in self._names.layers.values() if path]
-        named = self.placements, layers, self._trainable
-        looped = self._mode.loop_on_device
-        return self._per_step(collectives(self.program.as_text(), self._axes, *named, self._data_axes, looped=looped))
+        """Returns the communication of the compiled step, read from XLA's program."""
+        per_microbatch = collectives(
+            self.program.as_text(),
+            self._axes,
+            self.placements,
+            [path for path in self._names.layers.values() if path],
+            self._trainable,
+            self._data_axes,
+            looped=self._mode.loop_on_device,
+        )
+        return self._per_step(per_microbatch)
 
     def program_cost(self) -> ProgramCost | None:
         """Returns what XLA counts of the compiled step on one device."""
@@ -439,10 +421,12 @@ class JaxEngine(MeshEngine[jax.Array]):
         return set()
 
     def input_pieces(self) -> dict[str, dict[int, tuple[tuple[int, int], ...]]]:
-        """Returns, for each input, device number -> (start, stop) in each dim of what it holds of a micro-batch."""
+        """Returns, for each input, device number -> (start, stop) in each dim of its part of a micro-batch."""
         numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
-        shapes = {name: (self._microbatch_size, *spec.shape) for name, spec in self._data.inputs.items()}
-        return {name: pieces(self._lies[name], shape, numbers) for name, shape in shapes.items()}
+        parts = {}
+        for name, spec in self._data.inputs.items():
+            parts[name] = pieces(self._array_shardings[name], (self._microbatch_size, *spec.shape), numbers)
+        return parts
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""
@@ -456,16 +440,17 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns variables and slots, each in its different pieces, as the devices hold them."""
+        """Returns variables and slots, each in its different shards, as the devices hold them."""
         return {path: shards(array) for path, array in self._tree.by_path(self._state).items()}
 
     def plain_model(self) -> keras.Model:
-        """Returns the plain Keras 3 model, whole in the host's memory, with the present weights or their averages."""
-        model, _ = self._factory.begin(whole=self._built_whole)
+        """Returns the plain Keras 3 model in the host's memory, with the present weights or their moving averages."""
+        model, _ = self._factory.build_for_mesh(eager=self._builds_eagerly)
         arrays = self._tree.by_path(self._state)
         for path, variable in Names(model).variables.items():
-            (value,) = self._brought([arrays.get(ema_path(path), arrays[path])])
-            private.set_value(variable, on_host(value, variable.dtype))  # a copy: the next step gives that away
+            (value,) = self._readable([arrays.get(ema_path(path), arrays[path])])
+            # A copy: the next step donates the state.
+            private.set_value(variable, on_host(value, variable.dtype))
         return model
 
     def saving(self) -> AbstractContextManager[None]:
@@ -473,4 +458,5 @@ class JaxEngine(MeshEngine[jax.Array]):
         return private.tensorflow_unimported()
 
 
-make = JaxEngine  # see `runner.engine.registry`
+# The name under which `runner.engine.registry` finds the engine.
+make = JaxEngine

@@ -1,4 +1,4 @@
-"""What must be set before JAX loads. Imports neither JAX nor Keras."""
+"""Environment variables that must be set before JAX loads. Imports neither JAX nor Keras."""
 
 from __future__ import annotations
 
@@ -11,55 +11,78 @@ from runner.layout import mesh
 from runner.processes.team import current
 
 _CACHE = "jax_cache"
+_WARN = "--xla_cpu_collective_call_warn_stuck_timeout_seconds"
 _TERMINATE = "--xla_cpu_collective_call_terminate_timeout_seconds"
-# A collective that lacks a participant ends the process; the default is to say so after 40 seconds.
-_FLAGS = {
-    "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 20,
-    _TERMINATE: 120,
-}
+# How long a collective between a process's virtual devices waits for a participant, in seconds: then XLA aborts the
+# process. Its default is 40 s. The devices share the machine's cores, so a busy machine may need longer in a run that
+# has no error; more than 120 s would only delay the report of a deadlock. XLA warns after 20 s.
+_FLAGS = {_WARN: 20, _TERMINATE: 120}
+# How long collectives between processes wait, which is an error and not an abort.
+_BETWEEN_PROCESSES = "--xla_cpu_collective_timeout_seconds"
 
 
 def threads(devices: int) -> int:
-    """Returns how many threads XLA is to have for its virtual CPU devices.
+    """Returns how many threads XLA should have for its virtual CPU devices.
 
-    A program holds a thread a device until all devices have met in an all-reduce, and without another one left for the
-    parts of an operation it would wait for ever; XLA then aborts the process. Two programs at a time would hold twice
-    as many, so the engine starts one when the one before has ended. More threads than needed cost time: the parts of
-    an operation are as many, and the system switches between them.
+    A program holds one thread per device until all devices have met in an all-reduce. Without another thread for the
+    parts of an operation it would wait for ever, and XLA then aborts the process. Two programs at a time would hold
+    twice as many, so the engine starts one when the one before has ended. More threads than needed cost time: an
+    operation has as many parts, and the system switches between them.
 
     Args:
       devices: of the mesh, in this process.
     """
-    many = cores.available()
-    return max(many, devices + max(2, min(many, devices))) if devices > 1 else many
+    available = cores.available()
+    if devices <= 1:
+        return available
+    # One thread per device, and for the parts of operations one per core, but two at least.
+    spare = max(2, min(available, devices))
+    return max(available, devices + spare)
 
 
 def prepare_environment(config: RunConfig) -> None:
     """Sets the process's environment; must run before JAX's and Keras's first import.
 
     Args:
-      config: a checked config. What the environment asks for beyond its needs is kept.
+      config: a checked config. What the environment says already is kept, except for too few threads.
     """
     os.environ["KERAS_BACKEND"] = "jax"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's C++ log goes by this name too
-    limits = dict(_FLAGS)
-    if current().count > 1:
-        most = round(config.cluster.timeout)
-        limits |= {_TERMINATE: max(most, limits[_TERMINATE]), "--xla_cpu_collective_timeout_seconds": most}
+    # XLA's C++ log goes by this name too.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    processes = current().count
+    local_devices = mesh.size(config.mesh.axes) // processes
     kind = mesh.device_kind(config.mesh)
     if kind == "gpu":
-        accelerators.keep_to(mesh.size(config.mesh.axes) // current().count)
+        accelerators.keep_to(local_devices)
     if kind != "cpu":
         return
     os.environ["JAX_PLATFORMS"] = "cpu"
-    needed = threads(mesh.size(config.mesh.axes) // current().count)
-    held = os.environ.get("PJRT_NPROC", "")
-    os.environ["PJRT_NPROC"] = str(max(needed, int(held) if held.isdigit() else 0))
-    flags = os.environ.get("XLA_FLAGS", "")
-    added = [f"{flag}={value}" for flag, value in limits.items() if not re.search(rf"{flag}\b", flags)]
-    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *added])
+    _set_threads(local_devices)
+    timeouts = dict(_FLAGS)
+    if processes > 1:
+        # One process may be behind by as much as `cluster.timeout`, while it compiles or saves. The devices of another
+        # must not give up before.
+        between = round(config.cluster.timeout)
+        timeouts[_TERMINATE] = max(between, timeouts[_TERMINATE])
+        timeouts[_BETWEEN_PROCESSES] = between
+    _add_xla_flags(timeouts)
+
+
+def _set_threads(devices: int) -> None:
+    needed = threads(devices)
+    already_set = os.environ.get("PJRT_NPROC", "")
+    if already_set.isdigit():
+        needed = max(needed, int(already_set))
+    os.environ["PJRT_NPROC"] = str(needed)
+
+
+def _add_xla_flags(flags: dict[str, int]) -> None:
+    """Adds flags that `XLA_FLAGS` does not set yet."""
+    already_set = os.environ.get("XLA_FLAGS", "")
+    added = [f"{flag}={value}" for flag, value in flags.items() if not re.search(rf"{flag}\b", already_set)]
+    os.environ["XLA_FLAGS"] = " ".join([*already_set.split(), *added])
 
 
 def cache_folder() -> str:
-    """Returns where compiled programs are kept between runs."""
+    """Returns the folder in which compiled programs are kept between runs."""
     return str(paths.outputs_dir() / _CACHE)

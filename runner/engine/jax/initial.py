@@ -1,10 +1,10 @@
-"""A model's first values, made where they lie: each device draws its own part, the very numbers that Keras draws.
+"""Initial values of a model's variables, computed on the devices by shards; the very numbers that Keras draws.
 
-A build is traced, so that its variables get no values, and the trace says how each value comes to be: a seed, JAX's
+A build is traced, so that its variables get no values, and the trace says how each value is computed: a seed, JAX's
 random numbers, some arithmetic. JAX's generator makes each element from the seed and the element's place alone
-(Salmon et al., 2011, `jax_threefry_partitionable`), so the values are the same however they are split. What a builder
-computed on the host, as loaded weights, is copied part by part, a variable at a time; what it adds up, as embeddings
-that it resizes, is computed as the untraced build does, whole, and copied likewise.
+(Salmon et al., 2011, `jax_threefry_partitionable`), so the values are the same with any sharding. Values that a
+builder computed on the host, such as loaded weights, are copied part by part, one variable at a time. Values that
+contain sums, such as resized embeddings, are computed as the untraced build does, whole, and then copied alike.
 """
 
 from __future__ import annotations
@@ -29,22 +29,26 @@ from runner.engine.jax.shards import placed_in_parts
 from runner.engine.jax.traces import equations
 from runner.model.stored import StoredValue
 
-_ALONE = 64 << 20  # bytes a device from which on a variable has a program of its own, and its temporaries
-# Their last bits depend on the order of a sum, which XLA chooses by how a program splits it and what stands around it.
+# Bytes per device above which a variable has a program of its own. A random generator's temporaries are several times
+# the size of its result: a program that draws several large variables would need several times their memory at once.
+_ALONE_BYTES = 64 << 20
+# Operations that add up. Their last bits depend on the order of the sum, which XLA chooses by the sharding and by the
+# operations around it, so that only the untraced build's own programs give Keras's bits.
 _SUMS = ("dot_general", "conv_general_dilated", "reduce_sum", "reduce_window_sum", "cumsum", "scatter-add", "fft")
-_VALUES = (str, bytes, bool, int, float, np.dtype, type(None))
+# Types of parameters that are compared by value.
+_PLAIN_TYPES = (str, bytes, bool, int, float, np.dtype, type(None))
 
 Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Slice:
-    """The part of a trace that makes one variable's value.
+class TraceSlice:
+    """The part of a trace that computes one variable's value.
 
     Attributes:
       equations: in order.
-      constants: what they take of the trace's constants, with their values.
-      result: of the equations.
+      constants: the trace's constants that they read, with their values.
+      result: variable or literal that holds the value.
     """
 
     equations: Sequence[JaxprEqn]
@@ -52,70 +56,77 @@ class Slice:
     result: Var | Literal
 
     @property
-    def adds_up(self) -> bool:
-        """Tells whether it has sums, whose bits only the operations of an untraced build, one by one, give."""
-        return any(one.primitive.name in _SUMS for one in equations(self.equations))
+    def has_sums(self) -> bool:
+        """Returns whether it adds up; only an untraced build's operations, one by one, give those bits."""
+        return any(equation.primitive.name in _SUMS for equation in equations(self.equations))
 
     def key(self) -> Key:
-        """Returns what is the same for slices that compute the same of their constants."""
+        """Returns a key that is equal for slices that compute the same function of their constants."""
         numbers: dict[Var, int] = {}
 
-        def atom(each: Var | Literal) -> Key:
-            if isinstance(each, Literal):
-                return str(each.aval), np.asarray(each.val).tobytes()
-            return (numbers.setdefault(each, len(numbers)),)
+        def atom(value: Var | Literal) -> Key:
+            if isinstance(value, Literal):
+                return str(value.aval), np.asarray(value.val).tobytes()
+            return (numbers.setdefault(value, len(numbers)),)
 
-        taken = [(*atom(var), str(var.aval)) for var in self.constants]
-        made = [
-            (one.primitive.name, *map(atom, one.invars), *_parameters(one), *map(atom, one.outvars))
-            for one in self.equations
-        ]
-        return (*taken, *made, atom(self.result))
+        key: list[object] = [(*atom(var), str(var.aval)) for var in self.constants]
+        for equation in self.equations:
+            inputs = [atom(value) for value in equation.invars]
+            parameters = _parameters(equation)
+            outputs = [atom(value) for value in equation.outvars]
+            key.append((equation.primitive.name, *inputs, *parameters, *outputs))
+        key.append(atom(self.result))
+        return tuple(key)
 
     def compute(self, constants: Sequence[jax.Array], zero: jax.Array) -> jax.Array:
-        """Computes the value, in a traced function, each equation by itself as an untraced build does.
+        """Computes the value in a traced function, each equation on its own as an untraced build does.
 
         Args:
           constants: in the order of `constants`.
-          zero: uint32, 0, see `_apart`.
+          zero: uint32, 0, see `_unmerged`.
         """
-        env: dict[Var, jax.Array] = dict(zip(self.constants, constants, strict=True))
+        values: dict[Var, jax.Array] = dict(zip(self.constants, constants, strict=True))
 
-        def read(each: Var | Literal) -> Any:
-            return _apart(jnp.asarray(each.val, each.aval.dtype), zero) if isinstance(each, Literal) else env[each]
+        def read(atom: Var | Literal) -> Any:
+            if isinstance(atom, Literal):
+                return _unmerged(jnp.asarray(atom.val, atom.aval.dtype), zero)
+            return values[atom]
 
-        for one in self.equations:
-            results = private.evaluated(one, [read(each) for each in one.invars])
-            env |= {var: _apart(value, zero) for var, value in zip(one.outvars, results, strict=True)}
+        for equation in self.equations:
+            results = private.evaluated(equation, [read(atom) for atom in equation.invars])
+            for var, result in zip(equation.outvars, results, strict=True):
+                values[var] = _unmerged(result, zero)
         return jnp.asarray(read(self.result))
 
     def now(self) -> jax.Array:
         """Returns the value, computed at once on this process's first device."""
         return self.compute(list(self.constants.values()), jnp.uint32(0))
 
-    def source(self) -> Slice | StoredValue:
-        """Returns where the value comes from: this, or the host's memory where the build has computed nothing."""
-        held = not self.equations and not isinstance(self.result, Literal)
-        return HostValue(self.constants[self.result]) if held else self
+    def source(self) -> TraceSlice | StoredValue:
+        """Returns this slice, or the host's array if the build computed nothing but stored a constant."""
+        if self.equations or isinstance(self.result, Literal):
+            return self
+        return HostValue(self.constants[self.result])
 
 
 def _parameters(equation: JaxprEqn) -> Key:
-    """Returns an equation's parameters to compare them by: what is no plain value is the same if it is one object."""
+    """Returns an equation's parameters in a comparable form; objects that are no plain values compare by identity."""
 
-    def plain(value: object) -> object:
+    def comparable(value: object) -> object:
         if isinstance(value, tuple):
-            return tuple(map(plain, value))
-        return value if isinstance(value, _VALUES) else id(value)
+            return tuple(comparable(item) for item in value)
+        return value if isinstance(value, _PLAIN_TYPES) else id(value)
 
-    return tuple((name, plain(value)) for name, value in sorted(equation.params.items()))
+    return tuple((name, comparable(value)) for name, value in sorted(equation.params.items()))
 
 
-def _apart(value: jax.Array, zero: jax.Array) -> jax.Array:
-    """Returns floats as they are, in a form that XLA can't merge with what is computed of them.
+def _unmerged(value: jax.Array, zero: jax.Array) -> jax.Array:
+    """Returns floats unchanged, in a form that XLA can't merge with the operations that use them.
 
-    An untraced build computes each operation by itself, of numbers that its program does not know. Merged, a product
-    and a sum are rounded once in place of twice, and two factors are multiplied first; a function of a known number is
-    computed by the compiler, in other arithmetic. A last bit of some values would then be another.
+    An untraced build computes each operation in a program of its own, from numbers that the program does not know. If
+    XLA merged them, a product and a sum would be rounded once instead of twice, two factors would be multiplied first,
+    and a function of a known number would be computed by the compiler, in other arithmetic. The last bit of some
+    values would then differ from Keras's. XLA can't know that the exclusive or with an input, `zero`, changes nothing.
     """
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value
@@ -123,33 +134,37 @@ def _apart(value: jax.Array, zero: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(lax.bitcast_convert_type(value, bits) ^ zero.astype(bits), value.dtype)
 
 
-def slices(traced: ClosedJaxpr) -> list[Slice]:
-    """Returns, of each of a trace's results, what makes it."""
-    jaxpr = traced.jaxpr
-    constants = dict(zip(jaxpr.constvars, traced.consts, strict=True))
-    makers = {var: number for number, one in enumerate(jaxpr.eqns) for var in one.outvars}
+def trace_slices(trace: ClosedJaxpr) -> list[TraceSlice]:
+    """Returns, for each result of a trace, the part that computes it."""
+    jaxpr = trace.jaxpr
+    constants = dict(zip(jaxpr.constvars, trace.consts, strict=True))
+    producers: dict[Var, int] = {}
+    for number, equation in enumerate(jaxpr.eqns):
+        for var in equation.outvars:
+            producers[var] = number
 
-    def sliced(result: Var | Literal) -> Slice:
+    def slice_of(result: Var | Literal) -> TraceSlice:
         needed = [result]
-        found = set[int]()
-        taken = dict[Var, Any]()
+        numbers = set[int]()
+        constants_read = dict[Var, Any]()
+        # From the result back to constants and literals, each equation once.
         while needed:
-            each = needed.pop()
-            if isinstance(each, Literal):
+            atom = needed.pop()
+            if isinstance(atom, Literal):
                 continue
-            if each in constants:
-                taken[each] = constants[each]
-            elif makers[each] not in found:
-                found.add(makers[each])
-                needed.extend(jaxpr.eqns[makers[each]].invars)
-        return Slice([jaxpr.eqns[number] for number in sorted(found)], taken, result)
+            if atom in constants:
+                constants_read[atom] = constants[atom]
+            elif producers[atom] not in numbers:
+                numbers.add(producers[atom])
+                needed.extend(jaxpr.eqns[producers[atom]].invars)
+        return TraceSlice([jaxpr.eqns[number] for number in sorted(numbers)], constants_read, result)
 
-    return [sliced(result) for result in jaxpr.outvars]
+    return [slice_of(result) for result in jaxpr.outvars]
 
 
 @dataclass(frozen=True)
 class HostValue:
-    """A value that the host holds, as a builder that loads weights makes it."""
+    """A value in the host's memory, as a builder that loads weights makes it."""
 
     array: Any
 
@@ -164,90 +179,117 @@ class HostValue:
 
 
 class Initial:
-    """The first values of a model's variables, of which none is held yet that can be drawn."""
+    """Initial values of a model's variables; those that can be drawn on the devices are not computed yet."""
 
-    def __init__(self, values: dict[str, Slice | StoredValue]) -> None:
-        """Takes, by canonical path, how a variable's value is made or where it lies."""
+    def __init__(self, values: dict[str, TraceSlice | StoredValue]) -> None:
+        """Takes ownership of the values.
+
+        Args:
+          values: by canonical path, how the value is computed, or where it is stored.
+        """
         self._values = values
 
     def place(self, kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Makes the values on the devices; once, for what the host held is let go of.
+        """Returns the values on the devices; may be called once, as values on the host are released.
 
         Args:
-          kinds: by canonical path shape, dtype and sharding of each.
+          kinds: shape, dtype and sharding of each variable by canonical path.
         """
-        drawn = {path: each for path, each in self._values.items() if isinstance(each, Slice) and not each.adds_up}
-        found = _drawn({path: drawn[path] for path in kinds if path in drawn}, kinds)
+        drawn: dict[str, TraceSlice] = {}
         for path in kinds:
-            if path not in found:
-                value = self._values.pop(path)
-                value = HostValue(value.now()) if isinstance(value, Slice) else value
-                found[path] = placed_in_parts(value.read, kinds[path])
+            value = self._values.get(path)
+            if isinstance(value, TraceSlice) and not value.has_sums:
+                drawn[path] = value
+        arrays = _drawn(drawn, kinds)
+        for path in kinds:
+            if path in arrays:
+                continue
+            value = self._values.pop(path)
+            if isinstance(value, TraceSlice):
+                value = HostValue(value.now())
+            arrays[path] = placed_in_parts(value.read, kinds[path])
         self._values = {}
-        return found
+        return arrays
 
 
-def _drawn(wanted: Mapping[str, Slice], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """Computes values by as few programs as their numbers allow: one for all that occur equally often.
+def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Computes values with few programs: one for all functions that occur equally often.
 
-    The kernels of a network's blocks are the same function of other seeds, and are compiled once. The largest come
-    first, as their temporaries are several times their size.
+    The kernels of a network's blocks are the same function of other seeds, and are compiled once. The largest
+    variables come first, while the devices are empty: their temporaries are several times their size.
     """
-    alike: dict[Key, list[str]] = defaultdict(list)
-    for path, one in wanted.items():
-        alike[(one.key(), kinds[path].sharding, kinds[path].dtype)].append(path)
+    paths_by_function: dict[Key, list[str]] = defaultdict(list)
+    for path, part in slices.items():
+        paths_by_function[(part.key(), kinds[path].sharding, kinds[path].dtype)].append(path)
+    # Lists of equal length may share a program, which then runs once per row of paths.
     groups: dict[tuple[int, int], list[list[str]]] = defaultdict(list)
-    for number, paths in enumerate(alike.values()):
-        large = _bytes(kinds[paths[0]]) > _ALONE
-        groups[len(paths), number if large else -1].append(paths)
-    order = sorted(groups.values(), key=lambda group: -max(_bytes(kinds[paths[0]]) for paths in group))
-    found: dict[str, jax.Array] = {}
-    for group in order:
-        program = _program([wanted[paths[0]] for paths in group], [kinds[paths[0]] for paths in group])
+    for number, paths in enumerate(paths_by_function.values()):
+        # A large variable's number makes a group of its own; all others of equal length share the number -1.
+        is_large = _bytes_per_device(kinds[paths[0]]) > _ALONE_BYTES
+        groups[len(paths), number if is_large else -1].append(paths)
+
+    def largest(group: list[list[str]]) -> int:
+        return max(_bytes_per_device(kinds[paths[0]]) for paths in group)
+
+    arrays: dict[str, jax.Array] = {}
+    for group in sorted(groups.values(), key=largest, reverse=True):
+        program = _program([slices[paths[0]] for paths in group], [kinds[paths[0]] for paths in group])
         for row in zip(*group, strict=True):
-            given = [[_given(value, kinds[path]) for value in wanted[path].constants.values()] for path in row]
-            found |= zip(row, jax.block_until_ready(program(given, np.uint32(0))), strict=True)
-    return found
+            constants = [_placed_constants(slices[path], kinds[path]) for path in row]
+            values = jax.block_until_ready(program(constants, np.uint32(0)))
+            arrays.update(zip(row, values, strict=True))
+    return arrays
 
 
-def _bytes(kind: jax.ShapeDtypeStruct) -> int:
+def _bytes_per_device(kind: jax.ShapeDtypeStruct) -> int:
     assert isinstance(kind.sharding, NamedSharding)
     size: int = math.prod(kind.sharding.shard_shape(kind.shape)) * np.dtype(kind.dtype).itemsize
     return size
 
 
-def _given(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
-    """Returns a constant as a program takes it: one as large as the variable lies as the variable does."""
+def _placed_constants(part: TraceSlice, kind: jax.ShapeDtypeStruct) -> list[Any]:
+    return [_placed_constant(value, kind) for value in part.constants.values()]
+
+
+def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
+    """Returns a constant as a program takes it; one of the variable's shape is sharded as the variable is."""
     if jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        # A random generator's key, which NumPy has no type for.
         return value
-    held = np.asarray(value)
-    if not held.ndim or held.shape != kind.shape:
-        return held
-    return placed_in_parts(HostValue(held).read, jax.ShapeDtypeStruct(held.shape, held.dtype, sharding=kind.sharding))
+    array = np.asarray(value)
+    if not array.ndim or array.shape != kind.shape:
+        return array
+    like = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=kind.sharding)
+    return placed_in_parts(HostValue(array).read, like)
 
 
-def _program(made: Sequence[Slice], kinds: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., list[jax.Array]]:
+def _program(slices: Sequence[TraceSlice], kinds: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., list[jax.Array]]:
+    """Returns a compiled function of (constants of each slice, uint32 0) that returns the slices' values."""
+
     def draw(constants: Sequence[Sequence[jax.Array]], zero: jax.Array) -> list[jax.Array]:
-        return [
-            one.compute(given, zero).astype(kind.dtype)
-            for one, given, kind in zip(made, constants, kinds, strict=True)
-        ]
+        values = []
+        for part, own_constants, kind in zip(slices, constants, kinds, strict=True):
+            values.append(part.compute(own_constants, zero).astype(kind.dtype))
+        return values
 
     program: Callable[..., list[jax.Array]] = jax.jit(draw, out_shardings=[kind.sharding for kind in kinds])
     return program
 
 
 def holds_traced(model: keras.Model) -> bool:
-    """Tells whether a model holds, beside its variables, what a traced build computed, which has no value."""
+    """Returns whether a model holds, outside of its variables, arrays of a traced build, which have no values."""
 
     def is_traced(value: object) -> bool:
         if isinstance(value, jax.core.Tracer):
             return True
         if isinstance(value, keras.regularizers.Regularizer | keras.constraints.Constraint):
-            return is_traced(vars(value))  # Keras's L1 holds its factor as a tensor
+            # Keras's L1 holds its factor as a tensor.
+            return is_traced(vars(value))
         if isinstance(value, dict):
-            return any(map(is_traced, value.values()))
-        return isinstance(value, list | tuple) and any(map(is_traced, value))
+            return any(is_traced(item) for item in value.values())
+        return isinstance(value, list | tuple) and any(is_traced(item) for item in value)
 
-    layers = model, *private.all_layers(model)
-    return is_traced(private.operands(model)) or any(is_traced(list(vars(layer).values())) for layer in layers)
+    if is_traced(private.operands(model)):
+        return True
+    layers = [model, *private.all_layers(model)]
+    return any(is_traced(list(vars(layer).values())) for layer in layers)

@@ -1,4 +1,4 @@
-"""What each layer of a Keras 3 model gives, for the plan."""
+"""Outputs of each layer of a Keras 3 model, for the plan."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from runner.task.base import DataSpec
 
 
 def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerOutput]:
-    """Returns what each layer gives for a batch, in the order of the calls, by tracing one call.
+    """Returns each layer's output for a batch, in the order of the calls, by tracing one call.
 
     Args:
       model: built.
       batch: examples.
       data: specs of the inputs.
     """
-    noted = Outputs(Names(model).layers, lambda given: filter(_is_tensor, jax.tree.leaves(given)))
+    notes = Outputs(Names(model).layers, lambda tree: filter(_is_tensor, jax.tree.leaves(tree)))
+    training = private.training_argument(model, training=False)
 
-    def called(state: list[list[jax.Array]], inputs: jax.Array | dict[str, jax.Array]) -> object:
-        noted.begin(inputs)
-        return model.stateless_call(*state, inputs, **private.training_argument(model, training=False))
+    def call(state: list[list[jax.Array]], inputs: jax.Array | dict[str, jax.Array]) -> object:
+        notes.begin(inputs)
+        return model.stateless_call(*state, inputs, **training)
 
     inputs = model_inputs(data, lambda spec: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype))
-    with private.calls_replaced(private.all_layers(model), noted.recorded):
-        jax.eval_shape(called, variable_shapes(model), inputs)
-    return noted.found
+    with private.calls_replaced(private.all_layers(model), notes.recorded):
+        jax.eval_shape(call, variable_shapes(model), inputs)
+    return notes.found
 
 
 def _is_tensor(value: object) -> bool:

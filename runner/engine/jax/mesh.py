@@ -1,4 +1,4 @@
-"""The JAX mesh of a config."""
+"""Makes the process's devices and the JAX mesh of a config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.processes.team import current
 
 
 def configure(config: MeshConfig) -> Mesh:
-    """Makes this process's devices and the JAX mesh of all. Must be the process's first use of JAX's devices.
+    """Makes this process's devices and the mesh of all processes' devices; must be JAX's first use of devices.
 
     Args:
       config: the mesh group, axes resolved.
@@ -30,24 +30,32 @@ def configure(config: MeshConfig) -> Mesh:
     kind = device_kind(config)
     count = size(config.axes)
     team = current()
-    enough = private.devices_are_made() and len(jax.devices("cpu")) >= count
-    if kind == "cpu" and not enough:
+    has_enough = private.devices_are_made() and len(jax.devices("cpu")) >= count
+    if kind == "cpu" and not has_enough:
         jax.config.update("jax_num_cpu_devices", count // team.count)
     if not private.devices_are_made():
         processes.connect(team)
-    try:
-        devices = jax.devices(kind)
-    except RuntimeError:  # a JAX without support for the kind
-        devices = []
-    own = count // team.count  # of each process's, in their order
-    of = [[one for one in devices if one.process_index == index] for index in range(team.count)]
-    devices = [one for found in of for one in found[:own]]
+    devices = _devices(kind, team.count, count // team.count)
     if len(devices) < count:
         raise invalid(
             "mesh.device",
             kind,
-            problem=f"JAX sees {len(devices)} of kind {kind}, {count} are asked for",
-            fix=f"{INSTALLS['jax', kind]} and see what its log says of the driver, or set mesh.device=cpu",
+            problem=f"the mesh needs {count} devices, but JAX sees {len(devices)} of kind {kind}",
+            fix=f"{INSTALLS['jax', kind]} and check its log for the driver, or set mesh.device=cpu",
         )
     # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
     return Mesh(np.array(devices).reshape(list(config.axes.values())), tuple(config.axes))
+
+
+def _devices(kind: str, processes_count: int, per_process: int) -> list[jax.Device]:
+    """Returns the first devices of each process, in the order of the processes."""
+    try:
+        devices = jax.devices(kind)
+    except RuntimeError:
+        # A JAX without support for the kind.
+        return []
+    chosen: list[jax.Device] = []
+    for index in range(processes_count):
+        own = [device for device in devices if device.process_index == index]
+        chosen += own[:per_process]
+    return chosen

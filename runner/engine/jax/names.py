@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import keras
 
@@ -12,14 +13,31 @@ from runner.engine.layer_notes import layer_path
 from runner.errors import ConfigError
 
 
+@dataclass(frozen=True)
+class _Paths:
+    """Two paths of one layer or variable.
+
+    Attributes:
+      short: without the names of nested functional models; used unless two layers or two variables share it.
+      full: with them.
+    """
+
+    short: str
+    full: str
+
+    def child(self, name: object) -> _Paths:
+        """Returns the paths of something that this layer, list or dict holds."""
+        return _Paths(f"{self.short}/{name}", f"{self.full}/{name}")
+
+
 class Names:
     """Canonical paths of a model's layers and variables, the same as tf_keras's models have in the DTensor engine.
 
     A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
-    its attribute path; a nested functional model adds nothing to the path. Where two variables or two layers would so
-    have one path, as those of one name in two nested models, the nested models' names come first for both.
+    its attribute path; a nested functional model adds nothing to the path. If two variables or two layers would share
+    a path, such as those of one name in two nested models, the nested models' names come first for both.
 
-    In a model with a part of KerasHub's all go by Keras's own paths, which KerasHub's users know.
+    In a model with a part of KerasHub's, all go by Keras's own paths, which KerasHub's users know.
 
     Attributes:
       layers: id of a layer -> path.
@@ -30,64 +48,85 @@ class Names:
         """Walks the model.
 
         Raises:
-          ConfigError: two variables have one path, as layers of one name in one model give.
+          ConfigError: two variables have one path, for example of two layers with one name.
         """
-        # Of each: its path, and the path with the names of nested models in it.
-        self._layers: dict[int, tuple[str, str]] = {}
-        self._variables: dict[int, tuple[str, str]] = {}
-        self._seen: set[int] = set()
+        self._layers: dict[int, _Paths] = {}
+        self._variables: dict[int, _Paths] = {}
+        self._walked: set[int] = set()
         self._walk(model, "", "")
         if private.has_hub(model):
-            self._take_own(model)
-        self.layers = _apart(self._layers)
-        paths = _apart({id(each): self._variables.get(id(each), (each.path, each.path)) for each in model.weights})
+            self._use_keras_paths(model)
+        self.layers = _unique(self._layers)
+        variable_paths = {}
+        for variable in model.weights:
+            keras_path = _Paths(variable.path, variable.path)
+            variable_paths[id(variable)] = self._variables.get(id(variable), keras_path)
+        paths = _unique(variable_paths)
         self.variables: dict[str, keras.Variable] = {}
         for variable in model.weights:
             path = paths[id(variable)]
             if path in self.variables:
-                raise ConfigError(f"model._target_: two variables are named {path}; name layers apart")
+                raise ConfigError(f"model._target_: two variables are named {path}; give the layers different names")
             self.variables[path] = variable
 
-    def _take_own(self, model: keras.Model) -> None:
-        """Takes Keras's own paths in place of those that were walked; where two are the same, each with the walked."""
+    def _use_keras_paths(self, model: keras.Model) -> None:
+        """Replaces the short paths by Keras's own; the full paths stay those of the walk."""
         for layer in private.all_layers(model):
             if layer.path is not None:
-                self._layers[id(layer)] = (layer.path, self._layers.get(id(layer), ("", layer.path))[1])
+                walked = self._layers.get(id(layer), _Paths("", layer.path))
+                self._layers[id(layer)] = _Paths(layer.path, walked.full)
         for variable in model.weights:
-            whole = self._variables.get(id(variable), ("", variable.path))[1]
-            self._variables[id(variable)] = (variable.path, whole)
+            walked = self._variables.get(id(variable), _Paths("", variable.path))
+            self._variables[id(variable)] = _Paths(variable.path, walked.full)
 
-    def _walk(self, owner: keras.Layer, prefix: str, outer: str) -> None:
-        if id(owner) in self._seen:
+    def _walk(self, owner: keras.Layer, short: str, full: str) -> None:
+        """Notes all that a layer or model holds.
+
+        Args:
+          owner: walked once, where it is met first.
+          short: prefix of its children's short paths, empty or with a slash at its end.
+          full: the same of full paths.
+        """
+        if id(owner) in self._walked:
             return
-        self._seen.add(id(owner))
+        self._walked.add(id(owner))
         if private.is_functional(owner):
             for layer in owner.layers:
+                # A layer that is used in several models keeps the path under which it is met first.
                 name = layer_path(layer.name)
-                path = prefix if private.is_functional(layer) else f"{prefix}{name}/"
-                self._layers.setdefault(id(layer), (path.removesuffix("/") or name, f"{outer}{name}"))
-                self._walk(layer, path, f"{outer}{name}/")
+                prefix = short if private.is_functional(layer) else f"{short}{name}/"
+                self._layers.setdefault(id(layer), _Paths(prefix.removesuffix("/") or name, f"{full}{name}"))
+                self._walk(layer, prefix, f"{full}{name}/")
             return
+        # Sorted by name: a variable that two attributes hold has one path, in whatever order they were assigned.
         for name, value in sorted(vars(owner).items()):
             if name not in private.BOOKKEEPING:
-                self._take(value, f"{prefix}{name}", f"{outer}{name}")
+                self._note(value, _Paths(f"{short}{name}", f"{full}{name}"))
 
-    def _take(self, value: object, path: str, whole: str) -> None:
+    def _note(self, value: object, paths: _Paths) -> None:
         """Notes what an attribute holds: a variable, a layer, or a list or dict of them."""
         if isinstance(value, keras.Variable):
-            # Some layers hold a variable in a private attribute, behind a property of the variable's name.
-            hidden = path.rpartition("/")[2] == f"_{value.name}"
-            both = ((each.removesuffix(f"_{value.name}") + value.name) if hidden else each for each in (path, whole))
-            self._variables.setdefault(id(value), (next(both), next(both)))
+            self._variables.setdefault(id(value), _without_underscore(paths, value.name))
         elif isinstance(value, keras.Layer):
-            self._layers.setdefault(id(value), (path, whole))
-            self._walk(value, f"{path}/", f"{whole}/")
+            self._layers.setdefault(id(value), paths)
+            self._walk(value, f"{paths.short}/", f"{paths.full}/")
         elif isinstance(value, list | tuple | dict):
-            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-                self._take(item, f"{path}/{key}", f"{whole}/{key}")
+            items: Iterable[tuple[object, object]] = enumerate(value)
+            if isinstance(value, dict):
+                items = value.items()
+            for key, item in items:
+                self._note(item, paths.child(key))
 
 
-def _apart(paths: Mapping[int, tuple[str, str]]) -> dict[int, str]:
-    """Returns the first of each pair of paths, and the second where others have the same first."""
-    count = Counter(path for path, _ in paths.values())
-    return {key: whole if count[path] > 1 else path for key, (path, whole) in paths.items()}
+def _without_underscore(paths: _Paths, name: str) -> _Paths:
+    """Returns a variable's paths with its name for `_<name>`: some layers hide a variable behind a property."""
+    hidden = f"_{name}"
+    if paths.short.rpartition("/")[2] != hidden:
+        return paths
+    return _Paths(paths.short.removesuffix(hidden) + name, paths.full.removesuffix(hidden) + name)
+
+
+def _unique(paths: Mapping[int, _Paths]) -> dict[int, str]:
+    """Returns the short path of each, or the full path if others have the same short one."""
+    count = Counter(path.short for path in paths.values())
+    return {key: path.full if count[path.short] > 1 else path.short for key, path in paths.items()}

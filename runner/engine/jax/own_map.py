@@ -1,7 +1,8 @@
-"""The layout that a model's own author gives: `get_layout_map` of KerasHub's backbones, as rules of ours."""
+"""The layout that a model's own author gives, `get_layout_map` of KerasHub's backbones, as rules of the config."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,51 +18,52 @@ from runner.layout.axes import batch_axis
 from runner.layout.rules import misfits
 
 _KEY = "layout.from_model"
-_MODEL = "model"
+_MODEL_AXIS = "model"
 
 
 def with_own_map(
     config: LayoutConfig, model: keras.Model, variables: Mapping[str, keras.Variable], axes: Mapping[str, int]
 ) -> LayoutConfig:
-    """Returns the layout with the model's own map as rules after the config's, a rule a variable.
+    """Returns the layout with the model's own map as rules after the config's, one rule per variable.
 
     Args:
       config: its rules come first.
       model: a backbone of KerasHub, or a model that holds one.
-      variables: path to variable.
-      axes: mesh axis to size; those called `model` and as the one that splits batches are the map's.
+      variables: by canonical path.
+      axes: mesh axis to size. The map uses the axis `model` and the axis that splits batches.
 
     Raises:
       ConfigError: no layer of the model has a map, the mesh lacks the map's axes, or the map does not fit a variable.
     """
-    layers = [each for each in (model, *private.all_layers(model)) if hasattr(type(each), "get_layout_map")]
-    if not layers:
-        raise _refused("no layer of the model has a get_layout_map; KerasHub's Gemma, Llama and Qwen have one")
-    kind = type(layers[0])
-    data = batch_axis(config, axes)
-    devices = keras.distribution.DeviceMesh(tuple(axes.values()), tuple(axes), np.array(jax.devices()[: _size(axes)]))
+    with_map = [layer for layer in (model, *private.all_layers(model)) if hasattr(type(layer), "get_layout_map")]
+    if not with_map:
+        raise _invalid("no layer of the model has a get_layout_map; KerasHub's Gemma, Llama and Qwen have one")
+    kind = type(with_map[0])
+    # Keras wants devices for a mesh; the map reads only the mesh's axes.
+    devices = np.array(jax.devices()[: math.prod(axes.values())])
+    device_mesh = keras.distribution.DeviceMesh(tuple(axes.values()), tuple(axes), devices)
+    data_axis = batch_axis(config, axes)
     rules = []
     try:
-        own = kind.get_layout_map(devices, _MODEL, data)
+        layout_map = kind.get_layout_map(device_mesh, _MODEL_AXIS, data_axis)
         for path, variable in variables.items():
-            found = own[variable.path]
-            spec = list(found.axes) if found is not None else []
-            if found is None:
+            layout = layout_map[variable.path]
+            if layout is None:
                 continue
-            if misfit := misfits(spec, tuple(variable.shape), axes):
-                what = f"{path}, shape {list(variable.shape)}: {misfit[0].problem}"
-                raise _refused(f"{kind.__name__}.get_layout_map does not fit {what}")
-            rules.append(RuleConfig(re.escape(path), spec, optional=True))  # a rule of the config may catch it
-    except ValueError as error:  # Keras's own, as of a mesh without an axis of the name
-        if isinstance(error, ConfigError):
-            raise
-        raise _refused(f"{kind.__name__}.get_layout_map says: {' '.join(str(error).split())}") from error
+            spec = list(layout.axes)
+            problems = misfits(spec, tuple(variable.shape), axes)
+            if problems:
+                where = f"{path}, shape {list(variable.shape)}: {problems[0].problem}"
+                raise _invalid(f"{kind.__name__}.get_layout_map does not fit {where}")
+            # Optional: a rule of the config may match the variable first.
+            rules.append(RuleConfig(re.escape(path), spec, optional=True))
+    except ConfigError:
+        raise
+    except ValueError as error:  # Raised by Keras, for example for a mesh without an axis of the name.
+        message = " ".join(str(error).split())
+        raise _invalid(f"{kind.__name__}.get_layout_map raised: {message}") from error
     return replace(config, from_model=False, rules=[*config.rules, *rules])
 
 
-def _size(axes: Mapping[str, int]) -> int:
-    return int(np.prod(list(axes.values())))
-
-
-def _refused(why: str) -> ConfigError:
-    return invalid(_KEY, "true", problem=why, fix="set layout=megatron or layout=auto, which know it by its structure")
+def _invalid(problem: str) -> ConfigError:
+    return invalid(_KEY, "true", problem=problem, fix="set layout=megatron or layout=auto, which know its structure")

@@ -1,6 +1,6 @@
-"""The private interfaces of JAX and Keras 3 that the engine leans on, each with what breaks without it.
+"""Private interfaces of JAX and Keras 3 that the engine depends on, each with what breaks without it.
 
-Written against jax 0.10.2 and keras 3.15.1; tests/engine/test_jax_private.py says which of them a later version lacks.
+Written against jax 0.10.2 and keras 3.15.1; tests/engine/test_jax_private.py names those that a later version lacks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from keras.src.models import Functional
 from keras.src.utils import module_utils, naming
 
 Function = Callable[..., jax.Array]
+# JAX's own, so that a second call of `bind_gloo` does not wrap the first.
 _make_gloo = _jax.make_gloo_tcp_collectives
 
-# Lists that Keras keeps beside a layer's attributes; going through them would give a variable a second path.
+# Lists that Keras keeps next to a layer's attributes; walking them would give a variable a second path.
 BOOKKEEPING = (
     "_layers",
     "_trainable_variables",
@@ -43,19 +44,18 @@ BOOKKEEPING = (
 
 
 def devices_are_made() -> bool:
-    """Tells whether this process has made its JAX devices.
+    """Returns whether this process has made its JAX devices.
 
-    Without it a second engine in a process, as tests make, can't tell that the number of CPU devices is settled; JAX
-    raises where it is set again.
+    Without it a second engine in a process, as tests make, would set the number of CPU devices again, which raises.
     """
-    made: bool = xla_bridge.backends_are_initialized()
-    return made
+    are_made: bool = xla_bridge.backends_are_initialized()
+    return are_made
 
 
 def bind_gloo(address: str) -> None:
-    """Has the collectives of several processes' CPUs listen at an address.
+    """Makes gloo, which communicates between the CPUs of several processes, listen at an address.
 
-    Without it they listen at what the machine's name stands for, which may be the loopback device.
+    Without it gloo listens at the address that the machine's name resolves to, which may be the loopback device.
 
     Args:
       address: of this process, as the others reach it.
@@ -64,73 +64,76 @@ def bind_gloo(address: str) -> None:
 
 
 def is_functional(layer: object) -> bool:
-    """Tells whether a layer is a model of layers that have names of their own, `keras.Sequential` or functional.
+    """Returns whether a layer is a Sequential or functional model, whose layers have names of their own.
 
-    `keras.Model(inputs, outputs)` makes an object of this class, which has no public name. Without it such a model's
-    variables can't be told by the names of its layers.
+    `keras.Model(inputs, outputs)` makes an object of this class, which has no public name. Without it the paths of its
+    variables could not be made of the names of its layers.
     """
     return isinstance(layer, keras.Sequential | Functional)
 
 
 def reset_layer_names() -> None:
-    """Begins the numbers of unnamed layers again, so that every build of a model gives the same paths.
+    """Restarts the numbers of unnamed layers, so that every build of a model gives the same paths.
 
-    `keras.utils.clear_session` does it too, and throws away the state of models that live.
+    `keras.utils.clear_session` does it too, but discards the state of other models.
     """
     naming.reset_uids()
 
 
 def all_layers(model: keras.Model) -> list[keras.Layer]:
-    """Returns a model's layers with those inside of them; `Model.layers` has the outer ones alone."""
-    return [
-        layer for layer in model._flatten_layers(include_self=False) if not isinstance(layer, keras.layers.InputLayer)
-    ]
+    """Returns a model's layers and, recursively, theirs; `Model.layers` has the outer ones alone."""
+    layers = model._flatten_layers(include_self=False)
+    return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
 def operands(model: keras.Model) -> list[object]:
-    """Returns what the operations of a functional model, and of those inside of it, are called with.
+    """Returns the arguments of all operations of a functional model, and of functional models inside of it.
 
-    Without it nobody sees an array that a builder computed and then put into an operation, as `x - ops.array(mean)`.
+    Without it an array that a builder computed and used in an operation, as in `x - ops.array(mean)`, is not seen.
     """
-    functional = [each for each in (model, *all_layers(model)) if isinstance(each, Functional)]
-    operations = [operation for each in functional for operation in each.operations]
-    nodes = [node for operation in operations for node in operation._inbound_nodes]
-    return [value for node in nodes for value in jax.tree.leaves((node.arguments.args, node.arguments.kwargs))]
+    values: list[object] = []
+    for layer in (model, *all_layers(model)):
+        if not isinstance(layer, Functional):
+            continue
+        for operation in layer.operations:
+            for node in operation._inbound_nodes:
+                values += jax.tree.leaves((node.arguments.args, node.arguments.kwargs))
+    return values
 
 
 def has_hub(model: keras.Model) -> bool:
-    """Tells whether KerasHub made a part of a model, whose variables then go by Keras's own paths."""
+    """Returns whether a model has a layer of KerasHub's; its variables then go by Keras's own paths."""
     return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
 
 
 def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
-    """Returns what a model's call is told of training: nothing where its own `call` does not take it.
+    """Returns the keyword `training` for a model's call, or nothing if its own `call` does not take it.
 
-    Keras's `fit` asks so too. Without it a subclassed `call(self, x)` raises TypeError.
+    Keras's `fit` checks this too. Without it a subclassed `call(self, x)` raises TypeError.
     """
     return {"training": training} if model._call_has_training_arg else {}
 
 
 def release(variable: keras.Variable) -> None:
-    """Lets go of a variable's value; it keeps its shape and dtype.
+    """Releases a variable's value; the variable keeps its shape and dtype.
 
-    Without it a model whose state the engine holds, and gives again each step, would hold its first values beside it.
+    Without it the model would hold its initial values in addition to the engine's state.
     """
     variable._value = jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
 
 
 def set_value(variable: keras.Variable, value: jax.Array) -> None:
-    """Gives a variable a value, also one that has none, as after a traced build.
+    """Sets a variable's value, also if it has none, as after a traced build.
 
-    `Variable.assign` compares with what is there in some versions.
+    `Variable.assign` reads the old value in some versions.
     """
     variable._value = value
 
 
 def set_dtype(variable: keras.Variable, dtype: str) -> None:
-    """Gives a variable another dtype, and its value with it.
+    """Sets the dtype of a variable and of its value.
 
-    Without it a model's weights are bfloat16 only under a policy that draws them in it, and keeps statistics so too.
+    Without it a model's weights would be bfloat16 only under a policy that draws them, and keeps statistics, in it.
     """
     variable._dtype = dtype
     if isinstance(variable._value, jax.ShapeDtypeStruct):
@@ -141,9 +144,9 @@ def set_dtype(variable: keras.Variable, dtype: str) -> None:
 
 @contextmanager
 def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
-    """Lets Keras compute with values of variables in float32, where they are narrower, while the context lasts.
+    """Makes Keras compute with variables' values in float32, if they are narrower, while the context lasts.
 
-    Without it Keras rounds what it is given of a variable to the variable's own dtype.
+    Without it Keras rounds a value that is passed for a variable to the variable's own dtype.
     """
     before = [variable._dtype for variable in variables]
     for variable in variables:
@@ -158,33 +161,36 @@ def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
 def made_trainable(model: keras.Model) -> set[int]:
     """Returns the ids of variables that layers made to be trained, frozen or not; the others are their statistics.
 
-    Without it a frozen weight can't be told from what a layer keeps.
+    Without it a frozen weight could not be told from a statistic.
     """
-    return {id(variable) for layer in [model, *all_layers(model)] for variable in layer._trainable_variables}
+    ids = set[int]()
+    for layer in (model, *all_layers(model)):
+        ids |= {id(variable) for variable in layer._trainable_variables}
+    return ids
 
 
 def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-    """Computes one equation of a trace, as `jax.core.eval_jaxpr` computes all of them.
+    """Returns the results of one equation of a trace; `jax.core.eval_jaxpr` computes all equations.
 
-    Without it what a trace says of one variable can't be computed apart from the others.
+    Without it the value of one variable could not be computed separately from the others.
 
     Args:
       equation: of a jaxpr.
-      values: of what it takes.
+      values: of its inputs.
     """
     with equation.ctx.manager:
-        found = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
-    return found if equation.primitive.multiple_results else [found]
+        results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+    return results if equation.primitive.multiple_results else [results]
 
 
 def without_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
-    """Returns a trace without all that its results don't come of, and which of its inputs are left.
+    """Returns a trace without the equations that its results don't depend on, and which of its inputs are used.
 
-    Without it a step's random generators could not be followed apart from its weights, nor be told which weights a
-    loss depends on.
+    Without it the states of random generators could not be computed without the weights, and no check could find the
+    weights that a loss does not depend on.
     """
-    found: tuple[Jaxpr, Sequence[bool]] = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return found
+    needed: tuple[Jaxpr, Sequence[bool]] = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return needed
 
 
 @contextmanager
@@ -195,11 +201,11 @@ def calls_replaced(
 
     Args:
       layers: of a model.
-      make: (layer, its own call) -> what is called in its place.
+      make: (layer, its own call) -> the function that replaces it.
     """
     try:
         for layer in layers:
-            # Past Keras's own __setattr__, which would track the function.
+            # Not by Keras's own __setattr__, which would track the function.
             object.__setattr__(layer, "call", make(layer, layer.call))
         yield
     finally:
@@ -218,43 +224,43 @@ def _replaced(holder: Any, name: str, make: Callable[[Function], Function]) -> I
 
 
 def dropout_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
-    """Replaces the operation by which Keras's layers and `keras.random` drop units out while the context lasts.
+    """Replaces the dropout operation of Keras's layers and of `keras.random` while the context lasts.
 
     Without it the single device of a comparison would draw other masks than the mesh.
 
     Args:
-      make: (the function of inputs, rate, noise shape and seed) -> what is called in its place.
+      make: (the function of inputs, rate, noise shape and seed) -> the function that replaces it.
     """
     return _replaced(backend.random, "dropout", make)
 
 
 def take_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
-    """Replaces the operation by which Keras's layers take rows of a table while the context lasts.
+    """Replaces the operation with which Keras's layers look up rows of a table while the context lasts.
 
     Without it the gradients of a bfloat16 table are added up in bfloat16, see `runner.engine.jax.layers.rows`.
 
     Args:
-      make: (the function of a table, indices and an axis) -> what is called in its place.
+      make: (the function of a table, indices and an axis) -> the function that replaces it.
     """
     return _replaced(backend.numpy, "take", make)
 
 
 def attention_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
-    """Replaces the operation by which Keras's layers attend while the context lasts.
+    """Replaces the attention operation of Keras's layers while the context lasts.
 
     Without it a mesh may fail in cuDNN's kernel on GPUs, see `runner.engine.jax.layers.fused_attention`.
 
     Args:
-      make: (the function of queries, keys, values and keywords) -> what is called in its place.
+      make: (the function of queries, keys, values and keywords) -> the function that replaces it.
     """
     return _replaced(backend.nn, "dot_product_attention", make)
 
 
 def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:
-    """Answers `jax.random.bernoulli`, of which Keras's dropout has its masks, while the context lasts.
+    """Replaces `jax.random.bernoulli`, with which Keras's dropout draws its masks, while the context lasts.
 
     Args:
-      make: shape -> what is answered.
+      make: shape -> mask.
     """
     return _replaced(jax.random, "bernoulli", lambda _: lambda key, p, shape: make(shape))  # noqa: ARG005
 
@@ -263,14 +269,14 @@ def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractCo
 def kernel_gradients_of(
     prepare: Callable[[jax.Array, jax.Array, lax.ConvDimensionNumbers], tuple[jax.Array, jax.Array]],
 ) -> Iterator[None]:
-    """Hands what the gradient of a convolution's kernel is made of through a function while the context lasts.
+    """Applies a function to the inputs of every convolution kernel's gradient while the context lasts.
 
-    Every convolution is the one primitive, by whatever function it was made, and its gradients come of the one rule
+    Every convolution is the same primitive, whichever function made it, and its gradients are computed by the one rule
     that this table has for it. Without it kernel gradients are wrong on some meshes, see
     `runner.engine.jax.layers.kernel_gradient`.
 
     Args:
-      prepare: (images, gradient of the results, dims) -> images and gradient, as the rule is to take them.
+      prepare: (images, gradient of the results, dims) -> images and gradient for the rule.
     """
     plain = ad.fancy_transposes[lax.conv_general_dilated_p]
 
@@ -290,9 +296,9 @@ def kernel_gradients_of(
 def tensorflow_unimported() -> Iterator[None]:
     """Keeps Keras from importing TensorFlow while the context lasts, unless it is imported already.
 
-    To serialize a model, Keras asks of every object whether it is one of TensorFlow's, and imports TensorFlow to
-    know that. No object can be, as long as nothing has imported it. Without this, saving a model costs 3.5 s of CPU
-    time and 450 MB more.
+    To serialize a model, Keras checks of every object whether it is one of TensorFlow's, and imports TensorFlow for
+    that. No object can be while nothing has imported TensorFlow. Without this, saving a model costs 3.5 s of CPU time
+    and 450 MB more.
     """
     library = module_utils.tensorflow
     if "tensorflow" in sys.modules:

@@ -1,4 +1,4 @@
-"""Trial calls of a built Keras 3 model: what a training call keeps, and what an evaluation would change."""
+"""Trial calls of a built Keras 3 model: variables that a training call changes, or that an evaluation would change."""
 
 from __future__ import annotations
 
@@ -25,45 +25,56 @@ def check_kept(
 ) -> None:
     """Checks what calls of a model leave in the variables that no gradient changes.
 
-    A model of Keras's own layers alone costs nothing here, but for one trace where batches are padded and it has such
-    variables; a call is computed only where something is kept, or where a user's code may mix examples.
+    A model of Keras's own layers alone costs nothing here, except for one trace if batches are padded and it has such
+    variables. A call is computed only if something is kept, or if a user's code may mix examples.
 
     Args:
       model: built.
       config: the run's.
-      data: what the engine is built for.
-      first: gives what the variables begin with, by path; None: what they hold, and of those that hold nothing, as in
-        a plan and before they are drawn, nothing is checked.
+      data: specs of the inputs, and the task.
+      first: returns the variables' initial values by path. None: the values that they hold; a model whose variables
+        hold none, as in a plan and before they are drawn, is not checked.
 
     Raises:
-      ConfigError: an evaluation changes one; padding would count in one, in an added loss or in other examples.
+      ConfigError: an evaluation changes a variable; padding would count in one, in an added loss or in other examples.
     """
     layers = [model, *private.all_layers(model)]
-    paths = _kept(model)
     pads = config.dataset.remainder == "pad"
-    own = contract.has_own_code(layers)
-    if (first is None and _is_abstract(model)) or not (own or pads):
+    has_own_code = contract.has_own_code(layers)
+    if first is None and _is_abstract(model):
         return
-    if paths and own:
-        for path in _changed(model, data, paths, training=False):
+    if not has_own_code and not pads:
+        return
+    kept = _kept_variables(model)
+    if kept and has_own_code:
+        changed_by_evaluation = _changed(model, data, kept, training=False)
+        if changed_by_evaluation:
             raise ConfigError(
-                f"model._target_={config.model.target}: variable {path} is changed by a call with "
-                "training=False, and an evaluation may change nothing; change it where `training` is true"
+                f"model._target_={config.model.target}: a call with training=False changes variable "
+                f"{changed_by_evaluation[0]}, but an evaluation must change nothing; change it only if `training` is "
+                "true"
             )
-    changed = _changed(model, data, paths, training=True) if pads and paths else []
-    if pads and (changed or own or contract.has_activity_loss(layers)):
-        values = {path: one.value for path, one in Names(model).variables.items()} if first is None else first()
+    if not pads:
+        return
+    changed = _changed(model, data, kept, training=True) if kept else []
+    if changed or has_own_code or contract.has_activity_loss(layers):
+        # `first` gathers from all processes, so it is called only if a call is computed.
+        values = _held_values(model) if first is None else first()
         before = {path: np.asarray(values[path]) for path in changed}
         padding.check(_call(model, config, changed, values), data.inputs, before, config.trainer.accumulate_steps)
 
 
 def _is_abstract(model: keras.Model) -> bool:
-    """Tells whether the variables have shapes and no values."""
-    return any(isinstance(one.value, jax.core.Tracer | jax.ShapeDtypeStruct) for one in model.variables)
+    """Returns whether the variables have shapes and no values."""
+    return any(isinstance(variable.value, jax.core.Tracer | jax.ShapeDtypeStruct) for variable in model.variables)
 
 
-def _kept(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns path -> variable that no gradient changes, random generators' states left out."""
+def _held_values(model: keras.Model) -> dict[str, jax.Array]:
+    return {path: variable.value for path, variable in Names(model).variables.items()}
+
+
+def _kept_variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns path -> variable that no gradient changes, without the states of random generators."""
     trained = {id(variable) for variable in model.trainable_variables}
     return {path: variable for path, variable in Names(model).variables.items() if id(variable) not in trained}
 
@@ -72,47 +83,64 @@ def _values(variables: Sequence[keras.Variable]) -> Values:
     return [variable.value for variable in variables]
 
 
-def _changed(model: keras.Model, data: DataSpec, paths: dict[str, keras.Variable], *, training: bool) -> list[str]:
-    """Returns the paths of the variables that a call gives a new value, found by tracing it."""
-    names = {id(variable): path for path, variable in paths.items()}
+def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable], *, training: bool) -> list[str]:
+    """Returns the paths of the variables that a call gives a new value, from a trace of it."""
+    paths = {id(variable): path for path, variable in kept.items()}
     others = model.non_trainable_variables
+    step = 0 if training else None
     changed: list[str] = []
 
-    def traced(trainable: Values, non_trainable: Values, inputs: object) -> None:
-        with scope.enter(scope.Scope(0, 0 if training else None)):
+    def call(trainable: Values, non_trainable: Values, inputs: object) -> None:
+        with scope.enter(scope.Scope(0, step)):
             _, new = model.stateless_call(
                 trainable, non_trainable, inputs, **private.training_argument(model, training=training)
             )
-        pairs = zip(others, non_trainable, new, strict=True)
-        changed.extend(names[id(v)] for v, old, value in pairs if value is not old and id(v) in names)
+        for variable, old_value, new_value in zip(others, non_trainable, new, strict=True):
+            if new_value is not old_value and id(variable) in paths:
+                changed.append(paths[id(variable)])
 
-    inputs = as_called({name: jax.ShapeDtypeStruct((2, *s.shape), s.dtype) for name, s in data.inputs.items()})
-    jax.eval_shape(traced, _values(model.trainable_variables), _values(others), inputs)
+    # Two examples: a layer that computes over the batch may do otherwise with one alone.
+    inputs = {name: jax.ShapeDtypeStruct((2, *spec.shape), spec.dtype) for name, spec in data.inputs.items()}
+    jax.eval_shape(call, _values(model.trainable_variables), _values(others), as_called(inputs))
     return changed
 
 
-def _call(
-    model: keras.Model, config: RunConfig, paths: Sequence[str], values: Mapping[str, jax.Array]
-) -> padding.Call:
-    """Returns the training call that `runner.model.padding` tries."""
+def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Mapping[str, jax.Array]) -> padding.Call:
+    """Returns the training call that `runner.model.padding` tries.
+
+    Args:
+      model: built.
+      config: the run's.
+      kept: paths of the variables whose new values the call returns.
+      values: of the weights by path; random generators have their own.
+    """
     others = model.non_trainable_variables
     variables = Names(model).variables
-    by_id = {id(variable): values[path] for path, variable in variables.items()}
-    given = [[by_id.get(id(one), one.value) for one in each] for each in (model.trainable_variables, others)]
-    indices = [next(i for i, each in enumerate(others) if each is variables[path]) for path in paths]
+    values_by_id = {id(variable): values[path] for path, variable in variables.items()}
 
-    def traced(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
+    def values_of(group: Sequence[keras.Variable]) -> Values:
+        return [values_by_id.get(id(variable), variable.value) for variable in group]
+
+    trainable_values = values_of(model.trainable_variables)
+    other_values = values_of(others)
+    places = {id(variable): place for place, variable in enumerate(others)}
+    kept_places = [places[id(variables[path])] for path in kept]
+
+    def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
         with scope.enter(scope.Scope(config.trainer.seed, 0)):
             outputs, new, losses = model.stateless_call(
                 trainable, non_trainable, inputs, return_losses=True, **private.training_argument(model, training=True)
             )
-        return [new[index] for index in indices], list(losses), jax.tree.leaves(outputs)
+        return [new[place] for place in kept_places], list(losses), jax.tree.leaves(outputs)
 
-    compiled = jax.jit(traced)
+    compiled = jax.jit(train)
 
-    def call(batch: Batch) -> padding.Called:
-        found = compiled(*given, as_called(dict(batch)))
-        kept, losses, outputs = ([np.asarray(each) for each in part] for part in found)
-        return padding.Called(dict(zip(paths, kept, strict=True)), losses, outputs)
+    def call(batch: Batch) -> padding.CallResult:
+        new, losses, outputs = compiled(trainable_values, other_values, as_called(dict(batch)))
+        return padding.CallResult(
+            dict(zip(kept, map(np.asarray, new), strict=True)),
+            [np.asarray(loss) for loss in losses],
+            [np.asarray(output) for output in outputs],
+        )
 
     return call

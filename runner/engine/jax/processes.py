@@ -1,8 +1,8 @@
-"""JAX's part of several processes: its service, which introduces them to each other, and arrays that span them.
+"""JAX in several processes: its coordination service, and arrays that span processes.
 
-JAX's own watch over the processes ends those that live by C++'s abort, whatever Python has still to record. So each
-but process 0 reaches the service by a relay of its own, which stands as long as the process does, and
-`runner.processes` notices who has gone.
+JAX's own heartbeats end a process by a C++ abort when another one is gone, whatever Python still has to record. So
+every process except process 0 connects to the service through a relay of its own, which lives as long as the process
+does, and `runner.processes` notices lost processes.
 """
 
 from __future__ import annotations
@@ -23,42 +23,53 @@ from runner.processes.launch import free_port
 from runner.processes.member import Member
 from runner.processes.team import Team
 
-_NEVER_S = 10**8  # no watch of JAX's
+# Heartbeat timeout, three years: JAX is not to notice a lost process, see above.
+_NEVER_S = 10**8
+# How long a process waits for JAX's service. All processes have met before, so the service is seconds away; a busy
+# machine may need longer to import JAX in one of them.
 _START_S = 120
-_BYTES = 1 << 16
+# How long JAX waits for the other processes as a process exits. Its default of 300 s would keep a failed one from
+# ending.
+_SHUTDOWN_S = 1
+# Of one read in the relay.
+_CHUNK_BYTES = 1 << 16
 
 
 def connect(team: Team) -> None:
-    """Lets JAX know of the other processes, once; comes before its devices are made."""
+    """Connects JAX to the other processes, once; comes before its devices are made."""
     if not isinstance(team, Member) or jax.distributed.is_initialized():
         return
     host, port = team.broadcast("JAX's service", lambda: (team.address, free_port(team.address)))
-    where = f"{_quoted(host)}:{port}"
+    service = f"{_bracketed(host)}:{port}"
+    address = service if team.is_first else f"127.0.0.1:{_start_relay(host, port)}"
     private.bind_gloo(team.address)
-    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM from us
-    # The service is asked at once, without any proxy between.
+    # JAX's preemption service would take over SIGTERM from our handler.
+    jax.config.update("jax_enable_preemption_service", False)
+    # gRPC would look for the service behind a proxy that is configured for the internet.
     proxies = {name: os.environ.pop(name) for name in list(os.environ) if name.lower().endswith("_proxy")}
     try:
         jax.distributed.initialize(
-            coordinator_address=where if team.is_first else f"127.0.0.1:{_relay(host, port)}",
-            coordinator_bind_address=where,
+            coordinator_address=address,
+            coordinator_bind_address=service,
             num_processes=team.count,
             process_id=team.index,
+            # JAX would otherwise detect a scheduler by its variables, and keep each process to one GPU.
             cluster_detection_method="deactivate",
             initialization_timeout=_START_S,
             heartbeat_timeout_seconds=_NEVER_S,
-            shutdown_timeout_seconds=1,
+            shutdown_timeout_seconds=_SHUTDOWN_S,
         )
     finally:
         os.environ.update(proxies)
 
 
-def _quoted(host: str) -> str:
+def _bracketed(host: str) -> str:
+    """Returns a host as it is written before a port: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
-def _relay(host: str, port: int) -> int:
-    """Returns the port of this process's relay to a service."""
+def _start_relay(host: str, port: int) -> int:
+    """Starts this process's relay to a service and returns its port."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -67,51 +78,55 @@ def _relay(host: str, port: int) -> int:
             try:
                 far = socket.create_connection((host, port), timeout=_START_S)
             except OSError:
-                near.close()  # JAX tries again
+                # JAX tries again.
+                near.close()
                 continue
             far.settimeout(None)
-            threading.Thread(target=_pass_on, args=(near, far), daemon=True).start()
-            threading.Thread(target=_pass_on, args=(far, near), daemon=True).start()
+            threading.Thread(target=_forward, args=(near, far), daemon=True).start()
+            threading.Thread(target=_forward, args=(far, near), daemon=True).start()
 
     threading.Thread(target=serve, name="jax-relay", daemon=True).start()
-    made: int = listening.getsockname()[1]
-    return made
+    relay_port: int = listening.getsockname()[1]
+    return relay_port
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    """Hands on what comes, until nothing more does; the other end is not told of that."""
+def _forward(source: socket.socket, sink: socket.socket) -> None:
+    """Forwards bytes until the source ends; the sink stays open, so that JAX does not notice a lost service."""
     with suppress(OSError):
-        while data := source.recv(_BYTES):
+        while data := source.recv(_CHUNK_BYTES):
             sink.sendall(data)
 
 
 def placed(array: Array, sharding: NamedSharding) -> jax.Array:
-    """Returns a host array on the mesh; of several processes each reads the pieces that its own devices hold."""
+    """Returns a host array on the mesh; with several processes, each reads the shards of its own devices."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
+    # Not `device_put`: with several processes it compares the whole array by a collective, which would meet the
+    # step's own collectives if it runs in the thread that prefetches.
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def placed_all(arrays: Mapping[str, Array], shardings: Mapping[str, NamedSharding]) -> dict[str, jax.Array]:
     """Returns host arrays on the mesh, by name."""
     if all(shardings[name].is_fully_addressable for name in arrays):
+        # One call for all arrays, as each call has its own cost on the host.
         return dict(jax.device_put(dict(arrays), {name: shardings[name] for name in arrays}))
     return {name: placed(np.asarray(array), shardings[name]) for name, array in arrays.items()}
 
 
-def is_here(value: jax.Array) -> bool:
-    """Tells whether this process holds all of an array."""
+def is_readable(value: jax.Array) -> bool:
+    """Returns whether this process holds all of an array."""
     return bool(value.is_fully_addressable or value.is_fully_replicated)
 
 
-def readable(arrays: dict[str, jax.Array], whole: NamedSharding) -> dict[str, jax.Array]:
+def readable(arrays: dict[str, jax.Array], replicated: NamedSharding) -> dict[str, jax.Array]:
     """Returns arrays that this process can compute with alone.
 
     Args:
-      arrays: by name; what other processes hold parts of becomes whole on each device.
-      whole: on the mesh's devices.
+      arrays: by name; if other processes hold parts of any, all are gathered onto each device.
+      replicated: on the mesh's devices.
     """
-    if all(is_here(each) for each in arrays.values()):
+    if all(is_readable(array) for array in arrays.values()):
         return arrays
-    gathered = jax.jit(lambda values: values, out_shardings=whole)(arrays)
-    return {name: np.asarray(each) for name, each in gathered.items()}
+    gathered = jax.jit(lambda values: values, out_shardings=replicated)(arrays)
+    return {name: np.asarray(array) for name, array in gathered.items()}

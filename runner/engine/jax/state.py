@@ -1,4 +1,4 @@
-"""What a step of the engine `jax` reads and gives again: variables, slots, averages, sums of gradients."""
+"""The state of a step of the engine `jax`: variables, slots, moving averages, sums of gradients."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ from runner.host import heap
 from runner.optim.paths import ema_path, is_ema, owner_of, slot_path
 
 T = TypeVar("T")
-_MOST_FREED = 32 << 20  # bytes of arrays whose memory the C library may keep
-_GRAD_ACCUM = "grad_accum:"  # of a step's gradients so far; between two steps it means nothing, and is not saved
+
+# Bytes of released arrays after which the C library is asked to return freed memory to the system. It keeps freed
+# blocks of up to 32 MiB (see `runner.host.heap`), and the old arrays would add to the new ones.
+_MOST_FREED = 32 << 20
+# Path prefix of a step's gradients so far. Between two steps they mean nothing, and are not saved.
+_GRAD_ACCUM = "grad_accum:"
 
 
 class State(NamedTuple, Generic[T]):
-    """A tree with an entry a variable: its array, or its path, sharding or shape.
+    """A tree with one entry per variable: its array, or its path, sharding or shape.
 
     Attributes:
       trainable: trainable variables, in the model's order.
-      non_trainable: the other weights, as batch statistics, in the model's order.
-      slots: one list a slot name, each aligned with `trainable`.
-      ema: averages of the trainable variables, aligned with them; none where the run keeps none.
-      grad_accum: sums of the gradients of a step's micro-batches so far, likewise; none where a step has one.
+      non_trainable: the other weights, such as batch statistics, in the model's order.
+      slots: one list per slot name, each aligned with `trainable`.
+      ema: moving averages of the trainable variables, aligned with them; empty if the run keeps none.
+      grad_accum: sums of the gradients of a step's micro-batches so far, aligned with `trainable`; empty if a step has
+        one micro-batch.
     """
 
     trainable: list[T]
@@ -43,11 +48,11 @@ class State(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True)
 class StateTree:
-    """Where each entry of a state lies.
+    """Paths and shardings of a state's entries.
 
     Attributes:
-      paths: canonical, of `Engine.state`.
-      shardings: of the same tree.
+      paths: canonical paths, those of `Engine.state`.
+      shardings: in a tree of the same structure.
     """
 
     paths: State[str]
@@ -57,41 +62,46 @@ class StateTree:
         """Returns a state's shapes, with their shardings.
 
         Args:
-          variables: shapes and dtypes of the model's variables by path, as they are held. What belongs to one has the
-            same; averages and sums of gradients are float32 where that is narrower.
+          variables: shape and dtype of each of the model's variables by path, as the state holds it. Slots, averages
+            and sums have those of their variable, except that averages and sums of gradients are at least float32.
         """
 
         def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            is_sum = path.startswith(_GRAD_ACCUM)
             like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
-            adds_up = is_ema(path) or path.startswith(_GRAD_ACCUM)
-            dtype = at_least_float32(like.dtype) if adds_up else like.dtype
+            dtype = at_least_float32(like.dtype) if is_sum or is_ema(path) else like.dtype
             return jax.ShapeDtypeStruct(like.shape, dtype, sharding=sharding)
 
-        found: State[jax.ShapeDtypeStruct] = jax.tree.map(shape, self.paths, self.shardings)
-        return found
+        shapes: State[jax.ShapeDtypeStruct] = jax.tree.map(shape, self.paths, self.shardings)
+        return shapes
 
-    def begun(self, first: Mapping[str, jax.Array], variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.Array]:
-        """Returns the state that a run begins with: slots are zero, averages are the variables' own values.
+    def begin(
+        self, initial: Mapping[str, jax.Array], variables: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> State[jax.Array]:
+        """Returns the state at the start of a run: slots are zero, averages are the variables' own values.
 
         Args:
-          first: variables by path, which it takes over.
-          variables: as `shapes` takes them.
+          initial: variables by path; the state takes them over.
+          variables: as for `shapes`.
         """
         shapes = self.shapes(variables)
-        trainable, others = (
-            [first[path] for path in paths] for paths in (self.paths.trainable, self.paths.non_trainable)
-        )
-        rest = shapes._replace(trainable=[], non_trainable=[], ema=[])
+        trainable = [initial[path] for path in self.paths.trainable]
+        non_trainable = [initial[path] for path in self.paths.non_trainable]
+        zero_shapes = shapes._replace(trainable=[], non_trainable=[], ema=[])
 
-        def made(values: list[jax.Array]) -> tuple[State[jax.Array], list[jax.Array]]:
-            zeros: State[jax.Array] = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), rest)
-            kinds = shapes.ema[: len(values)]
-            return zeros, [jnp.copy(value).astype(kind.dtype) for value, kind in zip(values, kinds, strict=True)]
+        def make(weights: list[jax.Array]) -> tuple[State[jax.Array], list[jax.Array]]:
+            zeros: State[jax.Array] = jax.tree.map(lambda kind: jnp.zeros(kind.shape, kind.dtype), zero_shapes)
+            averages = []
+            for weight, kind in zip(weights, shapes.ema, strict=True):
+                # A copy: the step donates both, so they must not share memory.
+                averages.append(jnp.copy(weight).astype(kind.dtype))
+            return zeros, averages
 
-        lies = (jax.tree.map(lambda one: one.sharding, rest), self.shardings.ema)
-        zeros, ema = jax.jit(made, out_shardings=lies)(trainable if self.paths.ema else [])
+        averaged = trainable if self.paths.ema else []
+        shardings = (jax.tree.map(lambda kind: kind.sharding, zero_shapes), self.shardings.ema)
+        zeros, ema = jax.jit(make, out_shardings=shardings)(averaged)
         jax.block_until_ready((zeros, ema))
-        state: State[jax.Array] = zeros._replace(trainable=trainable, non_trainable=others, ema=ema)
+        state: State[jax.Array] = zeros._replace(trainable=trainable, non_trainable=non_trainable, ema=ema)
         return state
 
     def place(
@@ -100,17 +110,18 @@ class StateTree:
         variables: Mapping[str, jax.ShapeDtypeStruct],
         before: State[jax.Array],
     ) -> State[jax.Array]:
-        """Puts host arrays on the devices, of each the parts that they hold; an entry without a value is zero.
+        """Puts host arrays on the devices, by shards; an entry without a value is zero.
 
         Args:
           values: by path; see `runner.engine.base.part_of`.
-          variables: as `shapes` takes them.
-          before: the state until now. Each of its arrays is let go of before the next is there.
+          variables: as for `shapes`.
+          before: the present state. Each of its arrays is released before the new one is made.
         """
         freed = 0
 
         def placed(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
             nonlocal freed
+            # Released at once and not with the last reference: the caller still holds the old state.
             freed += old.nbytes
             old.delete()
             if freed >= _MOST_FREED:
@@ -118,15 +129,18 @@ class StateTree:
                 freed = 0
             if path in values:
                 return placed_in_parts(lambda index: part_of(values, path, index), like)
-            return placed_in_parts(np.broadcast_to(np.zeros((), like.dtype), like.shape).__getitem__, like)
+            # One zero, broadcast: the host holds no array of the variable's size.
+            zeros = np.broadcast_to(np.zeros((), like.dtype), like.shape)
+            return placed_in_parts(zeros.__getitem__, like)
 
-        found: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables), before)
-        return found
+        state: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables), before)
+        return state
 
-    def by_path(self, state: State[jax.Array]) -> dict[str, jax.Array]:
+    def by_path(self, state: State[T]) -> dict[str, T]:
         """Returns a state's entries by path, without sums of gradients."""
-        kept = self.paths._replace(grad_accum=[]), state._replace(grad_accum=[])
-        return dict(zip(*(jax.tree.leaves(tree) for tree in kept), strict=True))
+        paths = jax.tree.leaves(self.paths._replace(grad_accum=[]))
+        entries = jax.tree.leaves(state._replace(grad_accum=[]))
+        return dict(zip(paths, entries, strict=True))
 
 
 def state_tree(
@@ -138,30 +152,40 @@ def state_tree(
     keeps_ema: bool,
     accumulates: bool,
 ) -> StateTree:
-    """Returns the tree of a model's variables; what belongs to a variable lies as the variable does.
+    """Returns the tree of a model's variables; slots, averages and sums have the sharding of their variable.
 
     Args:
       trainable: paths, in the model's order.
-      non_trainable: likewise.
+      non_trainable: paths, in the model's order.
       shardings: by path.
-      slots: names of the optimizer's.
-      keeps_ema: the run keeps averages of the weights.
+      slots: names of the optimizer's slots.
+      keeps_ema: the run keeps moving averages of the weights.
       accumulates: a step has several micro-batches.
     """
-    lies = [shardings[path] for path in trainable]
+    ema_paths: list[str] = []
+    ema_shardings: list[NamedSharding] = []
+    grad_accum_paths: list[str] = []
+    grad_accum_shardings: list[NamedSharding] = []
+    trainable_shardings = [shardings[path] for path in trainable]
+    if keeps_ema:
+        ema_paths = [ema_path(path) for path in trainable]
+        ema_shardings = trainable_shardings
+    if accumulates:
+        grad_accum_paths = [f"{_GRAD_ACCUM}{path}" for path in trainable]
+        grad_accum_shardings = trainable_shardings
     return StateTree(
-        State(
-            [*trainable],
-            [*non_trainable],
-            [[slot_path(slot, path) for path in trainable] for slot in slots],
-            [ema_path(path) for path in trainable] if keeps_ema else [],
-            [f"{_GRAD_ACCUM}{path}" for path in trainable] if accumulates else [],
+        paths=State(
+            trainable=list(trainable),
+            non_trainable=list(non_trainable),
+            slots=[[slot_path(slot, path) for path in trainable] for slot in slots],
+            ema=ema_paths,
+            grad_accum=grad_accum_paths,
         ),
-        State(
-            lies,
-            [shardings[path] for path in non_trainable],
-            [lies for _ in slots],
-            lies if keeps_ema else [],
-            lies if accumulates else [],
+        shardings=State(
+            trainable=trainable_shardings,
+            non_trainable=[shardings[path] for path in non_trainable],
+            slots=[trainable_shardings for _ in slots],
+            ema=ema_shardings,
+            grad_accum=grad_accum_shardings,
         ),
     )

@@ -1,29 +1,29 @@
-"""The pure functions of the engine `jax`: a step, a call of several steps, gradients, an evaluated batch.
+"""Pure functions of the engine `jax`: a step, a call of several steps, gradients, an evaluated batch.
 
-Shapes: K rounds a call, each over one micro-batch; B its examples.
+Shapes: K rounds per call, each over one micro-batch; B examples of a micro-batch, N examples of a split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
 
 from runner.config.schema import RunConfig
-from runner.data.base import ROW, WEIGHT
+from runner.data.base import ROW, WEIGHT, Array
 from runner.engine.jax import private
-from runner.engine.jax.layers.batch_norm import Parts
-from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts, chunked
+from runner.engine.jax.layers.chunked_loss import WHOLE, chunked
 from runner.engine.jax.layers.fused_attention import fused_where_alike
-from runner.engine.jax.layers.kernel_gradient import Spread, exact_kernel_gradients
+from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
-from runner.engine.jax.precision import rounded, whole
+from runner.engine.jax.partitioning import Partitioning
+from runner.engine.jax.precision import as_float32, rounded
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
 from runner.model import scope
@@ -33,33 +33,43 @@ from runner.optim.schedules import learning_rate
 from runner.task import namespace
 from runner.task.base import LOSS, Outputs, Task
 
-# Where the micro-batches' example counts begin among a call's numbers: after rounds, steps done, the rate's factor.
-COUNTS = 3
-
 Arrays = dict[str, jax.Array]
-Sums = dict[str, jax.Array]  # `loss` and the task's metrics of each example, by name
-Weights = tuple[list[jax.Array], list[jax.Array]]  # trainable and other variables
+# `loss` and the task's metrics of each example, by name.
+Sums = dict[str, jax.Array]
+# Trainable and other variables.
+Weights = tuple[list[jax.Array], list[jax.Array]]
+# Each example's loss (B,), outputs, regularization (), new non-trainable variables.
 Aux = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
-Judged = tuple[jax.Array, Arrays]  # each row's loss, and the task's totals
+# Each example's loss (B,), and the task's totals.
+Judged = tuple[jax.Array, Arrays]
+
+# Places in a call's numbers, see `call_numbers`.
+_ROUNDS = 0
+_FIRST_STEP = 1
+_RATE_FACTOR = 2
+_COUNTS = 3
 
 
-@dataclass(frozen=True)
-class Shardings:
-    """How what a step computes is to lie.
+def call_numbers(rounds: int, first_step: int, rate_factor: float, counts: Array) -> Array:
+    """Returns the numbers that a call's programs take beside arrays: int32 (3 + K,).
 
-    Attributes:
-      state: of the step's state.
-      arrays: of a micro-batch's arrays, of `row` and of `weight`, by name.
-      sums: of numbers a call's examples, (K, B).
-      gathered: of trainable variables that the step gathers before the model uses them, by their index.
-      heads: axis that splits every attention's heads, of queries, keys and values; None: there is none.
+    One array for all of them, as each array is a transfer to every device. The floats are in it as their bits: int32
+    would round them, and float32 can't hold a number of steps above 2**24.
+
+    Args:
+      rounds: to do, at most K.
+      first_step: steps done before the call.
+      rate_factor: the learning rate is multiplied by it.
+      counts: float32 (K,), what the examples of each round's whole step count for.
     """
+    integers = np.asarray([rounds, first_step], np.int32)
+    floats = np.concatenate([[rate_factor], counts]).astype(np.float32)
+    return np.concatenate([integers, floats.view(np.int32)])
 
-    state: State[NamedSharding]
-    arrays: Mapping[str, NamedSharding]
-    sums: NamedSharding
-    gathered: Mapping[int, NamedSharding] = field(default_factory=dict)
-    heads: str | None = None
+
+def _float_at(numbers: jax.Array, index: int | jax.Array) -> jax.Array:
+    """Returns a float32 number that `call_numbers` put in as its bits."""
+    return lax.bitcast_convert_type(numbers[index], jnp.float32)
 
 
 class Step:
@@ -71,43 +81,38 @@ class Step:
         config: RunConfig,
         task: Task,
         total_steps: int,
-        random: Randomness,
-        shardings: Shardings,
-        spread: Spread | None = None,
-        parts: Parts | None = None,
-        token_parts: TokenParts = WHOLE,
+        randomness: Randomness,
+        partitioning: Partitioning,
     ) -> None:
         """Takes what is the same for every step.
 
         Args:
           model: Keras 3 model.
-          config: optimizer, schedule and clipping.
+          config: optimizer, schedule, clipping, gradient accumulation and seed.
           task: loss and metrics.
           total_steps: of the whole training.
-          random: the model's generators.
-          shardings: of what it computes.
-          spread: for `runner.engine.jax.layers.kernel_gradient.exact_kernel_gradients`.
-          parts: how the mesh splits a batch's examples.
-          token_parts: how it splits examples and their tokens.
+          randomness: the model's random generators.
+          partitioning: how the mesh splits what a step computes.
         """
         self._model = model
         self._config = config
         self._task = task
         self._total_steps = total_steps
-        self._random = random
-        self._shardings = shardings
+        self._random = randomness
+        self._partitioning = partitioning
         self._microbatches = config.trainer.accumulate_steps
-        self._spread = spread
-        self._parts = parts
-        self._variables = model.trainable_variables  # a walk of the whole model
+        # Read once: the property walks the whole model.
+        self._variables = model.trainable_variables
         self._rule = rules.make_rule(config.optimizer, jnp)
         ops = namespace.of(jnp)
-        self._ops = replace(ops, head_losses=partial(chunked, ops, token_parts))
-        split = token_parts.sequence > 1
+        self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens))
         self._attention = partial(
-            fused_where_alike, shardings.arrays[WEIGHT], splits_tokens=split, heads_axis=shardings.heads
+            fused_where_alike,
+            partitioning.arrays[WEIGHT],
+            splits_tokens=partitioning.tokens.sequence > 1,
+            heads_axis=partitioning.heads_axis,
         )
-        # Keras's layers are traced once for all the programs that use the gradients: it takes seconds of a deep model.
+        # Keras's layers are traced once for all programs that use the gradients: it takes seconds for a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 
     def losses(
@@ -120,68 +125,87 @@ class Step:
     ) -> tuple[jax.Array, Aux]:
         """Returns the mean loss, with each example's loss (B,), the outputs, regularization and the new weights.
 
-        Of a step of several micro-batches it is one's share: their losses add up to the mean loss.
+        Of a step with several micro-batches it is one's share: their losses add up to the mean loss.
+
+        Args:
+          trainable: weights as the model uses them.
+          non_trainable: the other weights.
+          batch: arrays (B, ...) of a micro-batch by name.
+          count: float32 (), what the examples of the whole step count for.
+          microstep: int32 (), micro-batches done before.
         """
-        full = self._random.insert(non_trainable, microstep)
-        with scope.enter(scope.Scope(self._config.trainer.seed, microstep, parts=self._parts)), self._attention():
-            given, full, added = self._model.stateless_call(
+        others = self._random.insert(non_trainable, microstep)
+        training_scope = scope.Scope(self._config.trainer.seed, microstep, parts=self._partitioning.examples)
+        with scope.enter(training_scope), self._attention():
+            model_outputs, others, added_losses = self._model.stateless_call(
                 trainable,
-                full,
+                others,
                 self._task.inputs(self._ops, batch),
                 return_losses=True,
                 **private.training_argument(self._model, training=True),
             )
-        outputs = _float32(self._task.reduced(self._ops, given, batch))
-        # Chosen, not multiplied: what padding gives may be no number.
+        outputs = _float32(self._task.reduced(self._ops, model_outputs, batch))
+        # Chosen and not multiplied by the weight: the loss of padding may be NaN, and 0 * NaN is NaN.
         loss_b = jnp.where(batch[WEIGHT] > 0, self._task.loss(self._ops, outputs, batch), 0.0)
-        regularization = jnp.asarray(sum(jnp.sum(each).astype(jnp.float32) for each in added), jnp.float32)
+        added = sum(jnp.sum(loss).astype(jnp.float32) for loss in added_losses)
+        regularization = jnp.asarray(added, jnp.float32)
         mean = jnp.sum(loss_b / count) + regularization / self._microbatches
-        return mean, (loss_b, outputs, regularization, self._random.remove(full))
+        return mean, (loss_b, outputs, regularization, self._random.remove(others))
 
     def gradients(
         self, state: State[jax.Array], batch: Arrays, count: jax.Array, microstep: jax.Array
     ) -> tuple[list[jax.Array], Aux]:
-        """Returns the gradients of the mean loss, float32, and what `losses` gives beside it."""
-        used = self.used(state.trainable)
-        found, aux = self._differentiated(used, state.non_trainable, batch, count, microstep)
-        return [whole(gradient) for gradient in found], aux
+        """Returns the gradients of the mean loss, float32, and what `losses` returns with it."""
+        weights = self.used_weights(state.trainable)
+        gradients, aux = self._differentiated(weights, state.non_trainable, batch, count, microstep)
+        return [as_float32(gradient) for gradient in gradients], aux
 
-    def used(self, trainable: list[jax.Array]) -> list[jax.Array]:
-        """Returns the trainable weights in the type in which the model uses them, see `runner.engine.jax.precision`.
+    def used_weights(self, trainable: list[jax.Array]) -> list[jax.Array]:
+        """Returns the trainable weights in the dtype in which the model uses them, see `runner.engine.jax.precision`.
 
-        Each part is rounded where it lies: what is gathered is what is used.
+        Each shard is rounded on its device, so that the rounded weights are gathered and not the float32 ones.
         """
-        held = zip(trainable, self._variables, self._shardings.state.trainable, strict=True)
-        found = [
-            value
-            if value.dtype == variable.dtype
-            else lax.with_sharding_constraint(rounded(value, variable.dtype), sharding)
-            for value, variable, sharding in held
-        ]
-        for index, sharding in self._shardings.gathered.items():
-            found[index] = lax.with_sharding_constraint(found[index], sharding)
-        return found
+        weights = []
+        shardings = self._partitioning.state.trainable
+        for value, variable, sharding in zip(trainable, self._variables, shardings, strict=True):
+            if value.dtype != variable.dtype:
+                value = lax.with_sharding_constraint(rounded(value, variable.dtype), sharding)
+            weights.append(value)
+        for index, sharding in self._partitioning.gathered.items():
+            weights[index] = lax.with_sharding_constraint(weights[index], sharding)
+        return weights
 
     def _gradients_of_losses(self, *arguments: object) -> tuple[list[jax.Array], Aux]:
-        with exact_kernel_gradients(self._spread), exact_row_gradients():
-            found: tuple[list[jax.Array], Aux] = jax.grad(self.losses, has_aux=True)(*arguments)
-        return found
+        with exact_kernel_gradients(self._partitioning.spread_images), exact_row_gradients():
+            gradients: tuple[list[jax.Array], Aux] = jax.grad(self.losses, has_aux=True)(*arguments)
+        return gradients
 
     def step(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[State[jax.Array], Sums, jax.Array]:
-        """Round `index` of a call, see `many`: the new state, each example's loss and metrics, regularization."""
+        """Returns the new state, each example's loss and metrics (B,), and the regularization of one round.
+
+        Args:
+          state: before.
+          split: as for `many`.
+          arrays: as for `many`.
+          numbers: of the call, see `call_numbers`.
+          index: int32 (), the round's number in the call.
+        """
         batch, count, microstep = self._batch(split, arrays, numbers, index)
         gradients, (loss_b, outputs, regularization, weights) = self.gradients(state, batch, count, microstep)
-        done = (numbers[1] + index // self._microbatches).astype(jnp.float32)
-        factor = lax.bitcast_convert_type(numbers[2], jnp.float32)
+        done = (numbers[_FIRST_STEP] + index // self._microbatches).astype(jnp.float32)
+        rate_factor = _float_at(numbers, _RATE_FACTOR)
+        # The scope's name tells the optimizer's collectives, see `runner.engine.jax.origins`.
         with jax.named_scope("update"):
-            new = self._update(
-                state._replace(non_trainable=weights), gradients, done, index % self._microbatches, factor
+            new_state = self._update(
+                state._replace(non_trainable=weights), gradients, done, index % self._microbatches, rate_factor
             )
         metrics = self._task.metrics(self._ops, outputs, batch)
-        sums = {LOSS: loss_b} | {name: metrics[name].astype(jnp.float32) for name in self._task.step_metrics}
-        placed: State[jax.Array] = lax.with_sharding_constraint(new, self._shardings.state)
+        sums = {LOSS: loss_b}
+        for name in self._task.step_metrics:
+            sums[name] = metrics[name].astype(jnp.float32)
+        placed: State[jax.Array] = lax.with_sharding_constraint(new_state, self._partitioning.state)
         return placed, sums, regularization
 
     def _update(
@@ -190,120 +214,137 @@ class Step:
         gradients: list[jax.Array],
         done: jax.Array,
         microbatch: jax.Array,
-        factor: jax.Array,
+        rate_factor: jax.Array,
     ) -> State[jax.Array]:
+        """Returns the state after one round: updated after a step's last micro-batch, else with a larger sum.
+
+        Args:
+          state: before; its non-trainable weights are the new ones already.
+          gradients: of the micro-batch, float32.
+          done: float32 (), steps done before.
+          microbatch: int32 (), number of the micro-batch in its step.
+          rate_factor: float32 (), the learning rate is multiplied by it.
+        """
         config = self._config.optimizer
-        rate = learning_rate(config, done, self._total_steps, jnp) * factor
+        rate = learning_rate(config, done, self._total_steps, jnp) * rate_factor
         if self._microbatches > 1:
-            begun = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
-            gradients = [old + new for old, new in zip(begun, gradients, strict=True)]
+            # A step's first micro-batch begins its sums; what the step before left in them does not count.
+            sums = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
+            gradients = [old + new for old, new in zip(sums, gradients, strict=True)]
         clipped = clip(config.clip, gradients, jnp)
         trainable: list[jax.Array] = []
         slots: list[list[jax.Array]] = [[] for _ in self._rule.slots]
         for index, (weight, gradient) in enumerate(zip(state.trainable, clipped, strict=True)):
-            old = {slot: whole(before[index]) for slot, before in zip(self._rule.slots, state.slots, strict=True)}
-            new_weight, new = self._rule.update(gradient, whole(weight), old, rate, done + 1.0)
+            old_slots = {}
+            for name, values in zip(self._rule.slots, state.slots, strict=True):
+                old_slots[name] = as_float32(values[index])
+            new_weight, new_slots = self._rule.update(gradient, as_float32(weight), old_slots, rate, done + 1.0)
             trainable.append(rounded(self._constrained(index, new_weight), weight.dtype))
-            for name, before, after in zip(self._rule.slots, state.slots, slots, strict=True):
-                after.append(rounded(new[name], before[index].dtype))
-        pairs = zip(state.ema, trainable, strict=bool(state.ema))
-        ema = [rules.average(config.ema.decay or 0.0, a, whole(w), done, jnp) for a, w in pairs]
-        changed = state._replace(trainable=trainable, slots=slots, ema=ema)
+            for name, old_values, new_values in zip(self._rule.slots, state.slots, slots, strict=True):
+                new_values.append(rounded(new_slots[name], old_values[index].dtype))
+        ema = []
+        if state.ema:
+            for average, weight in zip(state.ema, trainable, strict=True):
+                ema.append(rules.average(config.ema.decay or 0.0, average, as_float32(weight), done, jnp))
+        updated = state._replace(trainable=trainable, slots=slots, ema=ema)
         if self._microbatches == 1:
-            return changed
-        last = microbatch == self._microbatches - 1  # else all but the sums stays as it was
-        chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(last, new, old), changed, state)
+            return updated
+        is_last = microbatch == self._microbatches - 1
+        chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(is_last, new, old), updated, state)
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
-        """Returns a trainable variable's new value as its constraint has it, which is called as `fit` calls it."""
+        """Returns a trainable variable's new value after its Keras constraint, which is called as `fit` calls it."""
         variable = self._variables[index]
         if variable.constraint is None:
             return weight
         with private.in_float32([variable]), keras.StatelessScope(state_mapping=[(variable, weight)]):
-            found: jax.Array = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
-            return found
+            constrained: jax.Array = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
+            return constrained
 
     def many(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array
     ) -> tuple[State[jax.Array], Sums, jax.Array]:
-        """A call's steps as one program, their number an input so that it needs no compilation of its own.
+        """Runs a call's rounds as one program; their number is an input, so that it needs no compilation of its own.
 
         Args:
           state: before.
-          split: (N, ...) by name, the split's arrays where the devices keep them, else None.
+          split: (N, ...) by name, the split's arrays if the devices keep them, else None.
           arrays: (K, B, ...) by name; with `split`, `row` int32 (K, B) in their place. `weight` is among them.
-          numbers: int32 (3 + K,): rounds to do, steps done before, and the bits of float32 numbers: what the learning
-            rate is multiplied by, and what the examples of each round's step count for.
+          numbers: int32 (3 + K,), see `call_numbers`.
 
         Returns:
-          The new state, losses and metrics (K, B) by name, and regularization (K,), 0 for what was not computed.
+          The new state, losses and metrics (K, B) by name, and regularization (K,), 0 for rounds that were not done.
         """
 
         def body(
             index: jax.Array, carried: tuple[State[jax.Array], Sums, jax.Array]
         ) -> tuple[State[jax.Array], Sums, jax.Array]:
-            state, *found = carried
-            state, *new = self.step(state, split, arrays, numbers, index)
+            state, *rows = carried
+            state, *new_row = self.step(state, split, arrays, numbers, index)
             sums, regularization = jax.tree.map(
-                lambda a, b: lax.dynamic_update_index_in_dim(a, b, index, 0), tuple(found), tuple(new)
+                lambda row, new: lax.dynamic_update_index_in_dim(row, new, index, 0), tuple(rows), tuple(new_row)
             )
             return state, sums, regularization
 
-        empty = lax.with_sharding_constraint(jnp.zeros(arrays[WEIGHT].shape, jnp.float32), self._shardings.sums)
-        sums = dict.fromkeys((LOSS, *self._task.step_metrics), empty)
-        start = (state, sums, jnp.zeros(empty.shape[:1], jnp.float32))
-        found: tuple[State[jax.Array], Sums, jax.Array] = lax.fori_loop(0, numbers[0], body, start)
-        return found
+        zeros_kb = jnp.zeros(arrays[WEIGHT].shape, jnp.float32)
+        zeros_kb = lax.with_sharding_constraint(zeros_kb, self._partitioning.sums)
+        sums = dict.fromkeys((LOSS, *self._task.step_metrics), zeros_kb)
+        regularization_k = jnp.zeros(zeros_kb.shape[:1], jnp.float32)
+        start = (state, sums, regularization_k)
+        results: tuple[State[jax.Array], Sums, jax.Array] = lax.fori_loop(0, numbers[_ROUNDS], body, start)
+        return results
 
     def _batch(
         self, split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[Arrays, jax.Array, jax.Array]:
-        """Returns a round's arrays, what its step's examples count for, and the micro-batches done before."""
-        found = {
-            name: self._constrain(name, lax.dynamic_index_in_dim(array, index, 0, keepdims=False))
-            for name, array in arrays.items()
-        }
+        """Returns a round's arrays (B, ...), what its step's examples count for, and the micro-batches done before."""
+        batch = {}
+        for name, array in arrays.items():
+            batch[name] = self._constrain(name, lax.dynamic_index_in_dim(array, index, 0, keepdims=False))
         if split is not None:
-            rows = found.pop(ROW)
-            found |= {name: self._constrain(name, whole.at[rows].get(mode="clip")) for name, whole in split.items()}
-        count = lax.bitcast_convert_type(numbers[COUNTS + index], jnp.float32)
-        return found, count, numbers[1] * self._microbatches + index
+            rows_b = batch.pop(ROW)
+            for name, examples in split.items():
+                # All rows are in range. By default JAX compares each with the range and fills what is out of it.
+                batch[name] = self._constrain(name, examples.at[rows_b].get(mode="clip"))
+        count = _float_at(numbers, _COUNTS + index)
+        return batch, count, numbers[_FIRST_STEP] * self._microbatches + index
 
     def _constrain(self, name: str, array: jax.Array) -> jax.Array:
-        return lax.with_sharding_constraint(array, self._shardings.arrays[name])
+        return lax.with_sharding_constraint(array, self._partitioning.arrays[name])
 
     def whole_gradients(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """The gradients of one micro-batch of a call's first batch, and the new non-trainable variables."""
-        found, (*_, weights) = self.gradients(state, *self._batch(split, arrays, numbers, index))
-        return found, weights
+        """Returns the gradients of one micro-batch of a call's first batch, and the new non-trainable variables."""
+        gradients, (*_, weights) = self.gradients(state, *self._batch(split, arrays, numbers, index))
+        return gradients, weights
 
     def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | Arrays]:
-        """Evaluates a batch, arrays (1, B, ...): each example's loss (B,), the task's totals, and the outputs.
+        """Evaluates a batch, arrays (1, B, ...).
 
-        Those are left out where the task keeps none.
+        Returns:
+          Each example's loss (B,), the task's totals, and the outputs if the task keeps any.
         """
-        given, batch = self._outputs(weights, arrays)
-        outputs = _float32(self._task.reduced(self._ops, given, batch))
+        model_outputs, batch = self._model_outputs(weights, arrays)
+        outputs = _float32(self._task.reduced(self._ops, model_outputs, batch))
         loss_b = self._task.loss(self._ops, outputs, batch)
         totals = self._task.totals(self._ops, outputs, batch)
         return loss_b, totals, outputs if self._task.keeps_outputs else {}
 
     def outputs(self, weights: Weights, arrays: Arrays) -> Outputs:
-        """Returns what the task's functions take of a batch, arrays (1, B, ...), for `judged`."""
-        given, batch = self._outputs(weights, arrays)
-        return _float32(self._task.reduced(self._ops, given, batch))
+        """Returns the argument of the task's functions for a batch, arrays (1, B, ...); see `judged`."""
+        model_outputs, batch = self._model_outputs(weights, arrays)
+        return _float32(self._task.reduced(self._ops, model_outputs, batch))
 
     def judged(self, outputs: Outputs, arrays: Arrays, by_example: Sequence[bool], examples: int | None) -> Judged:
-        """Returns each row's loss (B,) and the task's totals, of what `outputs` gave for the same batch.
+        """Returns each example's loss (B,) and the task's totals, from what `outputs` returned for the same batch.
 
         Args:
           outputs: of the batch.
           arrays: (1, B, ...) by name.
-          by_example: of each of the outputs' tensors, whether it has a row per example, as a head's kernel has not.
-          examples: the task is given the first so many rows alone, so that no padding is among them. None: all.
+          by_example: for each tensor of the outputs, whether it has a row per example; a head's kernel has not.
+          examples: number of first examples that the task sees, so that no padding is among them. None: all.
         """
         batch = {name: array[0] for name, array in arrays.items()}
         ops = self._ops
@@ -311,9 +352,11 @@ class Step:
         if examples is not None:
             batch = {name: array[:examples] for name, array in batch.items()}
             leaves, structure = jax.tree.flatten(outputs)
-            held = [leaf[:examples] if cut else leaf for leaf, cut in zip(leaves, by_example, strict=True)]
-            outputs = jax.tree.unflatten(structure, held)
-            # The mesh need not divide so many examples: their tokens are not cut along its parts.
+            for number, has_rows in enumerate(by_example):
+                if has_rows:
+                    leaves[number] = leaves[number][:examples]
+            outputs = jax.tree.unflatten(structure, leaves)
+            # The mesh need not divide so many examples: their tokens are not split over its axes.
             ops = replace(ops, head_losses=partial(chunked, ops, WHOLE))
         loss_b = self._task.loss(ops, outputs, batch)
         totals = self._task.totals(ops, outputs, batch)
@@ -321,23 +364,23 @@ class Step:
 
     def next_logits(self, weights: Weights, arrays: Arrays) -> jax.Array:
         """Returns the task's logits (B, V) of a batch, arrays (1, B, ...)."""
-        given, batch = self._outputs(weights, arrays)
-        found: jax.Array = self._task.next_logits(self._ops, given, batch)
-        return found
+        model_outputs, batch = self._model_outputs(weights, arrays)
+        logits_bv: jax.Array = self._task.next_logits(self._ops, model_outputs, batch)
+        return logits_bv
 
-    def _outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
-        """Returns what the model gives for a batch, arrays (1, B, ...), with nothing dropped; and the batch."""
-        trainable = self.used(weights[0])
-        non_trainable = weights[1]
+    def _model_outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
+        """Returns the model's outputs for a batch, arrays (1, B, ...), without dropout; and the batch, (B, ...)."""
+        trainable, non_trainable = weights
+        trainable = self.used_weights(trainable)
         batch = {name: array[0] for name, array in arrays.items()}
-        full = self._random.insert(non_trainable, 0)
-        told = private.training_argument(self._model, training=False)
+        others = self._random.insert(non_trainable, 0)
+        training = private.training_argument(self._model, training=False)
         with self._attention():
-            given, _ = self._model.stateless_call(trainable, full, self._task.inputs(self._ops, batch), **told)
-        return given, batch
+            outputs, _ = self._model.stateless_call(trainable, others, self._task.inputs(self._ops, batch), **training)
+        return outputs, batch
 
 
 def _float32(outputs: jax.Array) -> jax.Array:
-    """Returns a model's outputs, one tensor or several, as the task takes them."""
-    found: jax.Array = jax.tree.map(lambda each: each.astype(jnp.float32), outputs)
-    return found
+    """Returns a model's outputs, one tensor or several, in float32 as the task takes them."""
+    converted: jax.Array = jax.tree.map(lambda output: output.astype(jnp.float32), outputs)
+    return converted

@@ -1,4 +1,4 @@
-"""What a trace is made of."""
+"""Walks traces (jaxprs)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jax.extend.core import JaxprEqn
 
 
 def equations(traced: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
-    """Yields equations, and those in all that they call."""
+    """Yields equations, and those in all traces that they call."""
     for equation in traced:
         yield equation
         for value in equation.params.values():

@@ -1,4 +1,4 @@
-"""What of a built Keras 3 model is trained, by patterns of its variables' paths."""
+"""Freezes the variables of a built Keras 3 model that `model.trainable` does not name."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from runner.engine.jax.names import Names
 from runner.errors import invalid
 
 
-def train_alone(model: keras.Model, patterns: Sequence[str]) -> None:
-    """Freezes what no pattern catches; a layer of which nothing is left is frozen whole, as `layer.trainable=False`.
+def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
+    """Freezes variables that no pattern matches; a layer with no trained variable left gets `trainable=False`.
 
-    So a batch normalization that is not trained computes with its moving averages, as Keras's does; one that has
-    nothing to train is, where no pattern catches its averages.
+    A frozen batch normalization then computes with its moving averages, as Keras's does. One without variables to
+    train is frozen unless a pattern matches its averages.
 
     Args:
       model: built.
-      patterns: regular expressions on the whole of canonical paths.
+      patterns: regular expressions that match whole canonical paths.
 
     Raises:
-      ConfigError: a pattern is no regular expression, or catches no trainable variable.
+      ConfigError: a pattern matches no trainable variable.
     """
     paths = {id(variable): path for path, variable in Names(model).variables.items()}
-    free = {id(variable): paths[id(variable)] for variable in model.trainable_variables}
-    chosen: set[int] = set()
+    trainable = {id(variable): paths[id(variable)] for variable in model.trainable_variables}
+    matched: set[int] = set()
     for place, pattern in enumerate(patterns):
-        found = {key for key, path in free.items() if re.fullmatch(pattern, path)}
-        if not found:
+        if not any(re.fullmatch(pattern, path) for path in trainable.values()):
             raise invalid(
                 f"model.trainable[{place}]",
                 pattern,
-                problem=f"a pattern of the whole of paths, as {_some(list(free.values()))}",
-                fix="python -m runner.plan lists them",
+                problem=f"must match a whole variable path, such as {_examples(list(trainable.values()))}",
+                fix="list them with python -m runner.plan",
             )
-        chosen |= {key for key, path in paths.items() if re.fullmatch(pattern, path)}
+        matched |= {key for key, path in paths.items() if re.fullmatch(pattern, path)}
+    # Whole layers first: `trainable=False` also changes what a layer such as batch normalization computes.
     for layer in private.all_layers(model):
-        own = [variable for variable in layer.weights if id(variable) in free] or layer.weights
-        if own and not any(id(variable) in chosen for variable in own):
+        variables = [variable for variable in layer.weights if id(variable) in trainable] or layer.weights
+        if variables and not any(id(variable) in matched for variable in variables):
             layer.trainable = False
     for variable in model.trainable_variables:
-        if id(variable) not in chosen:
+        if id(variable) not in matched:
             variable.trainable = False
 
 
-def _some(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:: max(1, len(paths) // 4)][:4])
+def _examples(paths: Sequence[str]) -> str:
+    """Returns four paths, spread over all of them."""
+    stride = max(1, len(paths) // 4)
+    return ", ".join(paths[::stride][:4])

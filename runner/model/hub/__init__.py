@@ -1,1 +1,1 @@
-"""What `runner.model.keras_hub` is made of: classes of KerasHub, their inputs and heads, presets and fine-tuning."""
+"""Parts of `runner.model.keras_hub`: KerasHub's classes, their inputs and heads, presets and fine-tuning."""

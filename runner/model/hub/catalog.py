@@ -1,4 +1,4 @@
-"""The classes of KerasHub and what they take, read from its source: nothing is imported, so a refusal is quick."""
+"""Classes of KerasHub and their parameters, read from its source: nothing is imported, so that an error is quick."""
 
 from __future__ import annotations
 
@@ -11,155 +11,192 @@ from runner.host import definition
 from runner.host.versions import installed
 
 PACKAGE = "keras_hub"
-_PUBLIC = (f"{PACKAGE}.models", f"{PACKAGE}.layers")
-_OF_EVERY_LAYER = ("dtype", "name", "trainable", "args", "kwargs")
+_MODELS = f"{PACKAGE}.models"
+_LAYERS = f"{PACKAGE}.layers"
+
+# Parameters of every Keras layer. The run sets them, not the config.
+_LAYER_PARAMETERS = ("dtype", "name", "trainable", "args", "kwargs")
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a class takes, without what every layer of Keras does.
+class Parameters:
+    """Parameters of a class's constructor, without those of every Keras layer.
 
     Attributes:
-      needed: keys without a default.
-      known: all keys.
+      required: names without a default.
+      names: all names.
     """
 
-    needed: tuple[str, ...]
-    known: tuple[str, ...]
+    required: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 def is_installed() -> bool:
-    """Tells whether KerasHub is there, without importing it."""
-    return definition.source_of(_PUBLIC[0]) is not None
+    """Returns whether KerasHub is installed, without importing it."""
+    return definition.source_of(_MODELS) is not None
 
 
 def version() -> str:
-    """Returns the version that is installed."""
+    """Returns the installed version; empty if there is none."""
     return next(iter(installed(["keras-hub"]).values()), "")
 
 
 @lru_cache(maxsize=1)
 def public() -> dict[str, tuple[str, str]]:
-    """Returns the public names of models and layers, each with the module that defines it and its name there."""
-    found: dict[str, tuple[str, str]] = {}
-    for module in reversed(_PUBLIC):
-        for item in _tree(module).body:
-            if isinstance(item, ast.ImportFrom) and item.module:
-                found |= {one.asname or one.name: (item.module, one.name) for one in item.names}
-    return found
+    """Returns public name -> (module, name there) of KerasHub's models and layers."""
+    classes: dict[str, tuple[str, str]] = {}
+    # Models last: a model wins over a layer of the same name.
+    for module in (_LAYERS, _MODELS):
+        for statement in _tree(module).body:
+            if isinstance(statement, ast.ImportFrom) and statement.module:
+                for alias in statement.names:
+                    classes[alias.asname or alias.name] = (statement.module, alias.name)
+    return classes
 
 
 def of_kind(base: str) -> tuple[str, ...]:
-    """Returns the public names of classes whose names end so, or that inherit from a base of this name.
+    """Returns the public names that end with the name of a base class.
 
     Args:
-      base: as `Backbone`.
+      base: for example `Backbone`.
     """
     return tuple(name for name in public() if name.endswith(base) and name != base)
 
 
 def is_a(name: str, base: str) -> bool:
-    """Tells whether a public class inherits from a base of this name."""
-    return base in {found.name for _, found in _lineage(*public()[name])} - {name}
+    """Returns whether a public class inherits from a base class of this name."""
+    return base != name and any(ancestor.name == base for _, ancestor in _lineage(name))
 
 
-def taken(name: str) -> Taken | None:
-    """Returns what a public class's constructor takes; None where its source does not tell."""
-    for _, found in _lineage(*public()[name]):
-        for item in found.body:
-            if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                return _arguments(item.args)
-    return None
+def parameters(name: str) -> Parameters | None:
+    """Returns the parameters of a public class's constructor; None if its source has none."""
+    constructor = _constructor(name)
+    if constructor is None:
+        return None
+    arguments = constructor.args
+    names = [argument.arg for argument in arguments.args][1:]
+    required = names[: len(names) - len(arguments.defaults)]
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        names.append(argument.arg)
+        if default is None:
+            required.append(argument.arg)
+    return Parameters(_without_layer_parameters(required), _without_layer_parameters(names))
+
+
+def _without_layer_parameters(names: list[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in _LAYER_PARAMETERS)
 
 
 def position_limit(name: str) -> tuple[str, object] | None:
-    """Returns the key of a public class that says how many places it learns vectors for, and its default.
+    """Returns the parameter that sets how many positions a public class learns, and its default.
 
-    None where it learns none, or only as another key wants.
+    None if the class learns no positions, or only with certain other arguments.
     """
-    for _, found in _lineage(*public()[name]):
-        for item in found.body:
-            if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                key = _of_positions(item)
-                return None if key is None else (key, _defaults(item.args).get(key))
+    constructor = _constructor(name)
+    if constructor is None:
+        return None
+    parameter = _position_parameter(constructor)
+    if parameter is None:
+        return None
+    return parameter, _constant_defaults(constructor.args).get(parameter)
+
+
+def _constructor(name: str) -> ast.FunctionDef | None:
+    """Returns the constructor of a public class, its own or an inherited one."""
+    for _, class_definition in _lineage(name):
+        for statement in class_definition.body:
+            if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+                return statement
     return None
 
 
-def _of_positions(made: ast.FunctionDef) -> str | None:
-    """Returns the argument that a constructor gives an embedding of positions as its length, in every case."""
-    calls = [item.value for item in made.body if isinstance(item, ast.Assign) and isinstance(item.value, ast.Call)]
-    for call in calls:
-        if ast.unparse(call.func).endswith("PositionEmbedding"):
-            for told in call.keywords:
-                if told.arg == "sequence_length" and isinstance(told.value, ast.Name):
-                    return told.value.id
+def _position_parameter(constructor: ast.FunctionDef) -> str | None:
+    """Returns the parameter that a constructor passes to a position embedding as its length, unconditionally."""
+    # Only statements at the top of the constructor: one below an `if` runs only with certain arguments.
+    for statement in constructor.body:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        call = statement.value
+        if not ast.unparse(call.func).endswith("PositionEmbedding"):
+            continue
+        for keyword in call.keywords:
+            if keyword.arg == "sequence_length" and isinstance(keyword.value, ast.Name):
+                return keyword.value.id
     return None
 
 
-def _defaults(told: ast.arguments) -> dict[str, object]:
-    """Returns the constants that arguments are without a value."""
-    last = told.args[len(told.args) - len(told.defaults) :]
-    pairs = [*zip(last, told.defaults, strict=True), *zip(told.kwonlyargs, told.kw_defaults, strict=True)]
-    return {one.arg: default.value for one, default in pairs if isinstance(default, ast.Constant)}
+def _constant_defaults(arguments: ast.arguments) -> dict[str, object]:
+    """Returns the defaults that are constants, by parameter."""
+    with_default = arguments.args[len(arguments.args) - len(arguments.defaults) :]
+    pairs: list[tuple[ast.arg, ast.expr | None]] = [*zip(with_default, arguments.defaults, strict=True)]
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {argument.arg: default.value for argument, default in pairs if isinstance(default, ast.Constant)}
 
 
 @lru_cache(maxsize=1)
 def presets() -> frozenset[str]:
-    """Returns the names of the presets that KerasHub knows; none where its source does not tell."""
-    source = definition.source_of(_PUBLIC[0])
+    """Returns the names of KerasHub's presets; empty if its source does not have them."""
+    source = definition.source_of(_MODELS)
     if source is None:
         return frozenset()
-    files = sorted((source.parents[1] / "src" / "models").rglob("*_presets.py"))
-    tables = [
-        item.value
-        for file in files
-        for item in ast.parse(file.read_bytes()).body
-        if isinstance(item, ast.Assign) and isinstance(item.value, ast.Dict)
-    ]
-    return frozenset(str(key.value) for table in tables for key in table.keys if isinstance(key, ast.Constant))
+    names: set[str] = set()
+    # Each model family lists its presets as dicts, name -> description, in a module of its own.
+    for file in sorted((source.parents[1] / "src" / "models").rglob("*_presets.py")):
+        for statement in ast.parse(file.read_bytes()).body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+                keys = statement.value.keys
+                names.update(str(key.value) for key in keys if isinstance(key, ast.Constant))
+    return frozenset(names)
 
 
-def _arguments(told: ast.arguments) -> Taken:
-    positional = [one.arg for one in told.args][1:]
-    needed = positional[: len(positional) - len(told.defaults)]
-    for one, default in zip(told.kwonlyargs, told.kw_defaults, strict=True):
-        positional.append(one.arg)
-        if default is None:
-            needed.append(one.arg)
-    return Taken(*(tuple(name for name in names if name not in _OF_EVERY_LAYER) for names in (needed, positional)))
-
-
-def _lineage(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yields a class and what it inherits from, as far as KerasHub defines it, by the first base each."""
+def _lineage(public_name: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yields (module, definition) of a public class and its ancestors in KerasHub, following the first bases."""
+    module, name = public()[public_name]
     while module.startswith(PACKAGE):
         tree = _tree(module)
-        found = next((item for item in tree.body if isinstance(item, ast.ClassDef) and item.name == name), None)
-        if found is None:
+        class_definition = _class_in(tree, name)
+        if class_definition is None:
             return
-        yield module, found
-        if not found.bases:
+        yield module, class_definition
+        if not class_definition.bases:
             return
-        base = ast.unparse(found.bases[0]).split(".")  # a class, or a class of a module
-        imported = _imported(tree, base[0])
-        if imported is not None:
-            module = ".".join([imported[0], *([imported[1]] if len(base) > 1 else [])])
-            name = base[-1] if len(base) > 1 else imported[1]
-        elif len(base) == 1:  # of the same module
-            name = base[0]
-        else:  # Keras's own
-            return
+        # The base is written `Name`, or `module.Name`.
+        first, *rest = ast.unparse(class_definition.bases[0]).split(".")
+        imported = _imported(tree, first)
+        if imported is None:
+            if rest:
+                # An attribute of a module that is imported as a whole: Keras's own class.
+                return
+            # A class of the same module.
+            name = first
+        elif rest:
+            module = f"{imported[0]}.{imported[1]}"
+            name = rest[-1]
+        else:
+            module, name = imported
 
 
-def _imported(tree: ast.Module, name: str) -> tuple[str, str] | None:
-    """Returns from where a module imports a name, and what it is called there."""
-    for item in tree.body:
-        for one in item.names if isinstance(item, ast.ImportFrom) else []:
-            if name == (one.asname or one.name) and isinstance(item, ast.ImportFrom):
-                return item.module or "", one.name
+def _class_in(tree: ast.Module, name: str) -> ast.ClassDef | None:
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == name:
+            return statement
     return None
 
 
+def _imported(tree: ast.Module, name: str) -> tuple[str, str] | None:
+    """Returns the module that a name is imported from, and its name there."""
+    for statement in tree.body:
+        if not isinstance(statement, ast.ImportFrom):
+            continue
+        for alias in statement.names:
+            if name == (alias.asname or alias.name):
+                return statement.module or "", alias.name
+    return None
+
+
+# A class has fewer than ten ancestors; 64 modules are enough for all objects that one config describes.
 @lru_cache(maxsize=64)
 def _tree(module: str) -> ast.Module:
+    """Returns a module's syntax tree; an empty one if there is no source."""
     source = definition.source_of(module)
     return ast.Module([], []) if source is None else ast.parse(source.read_bytes())

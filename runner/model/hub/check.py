@@ -1,39 +1,43 @@
-"""What can be said of `model=keras_hub` before anything is imported: the class, its keys, the preset, the engine."""
+"""Checks of `model=keras_hub` before anything is imported: the class, its options, the preset, the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from runner.config.schema import ModelConfig, RunConfig
+from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.data import checks_text
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.model.hub import catalog, heads, options, presets
 
 TARGET = "runner.model.keras_hub.build"
-OWN = (
-    "backbone",
-    "task",
-    "preset",
-    "lora_rank",
-    "fused_head",
-    "config",
-)  # options of the builder; all others are the class's keys
-_PER_TOKEN = "language_model"
-_OF_BYTES = "ByteTokenizer"  # KerasHub's, whose tokens are bytes
-_PADDED_BYTES = 512  # the most tokens of a vocabulary of bytes that was padded for a mesh axis to divide it
+
+# Options of the builder itself; all others are options of KerasHub's class.
+_BUILDER_OPTIONS = ("backbone", "task", "preset", "lora_rank", "fused_head", "config")
+_LANGUAGE_MODEL = "language_model"
+
+# KerasHub's tokenizer whose tokens are bytes, as those of dataset.tokenizer=bytes are.
+_BYTE_TOKENIZER = "ByteTokenizer"
+
+# The largest vocabulary of a preset without a tokenizer that may be one of bytes: 256, special tokens, and padding so
+# that a mesh axis divides it. Vocabularies of other tokenizers have thousands of tokens.
+_LARGEST_BYTE_VOCABULARY = 512
 
 
-def check(config: RunConfig) -> None:
-    """Checks the group `model` where it is KerasHub's.
+def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
+    """Checks the group `model` if its builder is that of KerasHub.
+
+    Args:
+      config: its engines are checked.
+      keras_3_engines: names of the engines that train models of Keras 3.
 
     Raises:
-      ConfigError: another engine, no KerasHub, an unknown class or key, or a folder that is no preset.
+      ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is no preset.
     """
     if config.model.target != TARGET:
         return
     for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
-        if engine not in (None, "jax"):
+        if engine is not None and engine not in keras_3_engines:
             fix = "set engine=jax" if key == "engine.name" else f"leave {key} out"
             raise invalid(key, engine, problem="KerasHub's models are Keras 3's, which engine=jax trains", fix=fix)
     if not catalog.is_installed():
@@ -43,178 +47,253 @@ def check(config: RunConfig) -> None:
             problem="it needs keras_hub, which is not installed",
             fix="pip install -e '.[hub]'",
         )
-    held = config.model.options
-    _check_word("preset", held)
-    _check_word("backbone", held)
-    _check_word("task", held)
-    _check_rank(held.get("lora_rank"))
-    _check_task(held.get("task"))
-    fused = held.get("fused_head", False)
-    if not isinstance(fused, bool):
-        raise invalid("model.fused_head", fused, problem="true or false", fix="leave it out")
-    name = _check_class(config.model, config.task.name == _PER_TOKEN)
+    builder_options = config.model.options
+    for key in ("preset", "backbone", "task"):
+        _check_string(f"model.{key}", builder_options.get(key))
+    _check_rank(builder_options.get("lora_rank"))
+    _check_task(builder_options.get("task"))
+    fused_head = builder_options.get("fused_head", False)
+    if not isinstance(fused_head, bool):
+        raise invalid("model.fused_head", fused_head, problem="must be true or false", fix="leave it out")
+    backbone = _check_class(config.model, per_token=config.task.name == _LANGUAGE_MODEL)
     if checks_text.is_text(config.dataset):
-        if held.get("preset") is not None:
-            _check_tokenizer(held["preset"], config)
-        if name is not None:
-            _check_text(name, config)
+        preset = builder_options.get("preset")
+        if preset is not None:
+            _check_tokenizer(preset, config.dataset)
+        if backbone is not None:
+            _check_text(backbone, config.model, config.dataset, config.task)
 
 
-def _check_word(key: str, held: Mapping[str, Any]) -> None:
-    value = held.get(key)
+def _check_string(key: str, value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise invalid(f"model.{key}", value, problem="a word, or null", fix=f"set model.{key} to one")
+        raise invalid(key, value, problem="must be a string or null", fix=f"set {key} to a name, or leave it out")
 
 
 def _check_rank(rank: object) -> None:
-    if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 1):
-        raise invalid("model.lora_rank", rank, problem="a whole number of at least 1, or null", fix="set it to 8")
+    is_integer = isinstance(rank, int) and not isinstance(rank, bool)
+    if rank is not None and (not is_integer or rank < 1):  # type: ignore[operator] # an integer
+        raise invalid(
+            "model.lora_rank", rank, problem="must be an integer of at least 1, or null", fix="set model.lora_rank=8"
+        )
 
 
 def _check_task(task: str | None) -> None:
-    known = [*heads.KINDS, *(name for kind in heads.KINDS for name in catalog.of_kind(kind) if kind != "Backbone")]
-    if task is not None and task not in known:
+    if task is None:
+        return
+    known = [*heads.KINDS]
+    for kind in heads.KINDS:
+        # The builder needs a head, and a backbone's class has none.
+        if kind != heads.BACKBONE:
+            known += catalog.of_kind(kind)
+    if task not in known:
         raise invalid(
             "model.task",
             task,
-            problem=f"{', '.join(heads.KINDS)}, the name of one of KerasHub's classes, or null for what the run's "
-            "task needs",
+            problem=f"must be one of {', '.join(heads.KINDS)}, the name of a KerasHub class, or null for the class "
+            "that the run's task needs",
             fix=did_you_mean(task, known, "leave it out"),
         )
 
 
-def _check_class(config: ModelConfig, per_token: bool) -> str | None:
-    """Checks the class and its keys, and returns its name; None where only its preset, which is fetched, tells."""
-    held = config.options
+def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:
+    """Checks the backbone's class and options.
+
+    Returns:
+      The name of the class; None if only a preset that is not downloaded yet has it.
+    """
+    builder_options = config.options
+    name: str | None = builder_options.get("backbone")
+    preset: str | None = builder_options.get("preset")
     backbones = catalog.of_kind("Backbone")
-    name = held.get("backbone")
-    preset = held.get("preset")
     if name is None and preset is None:
         raise ConfigError(
-            "model.backbone: it has no value, and model.preset neither; name a class, as "
-            f"model.backbone={backbones[0]}, or a folder, as model.preset=my_preset"
+            f"model.backbone: a class or a preset is required; set model.backbone={backbones[0]} or "
+            "model.preset=my_preset (a folder)"
         )
     if preset is not None:
         if name is not None:
             raise invalid(
                 "model.backbone",
                 name,
-                problem="the preset names its own class, so that the two exclude each other",
+                problem="a preset determines its class, so the two exclude each other",
                 fix="leave out one of model.backbone and model.preset",
             )
         presets.check(preset)
         name = presets.opened(preset).name if presets.is_folder(preset) else None
-    elif name is not None and not (name in catalog.public() and catalog.is_a(name, "Backbone")):
+    elif name is not None and (name not in catalog.public() or not catalog.is_a(name, "Backbone")):
         raise invalid(
             "model.backbone",
             name,
-            problem=f"a backbone of KerasHub {catalog.version()}, as GPT2Backbone",
+            problem=f"must be a backbone of KerasHub {catalog.version()}, such as GPT2Backbone",
             fix=did_you_mean(name, backbones, "https://keras.io/keras_hub/api/models lists them"),
         )
     if name is not None:
-        _check_keys(name, config, per_token, of_preset=preset is not None)
+        _check_class_options(name, config, per_token=per_token, has_preset=preset is not None)
     return name
 
 
-def _check_tokenizer(value: str, config: RunConfig) -> None:
-    """Refuses tokens that are not those of a preset: their numbers would be looked up in a table of others.
+def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
+    """Rejects tokens that are not those of a preset, whose ids would be looked up in the wrong embedding table.
 
-    A preset that has a tokenizer wants that one. Of one without, a vocabulary larger than a padded one of bytes
-    tells that bytes are not it. What `kaggle://...` and the like have is known when they are fetched.
+    A preset that has a tokenizer needs that one. If it has none, a vocabulary that is too large for bytes shows that
+    its tokens are not bytes. What `kaggle://...` and the like contain is known only after the download.
+
+    Args:
+      value: of `model.preset`.
+      dataset: of text.
     """
-    tokenizer = config.dataset.tokenizer or checks_text.BYTES
+    tokenizer = dataset.tokenizer or checks_text.BYTES
     if tokenizer not in (checks_text.BYTES, checks_text.BPE):
         return
-    size = None
+    preset_size = None
     if presets.is_folder(value):
         preset = presets.opened(value)
-        own = preset.tokenizer
-        size = next((preset.config["config"][key] for key in options.SIZES if key in preset.config["config"]), None)
+        preset_tokenizer = preset.tokenizer
+        _, preset_size = _first_option(preset.options, options.SIZES)
     elif value.startswith(presets.SCHEMES):
         return
     else:
-        own = value  # a preset of KerasHub's own, which all have theirs
-    count = checks_text.bytes_vocabulary(config.dataset)
-    if own == _OF_BYTES and tokenizer == checks_text.BYTES:
+        # All presets on KerasHub's own list have a tokenizer.
+        preset_tokenizer = value
+    if preset_tokenizer == _BYTE_TOKENIZER and tokenizer == checks_text.BYTES:
         return
-    if own is None and (count is None or not isinstance(size, int) or size <= _PADDED_BYTES):
-        return
-    if count is None:
-        allowed = f"it trains a vocabulary of its own, and the preset knows the tokens of {own}"
-    elif isinstance(size, int) and size != count:
-        allowed = f"it gives {count} tokens, but the preset's vocabulary has {size:,}"
+    byte_tokens = checks_text.bytes_vocabulary(dataset)
+    if preset_tokenizer is None:
+        is_too_large_for_bytes = isinstance(preset_size, int) and preset_size > _LARGEST_BYTE_VOCABULARY
+        if byte_tokens is None or not is_too_large_for_bytes:
+            return
+    if byte_tokens is None:
+        problem = f"it trains a new vocabulary, but the preset has the tokens of {preset_tokenizer}"
+    elif isinstance(preset_size, int) and preset_size != byte_tokens:
+        problem = f"it gives {byte_tokens} tokens, but the preset's vocabulary has {preset_size:,}"
     else:
-        allowed = f"it gives the numbers of bytes, but the preset knows the tokens of {own}"
+        problem = f"its token ids are bytes, but the preset has the tokens of {preset_tokenizer}"
     raise invalid(
         "dataset.tokenizer",
         tokenizer,
-        problem=allowed,
+        problem=problem,
         fix="use the preset's tokenizer: dataset.tokenizer=tokenizer.json (docs/keras_hub.md says how to write it)",
     )
 
 
-def _check_text(name: str, config: RunConfig) -> None:
-    """Checks that a text's rows and tokens fit the backbone, as far as the config tells of both."""
-    held = config.model.options
-    preset = config.model.options.get("preset")
-    own = options.given({**held, **(held.get("config") or {})})
-    keys = {**(presets.opened(preset).config["config"] if preset else {}), **own}
-    length = config.dataset.sequence_length or checks_text.LENGTH
-    positions = catalog.position_limit(name)
-    limit = None if positions is None else keys.get(positions[0], positions[1])
-    if positions is not None and isinstance(limit, int) and length > limit:
-        fix = f"set dataset.sequence_length={limit}"
-        if not preset:
-            fix += f", or {'' if positions[0] in held else '+'}model.{positions[0]}={length}"
-        raise invalid(
-            "dataset.sequence_length", length, problem=f"at most {limit}, the places that {name} knows", fix=fix
-        )
-    size_key = next((key for key in options.SIZES if isinstance(keys.get(key), int)), None)
-    size = None if size_key is None else keys[size_key]
-    given = config.task.options.get("vocabulary")
-    units = given if given is not None else checks_text.bytes_vocabulary(config.dataset)
-    if config.task.name == _PER_TOKEN and size is not None and units is not None:
-        tied = name.replace("Backbone", "CausalLM") in catalog.public() and held.get("task") != heads.BACKBONE
-        said = None if preset else f"model.{size_key}" if size_key in held else f"model.config.{size_key}"
-        options.check_vocabulary(name, size, units, tied=tied, key=said)
+def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: TaskConfig) -> None:
+    """Checks that a text's rows and tokens fit the backbone, as far as the config determines both.
 
+    Args:
+      name: of the backbone's class.
+      model: its options have been checked.
+      dataset: of text.
+      task: of the run.
+    """
+    builder_options = model.options
+    preset = builder_options.get("preset")
+    preset_options = presets.opened(preset).options if preset else {}
+    config_options = options.without_unset({**builder_options, **(builder_options.get("config") or {})})
+    class_options = {**preset_options, **config_options}
 
-def _check_keys(name: str, config: ModelConfig, per_token: bool, *, of_preset: bool) -> None:
-    taken = catalog.taken(name)
-    if taken is None:
-        return
-    further = config.options.get("config") or {}
-    if not isinstance(further, Mapping):
-        raise invalid("model.config", further, problem="keys of the class", fix="write model.config={key: value}")
-    given = {key: f"model.{key}" for key in config.options if key not in OWN}
-    for key in further:
-        if key in given:
-            allowed = f"a key is given once, and {given[key]} is {config.options[key]}"
-            raise invalid(f"model.config.{key}", further[key], problem=allowed, fix="leave out one of the two")
-        given[key] = f"model.config.{key}"
-    for key, written in given.items():
-        if key not in taken.known:
-            raise ConfigError(
-                f"{written}: no such key; keys of {name} are {', '.join(taken.known)}; "
-                f"{did_you_mean(key, taken.known, 'leave it out')}"
+    length = dataset.sequence_length or checks_text.LENGTH
+    limit_and_default = catalog.position_limit(name)
+    if limit_and_default is not None:
+        limit_key, default = limit_and_default
+        limit = class_options.get(limit_key, default)
+        if isinstance(limit, int) and length > limit:
+            fix = f"set dataset.sequence_length={limit}"
+            # The positions of a preset are trained; their number can't change.
+            if not preset:
+                plus = "" if limit_key in builder_options else "+"
+                fix += f", or {plus}model.{limit_key}={length}"
+            raise invalid(
+                "dataset.sequence_length",
+                length,
+                problem=f"must be at most {limit}, the number of positions of {name}",
+                fix=fix,
             )
-    if not of_preset:
-        told = [*options.IMAGE, *(options.SIZES if per_token else ())]
-        options.check_needed(name, taken, options.given({**config.options, **further}), told)
-    for key, value in {**config.options, **further}.items():
-        if key in given:
-            _check_described(given[key], value)
+
+    size_key, size = _first_option(class_options, options.SIZES)
+    units = task.options.get("vocabulary")
+    if units is None:
+        units = checks_text.bytes_vocabulary(dataset)
+    if task.name == _LANGUAGE_MODEL and size is not None and units is not None:
+        has_task_class = name.replace("Backbone", "CausalLM") in catalog.public()
+        written_key = None
+        if not preset:
+            written_key = f"model.{size_key}" if size_key in builder_options else f"model.config.{size_key}"
+        options.check_vocabulary(
+            name,
+            size,
+            units,
+            tied=has_task_class and builder_options.get("task") != heads.BACKBONE,
+            key=written_key,
+        )
+
+
+def _first_option(class_options: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str | None, int | None]:
+    """Returns the first of several keys whose value is an integer, and the value; None if there is none."""
+    for key in keys:
+        if isinstance(class_options.get(key), int):
+            return key, class_options[key]
+    return None, None
+
+
+def _check_class_options(name: str, config: ModelConfig, *, per_token: bool, has_preset: bool) -> None:
+    """Checks the options of the backbone's class.
+
+    Args:
+      name: of the class.
+      config: of the model.
+      per_token: the run's task is a language model.
+      has_preset: a preset has all options; those in the config override them.
+    """
+    parameters = catalog.parameters(name)
+    if parameters is None:
+        return
+    further_options = config.options.get("config") or {}
+    if not isinstance(further_options, Mapping):
+        raise invalid(
+            "model.config", further_options, problem="must be a mapping", fix="write model.config={key: value}"
+        )
+    # Option of the class -> its key in the config.
+    written_keys = {key: f"model.{key}" for key in config.options if key not in _BUILDER_OPTIONS}
+    for key, value in further_options.items():
+        if key in written_keys:
+            raise invalid(
+                f"model.config.{key}",
+                value,
+                problem=f"the key is set twice, {written_keys[key]} is {config.options[key]}",
+                fix="leave out one of the two",
+            )
+        written_keys[key] = f"model.config.{key}"
+    for key, written_key in written_keys.items():
+        _check_known(key, written_key, name, parameters)
+    class_options = {**config.options, **further_options}
+    if not has_preset:
+        from_data = [*options.IMAGE]
+        if per_token:
+            from_data += options.SIZES
+        options.check_required(name, parameters, options.without_unset(class_options), from_data)
+    for key, value in class_options.items():
+        if key in written_keys:
+            _check_described(written_keys[key], value)
+
+
+def _check_known(key: str, written_key: str, name: str, parameters: catalog.Parameters) -> None:
+    """Checks that a class has a parameter of this name."""
+    if key not in parameters.names:
+        raise ConfigError(
+            f"{written_key}: no such key; keys of {name} are {', '.join(parameters.names)}; "
+            f"{did_you_mean(key, parameters.names, 'leave it out')}"
+        )
 
 
 def _check_described(key: str, value: object) -> None:
-    """Checks the classes of objects that are described by keys of their own."""
+    """Checks the classes of objects that are described by a mapping with options of their own."""
     if isinstance(value, list):
-        for place, each in enumerate(value):
-            _check_described(f"{key}[{place}]", each)
+        for index, item in enumerate(value):
+            _check_described(f"{key}[{index}]", item)
     if not isinstance(value, Mapping):
         return
-    for inner, each in value.items():
-        _check_described(f"{key}.{inner}", each)
+    for inner_key, inner_value in value.items():
+        _check_described(f"{key}.{inner_key}", inner_value)
     if options.CLASS not in value:
         return
     name = value[options.CLASS]
@@ -222,16 +301,13 @@ def _check_described(key: str, value: object) -> None:
         raise invalid(
             f"{key}.{options.CLASS}",
             name,
-            problem="a model or layer of KerasHub",
+            problem="must be a model or layer of KerasHub",
             fix=did_you_mean(str(name), catalog.public(), "https://keras.io/keras_hub/api lists them"),
         )
-    taken = catalog.taken(name)
-    if taken is None:
+    parameters = catalog.parameters(name)
+    if parameters is None:
         return
-    for inner in value:
-        if inner != options.CLASS and inner not in taken.known:
-            raise ConfigError(
-                f"{key}.{inner}: no such key; keys of {name} are {', '.join(taken.known)}; "
-                f"{did_you_mean(str(inner), taken.known, 'leave it out')}"
-            )
-    options.check_needed(name, taken, value, key=key)
+    for inner_key in value:
+        if inner_key != options.CLASS:
+            _check_known(str(inner_key), f"{key}.{inner_key}", name, parameters)
+    options.check_required(name, parameters, value, key=key)

@@ -1,4 +1,4 @@
-"""The part of a model of KerasHub behind its backbone: what the run's task wants."""
+"""Heads of KerasHub models: the part after the backbone that computes what the run's task needs."""
 
 from __future__ import annotations
 
@@ -7,151 +7,180 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import did_you_mean
 from runner.host.late import late
+from runner.model.portable import PortableLayer, Tensor, bind
 
 if TYPE_CHECKING:
     from runner.model.hub import private
 else:
     private = late("runner.model.hub.private")
 
-BACKBONE = "Backbone"  # as a task: a dense head of ours on what the backbone gives
+# As a value of model.task: a dense head of this package.
+BACKBONE = "Backbone"
 KINDS = ("CausalLM", "TextClassifier", "ImageClassifier", BACKBONE)
 
-Head = Callable[[Any], Any]  # what the backbone is called with -> the model's output
+# A function of the backbone's inputs to the model's output.
+Head = Callable[[Any], Any]
 
 
-def chosen(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any:
-    """Returns the class of KerasHub's that is to stand behind a backbone; None: a head of ours.
+class HeadFactors(PortableLayer):
+    """Returns the factors of tied logits: the hidden vectors and the reversed embedding table."""
+
+    def __init__(self, reversed_embedding: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.embedding = reversed_embedding
+
+    def call(self, x_btd: Tensor) -> dict[str, Tensor]:
+        """Returns {"hidden": (B, T, D), "head": (D, V)}."""
+        ops = self.ops
+        is_tied = self.embedding.tie_weights
+        table = self.embedding.embeddings if is_tied else self.embedding.reverse_embeddings
+        kernel = ops.cast(ops.convert_to_tensor(table), x_btd.dtype)
+        if is_tied:
+            kernel = ops.transpose(kernel)
+        return {"hidden": x_btd, "head": kernel}
+
+
+def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any:
+    """Returns KerasHub's task class for a backbone; None: a head of this package.
 
     Args:
       hub: the module `keras_hub`.
       backbone: built.
-      task: the config's: one of `KINDS`, a class's name, or None: what the run's task needs and KerasHub has.
-      per_token: the run's task wants an answer a token.
+      task: the config's: one of `KINDS`, or a class's name; None: the class that the run's task needs, if KerasHub has
+        it.
+      per_token: the run's task wants an output per token.
 
     Raises:
-      ValueError: there is none for this backbone.
+      ValueError: there is no such class for this backbone.
     """
     if task == BACKBONE:
         return None
-    names = sorted(vars(hub.models), key=len)  # plain ones first: Gemma4CausalLM, then Gemma4AssistantCausalLM
-    own = {name: kind for name in names if _is_for(hub, kind := getattr(hub.models, name), backbone)}
-    wanted = ("CausalLM",) if per_token else ("TextClassifier", "ImageClassifier")
+    own_classes = {}
+    # Shortest names first, so that the plain class wins: Gemma4CausalLM before Gemma4AssistantCausalLM.
+    for name in sorted(vars(hub.models), key=len):
+        task_class = getattr(hub.models, name)
+        if _is_task_of(hub, task_class, backbone):
+            own_classes[name] = task_class
     if task is None:
-        return next((kind for end in wanted for name, kind in own.items() if name.endswith(end)), None)
-    found = next((kind for name, kind in own.items() if name == task or (task in KINDS and name.endswith(task))), None)
-    if found is None:
-        there = [name for name in own if name.endswith(KINDS)]
-        raise ValueError(
-            f"KerasHub has no {task} for {type(backbone).__name__}, but {', '.join(there) or 'none at all'}; "
-            f"{did_you_mean(task, there, f'set model.task={BACKBONE} for a dense head')}"
-        )
-    return found
-
-
-def _is_for(hub: Any, kind: Any, backbone: Any) -> bool:
-    is_task = isinstance(kind, type) and issubclass(kind, hub.models.Task)
-    return is_task and getattr(kind, "backbone_cls", None) is type(backbone)
-
-
-def attached(keras: Any, kind: Any, backbone: Any, units: int | None, tokens: int) -> Head:
-    """Returns a function from what a backbone takes to logits.
-
-    Args:
-      keras: the module.
-      kind: of `chosen`.
-      backbone: built.
-      units: what the task wants; None: it takes any, and gets what the backbone gives.
-      tokens: T of logits (B, T, units); 0: they are (B, units).
-    """
-    if kind is not None:
-        told = {} if kind.__name__.endswith("LM") else {"num_classes": units, "activation": None}
-        # Not compiled: a run has its own optimizer. No preprocessor: a run's arrays are numbers already.
-        head: Head = kind(backbone=backbone, preprocessor=None, compile=False, **told)
-        return head
-    if units is None:
-        return lambda taken: backbone(taken)
-    return (
-        (lambda taken: _by_token(keras, backbone, backbone(taken), tokens, units))
-        if tokens
-        else (lambda taken: keras.layers.Dense(units, name="head")(_pooled(keras, backbone(taken))))
+        for kind in ("CausalLM",) if per_token else ("TextClassifier", "ImageClassifier"):
+            for name, task_class in own_classes.items():
+                if name.endswith(kind):
+                    return task_class
+        return None
+    for name, task_class in own_classes.items():
+        if name == task or (task in KINDS and name.endswith(task)):
+            return task_class
+    names = [name for name in own_classes if name.endswith(KINDS)]
+    raise ValueError(
+        f"KerasHub has no {task} for {type(backbone).__name__}, but {', '.join(names) or 'none at all'}; "
+        f"{did_you_mean(task, names, f'set model.task={BACKBONE} for a dense head')}"
     )
 
 
-def in_chunks(keras: Any, kind: Any, backbone: Any, whole: Any) -> Head:
-    """Returns a head that leaves the logits of a causal language model to the loss, which never holds them whole.
+def _is_task_of(hub: Any, candidate: Any, backbone: Any) -> bool:
+    is_task = isinstance(candidate, type) and issubclass(candidate, hub.models.Task)
+    return is_task and getattr(candidate, "backbone_cls", None) is type(backbone)
+
+
+def attached(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens: int) -> Head:
+    """Returns a function of a backbone's inputs to logits.
 
     Args:
       keras: the module.
-      kind: of `chosen`.
+      task_class: of `choose`.
       backbone: built.
-      whole: the model of `kind` around it, whose logits are made otherwise.
+      units: of the task's outputs; None: the task takes any, and gets the backbone's outputs.
+      tokens: T of logits (B, T, units); 0: they are (B, units).
+    """
+    if task_class is not None:
+        options = {}
+        if not task_class.__name__.endswith("LM"):
+            options = {"num_classes": units, "activation": None}
+        # Not compiled: a run has its own optimizer. No preprocessor: a run's arrays are numbers already.
+        head: Head = task_class(backbone=backbone, preprocessor=None, compile=False, **options)
+        return head
+    if units is None:
+        return lambda inputs: backbone(inputs)
+    if tokens:
+        return lambda inputs: _token_logits(keras, backbone, backbone(inputs), tokens, units)
+    return lambda inputs: keras.layers.Dense(units, name="head")(_pooled(keras, backbone(inputs)))
+
+
+def fused(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
+    """Returns a head that leaves the logits of a causal language model to the loss, which computes them in chunks.
+
+    Args:
+      keras: the module.
+      task_class: of `choose`.
+      backbone: built.
+      task_model: the model of `task_class` around it.
 
     Returns:
       A function to {"hidden": (B, T, D), "head": (D, V)}.
 
     Raises:
-      ValueError: its logits are not a product with the embeddings alone.
+      ValueError: its logits are not just a product with the embeddings.
     """
     embedding = backbone.token_embedding
-    plain = kind is not None and private.giver(whole.output) is embedding
-    if not plain or getattr(embedding, "logit_soft_cap", None) is not None:
+    is_product = task_class is not None and private.producer(task_model.output) is embedding
+    has_cap = getattr(embedding, "logit_soft_cap", None) is not None
+    if not is_product or has_cap:
         raise ValueError(
-            f"model.fused_head needs logits that are a product with the embeddings, and {type(backbone).__name__} "
-            "gives others; leave it out"
+            "model.fused_head needs logits that are a product with the embeddings, but those of "
+            f"{type(backbone).__name__} are not; leave it out"
         )
-
-    class Apart(keras.layers.Layer):  # type: ignore[misc]
-        """What logits are made of: the last hidden layer, and the embeddings in reverse."""
-
-        def __init__(self, reversed_embedding: Any, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.embedding = reversed_embedding
-
-        def call(self, x_btd: Any) -> dict[str, Any]:
-            """Returns both."""
-            tied = self.embedding.tie_weights
-            kernel = self.embedding.embeddings if tied else self.embedding.reverse_embeddings
-            kernel = keras.ops.cast(keras.ops.convert_to_tensor(kernel), x_btd.dtype)
-            return {"hidden": x_btd, "head": keras.ops.transpose(kernel) if tied else kernel}
-
-    return lambda taken: Apart(embedding, name="head")(backbone(taken))
+    return lambda inputs: bind(HeadFactors, keras)(embedding, name="head")(backbone(inputs))
 
 
-def _by_token(keras: Any, backbone: Any, given: Any, tokens: int, units: int) -> Any:
-    """Returns logits (B, T, units) by the embedding's transpose where that fits, else by a dense layer."""
-    leaves = _leaves(given)
-    hidden = [x for x in leaves if len(x.shape) == 3 and x.shape[1] == tokens]
+def _token_logits(keras: Any, backbone: Any, outputs: Any, tokens: int, units: int) -> Tensor:
+    """Returns logits (B, T, units) from the backbone's outputs.
+
+    They are a product with the transposed embeddings if these have the right shape, else the output of a dense layer.
+    """
+    tensors = _tensors(outputs)
+    hidden = [x for x in tensors if len(x.shape) == 3 and x.shape[1] == tokens]
     if not hidden:
-        shapes = ", ".join(str(list(x.shape[1:])) for x in leaves)
-        raise ValueError(f"{type(backbone).__name__} gives {shapes}, and nothing for each of {tokens} tokens")
-    x = hidden[-1]  # a decoder's comes behind its encoder's
+        shapes = ", ".join(str(list(x.shape[1:])) for x in tensors)
+        raise ValueError(f"{type(backbone).__name__} returns {shapes}, nothing for each of {tokens} tokens")
+    # The last: an encoder-decoder model lists the decoder's output after the encoder's.
+    x_btd = hidden[-1]
     embedding = backbone.token_embedding
-    fits = getattr(embedding, "input_dim", None) == units and embedding.output_dim == x.shape[-1]
-    if fits and hasattr(embedding, "tie_weights"):  # which can be called in reverse
-        return embedding(x, reverse=True)
-    return keras.layers.Dense(units, use_bias=False, name="head")(x)
+    has_right_shape = getattr(embedding, "input_dim", None) == units and embedding.output_dim == x_btd.shape[-1]
+    # Only a reversible embedding has this attribute.
+    is_reversible = hasattr(embedding, "tie_weights")
+    if has_right_shape and is_reversible:
+        return embedding(x_btd, reverse=True)
+    return keras.layers.Dense(units, use_bias=False, name="head")(x_btd)
 
 
-def _pooled(keras: Any, given: Any) -> Any:
-    """Returns one vector an example: the mean over all dims but the last, of each that a backbone gives.
+def _pooled(keras: Any, outputs: Any) -> Tensor:
+    """Returns one vector per example: the means over all dims but the last of the backbone's outputs, concatenated.
 
     Raises:
-      ValueError: it gives nothing of an example alone, as the similarities of each example to each other.
+      ValueError: no output is of one example only; CLIP, for example, returns similarities between examples.
     """
-    vectors = [
-        x if len(x.shape) == 2 else keras.ops.mean(x, axis=tuple(range(1, len(x.shape) - 1)))
-        for x in _leaves(given)
-        if len(x.shape) > 1 and "int" not in str(x.dtype) and x.shape[-1] is not None
-    ]
+    tensors = _tensors(outputs)
+    vectors = []
+    for x in tensors:
+        has_features = len(x.shape) > 1 and x.shape[-1] is not None and "int" not in str(x.dtype)
+        if not has_features:
+            continue
+        if len(x.shape) > 2:
+            x = keras.ops.mean(x, axis=tuple(range(1, len(x.shape) - 1)))
+        vectors.append(x)
     if not vectors:
-        shapes = ", ".join(str(list(x.shape)) for x in _leaves(given))
+        shapes = ", ".join(str(list(x.shape)) for x in tensors)
         raise ValueError(f"the backbone gives {shapes}, nothing of features of each example, which a head could take")
     return vectors[0] if len(vectors) == 1 else keras.ops.concatenate(vectors, axis=-1)
 
 
-def _leaves(given: Any) -> list[Any]:
-    if isinstance(given, Mapping):
-        return [x for each in given.values() for x in _leaves(each)]
-    if isinstance(given, list | tuple):
-        return [x for each in given for x in _leaves(each)]
-    return [given]
+def _tensors(outputs: Any) -> list[Tensor]:
+    """Returns the tensors in nested mappings and sequences."""
+    if isinstance(outputs, Mapping):
+        outputs = list(outputs.values())
+    if not isinstance(outputs, list | tuple):
+        return [outputs]
+    tensors = []
+    for part in outputs:
+        tensors += _tensors(part)
+    return tensors

@@ -1,4 +1,4 @@
-"""What a backbone of KerasHub takes, made of the arrays that a run's model is called with."""
+"""Inputs of KerasHub's backbones, made from the arrays of a run's batch."""
 
 from __future__ import annotations
 
@@ -8,95 +8,105 @@ from typing import Any
 import numpy as np
 
 from runner.data.base import ArraySpec
-from runner.model import inputs as own
+from runner.model import inputs as model_inputs
 
 TOKENS = "tokens"
 SEGMENTS = "segments"
+
+# Prefixes of input names: none, and the two of encoder-decoder models.
 _SIDES = ("", "encoder_", "decoder_")
 
 
-def taken(keras: Any, name: str, wanted: Any, given: Mapping[str, ArraySpec]) -> tuple[Any, Any]:
-    """Returns Keras's inputs, and what the backbone is called with, made of them.
+def connected(keras: Any, name: str, wanted: Any, specs: Mapping[str, ArraySpec]) -> tuple[Any, Any]:
+    """Returns Keras inputs for the arrays, and what a backbone is called with, computed from them.
 
-    An array goes where its name says. Of token ids alone the rest is made: the mask of padding (where `segments` is 0,
-    or nowhere), the tokens' places, their types (all 0), and the same tokens for an encoder and a decoder.
+    An array is used for the input of the same name. Other inputs are derived from the token ids: the padding mask (0
+    where `segments` is 0; without segments all 1), the positions, the segment ids (all 0), and for an encoder-decoder
+    model the same tokens on both sides.
 
     Args:
       keras: the module.
-      name: the backbone's, for messages.
-      wanted: its `input`: a symbolic tensor, tensors by name, or a list of named ones.
-      given: specs by name, of what the model is called with.
+      name: the backbone's class, for messages.
+      wanted: the backbone's `input`: a symbolic tensor, tensors by name, or a list of named ones.
+      specs: of the arrays that the model is called with, by name.
 
     Raises:
-      ValueError: an input that none of the arrays can be.
+      ValueError: an input that no array can be used for.
     """
-    inputs = own.make(keras, given)
-    tensors = inputs if isinstance(inputs, dict) else {next(iter(given)): inputs}
+    inputs = model_inputs.make(keras, specs)
+    arrays = inputs if isinstance(inputs, dict) else {next(iter(specs)): inputs}
     if isinstance(wanted, list | tuple):
-        return inputs, [*_by_name(keras, name, {each.name: each for each in wanted}, tensors).values()]
+        by_name = {tensor.name: tensor for tensor in wanted}
+        return inputs, [*_by_name(keras, name, by_name, arrays).values()]
     if isinstance(wanted, Mapping):
-        return inputs, _by_name(keras, name, wanted, tensors)
-    return inputs, _only(name, tensors, wanted)
+        return inputs, _by_name(keras, name, wanted, arrays)
+    return inputs, _only_input(name, wanted, arrays)
 
 
-def _by_name(keras: Any, name: str, wanted: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: _made(keras, key, tensors, each.dtype) for key, each in wanted.items()}
-    missing = [key for key, tensor in found.items() if tensor is None]
+def _by_name(keras: Any, name: str, wanted: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a tensor for each named input."""
+    tensors = {key: _derived(keras, key, arrays, tensor.dtype) for key, tensor in wanted.items()}
+    missing = [key for key, tensor in tensors.items() if tensor is None]
     if missing:
         raise ValueError(
-            f"{name} takes {', '.join(wanted)}, and the task gives {', '.join(tensors)}, of which none is "
-            f"{' or '.join(missing)}; give arrays of these names, by dataset=arrays and task.inputs"
+            f"{name} needs {', '.join(wanted)}, but the task has {', '.join(arrays)}, none of which is "
+            f"{' or '.join(missing)}; provide arrays of these names with dataset=arrays and task.inputs"
         )
-    return found
+    return tensors
 
 
-def _only(name: str, tensors: Mapping[str, Any], wanted: Any) -> Any:
+def _only_input(name: str, wanted: Any, arrays: Mapping[str, Any]) -> Any:
+    """Returns the tensor for a backbone's only input: the only array, if its rank is right."""
     rank = len(wanted.shape)
-    fitting = [tensor for tensor in tensors.values() if len(tensor.shape) == rank]
-    if len(tensors) != 1 or not fitting:
-        shapes = ", ".join(f"{key} {list(tensor.shape[1:])}" for key, tensor in tensors.items())
+    tensor = next(iter(arrays.values()))
+    if len(arrays) != 1 or len(tensor.shape) != rank:
+        shapes = ", ".join(f"{key} {list(array.shape[1:])}" for key, array in arrays.items())
         raise ValueError(
-            f"{name} takes one array of {rank - 1} dims, {list(wanted.shape[1:])}, and the task gives {shapes}; name "
-            "it as task.inputs=[image]"
+            f"{name} needs one array of {rank - 1} dims, {list(wanted.shape[1:])}, but the task has {shapes}; choose "
+            "it with task.inputs=[image]"
         )
-    return fitting[0]
+    return tensor
 
 
-def token_input(given: Mapping[str, Any]) -> str | None:
-    """Returns the name of the array of token ids: `tokens`, or the only one of whole numbers in a row."""
-    if TOKENS in given:
+def token_input(arrays: Mapping[str, Any]) -> str | None:
+    """Returns the name of the array of token ids: `tokens`, or the only row of integers per example.
+
+    Args:
+      arrays: symbolic tensors (B, T) or specs of examples (T,), by name.
+    """
+    if TOKENS in arrays:
         return TOKENS
-    rows = [
-        key
-        for key, each in given.items()
-        if key != SEGMENTS and len(each.shape) == (1 if isinstance(each, ArraySpec) else 2) and _is_whole(each.dtype)
-    ]
-    return rows[0] if len(rows) == 1 else None
+    names = []
+    for name, array in arrays.items():
+        row_rank = 1 if isinstance(array, ArraySpec) else 2
+        is_integer = np.dtype(array.dtype).kind in "iu"
+        if name != SEGMENTS and len(array.shape) == row_rank and is_integer:
+            names.append(name)
+    return names[0] if len(names) == 1 else None
 
 
-def _is_whole(dtype: str) -> bool:
-    return np.dtype(dtype).kind in "iu"
-
-
-def _made(keras: Any, key: str, tensors: Mapping[str, Any], dtype: str) -> Any:
-    """Returns what goes into one input; None where no array can."""
-    if key in tensors:
-        given = tensors[key]
-        return given if given.dtype == dtype else keras.ops.cast(given, dtype)
-    kind = next(key.removeprefix(side) for side in reversed(_SIDES) if key.startswith(side))
-    side = key.removesuffix(kind)
-    ids = tensors.get(f"{side}token_ids")
-    if ids is None:
-        name = token_input(tensors)
-        ids = None if name is None else tensors[name]
-    if ids is None:
+def _derived(keras: Any, key: str, arrays: Mapping[str, Any], dtype: str) -> Any:
+    """Returns the tensor for one named input; None if no array can be used for it."""
+    if key in arrays:
+        array = arrays[key]
+        return array if array.dtype == dtype else keras.ops.cast(array, dtype)
+    # The empty prefix fits every key, so it is tried last.
+    side = next(side for side in reversed(_SIDES) if key.startswith(side))
+    kind = key.removeprefix(side)
+    token_ids = arrays.get(f"{side}token_ids")
+    if token_ids is None:
+        name = token_input(arrays)
+        token_ids = None if name is None else arrays[name]
+    if token_ids is None:
         return None
     if kind == "token_ids":
-        return ids
+        return token_ids
     if kind == "padding_mask":
-        if SEGMENTS in tensors:
-            return keras.ops.cast(keras.ops.greater(tensors[SEGMENTS], 0), dtype)
-        return keras.ops.ones_like(ids, dtype=dtype)
+        if SEGMENTS in arrays:
+            return keras.ops.cast(keras.ops.greater(arrays[SEGMENTS], 0), dtype)
+        return keras.ops.ones_like(token_ids, dtype=dtype)
     if kind == "position_ids":
-        return keras.ops.cumsum(keras.ops.ones_like(ids), axis=1) - 1
-    return keras.ops.zeros_like(ids) if kind == "segment_ids" else None
+        return keras.ops.cumsum(keras.ops.ones_like(token_ids), axis=1) - 1
+    if kind == "segment_ids":
+        return keras.ops.zeros_like(token_ids)
+    return None

@@ -1,4 +1,4 @@
-"""Keys of KerasHub's classes: what the run's data tells of them, and objects that have keys of their own."""
+"""Options of KerasHub's classes: those that the data determines, and objects that have options of their own."""
 
 from __future__ import annotations
 
@@ -9,108 +9,132 @@ from runner.data.base import ArraySpec
 from runner.errors import invalid
 from runner.model.hub import catalog
 
-CLASS = "class"  # names what a mapping among the keys describes
-SIZES = ("vocabulary_size", "vocab_size", "text_vocab_size")  # what classes call the number of tokens
+# The key of a mapping among the options that names the class which the mapping describes.
+CLASS = "class"
+
+# Names of the parameter for the size of the vocabulary, in different classes.
+SIZES = ("vocabulary_size", "vocab_size", "text_vocab_size")
 IMAGE = ("image_shape", "input_shape")
-FROM_DATA = (*SIZES, *IMAGE)
+_FROM_DATA = (*SIZES, *IMAGE)
 
 
-def filled(
+def with_data(
     name: str, config: Mapping[str, Any], inputs: Mapping[str, ArraySpec], vocabulary: int | None
 ) -> dict[str, Any]:
-    """Returns a class's keys with those that the data tells: the vocabulary's size, an image's shape.
+    """Returns a class's options, with those that the data determines: the size of the vocabulary, an image's shape.
 
     Args:
-      name: public, of the class.
-      config: keys that are given.
-      inputs: specs of what the model is called with.
-      vocabulary: number of tokens; None: the data does not tell.
+      name: public name of the class.
+      config: options in the config.
+      inputs: specs of the model's inputs.
+      vocabulary: number of tokens; None: the data does not determine it.
 
     Raises:
-      ConfigError: a key that the class needs is neither given nor told.
+      ConfigError: a required parameter has no value.
     """
-    taken = catalog.taken(name)
-    found = given(config)
-    if taken is None:
-        return found
+    parameters = catalog.parameters(name)
+    options = without_unset(config)
+    if parameters is None:
+        return options
     images = [list(spec.shape) for spec in inputs.values() if len(spec.shape) == 3]
-    for key in taken.known:
-        if key in SIZES and vocabulary is not None:
-            found.setdefault(key, vocabulary)
-        elif key in IMAGE and len(images) == 1:
-            found.setdefault(key, images[0])
-    check_needed(name, taken, found)
-    return found
+    for parameter in parameters.names:
+        if parameter in SIZES and vocabulary is not None:
+            options.setdefault(parameter, vocabulary)
+        elif parameter in IMAGE and len(images) == 1:
+            options.setdefault(parameter, images[0])
+    check_required(name, parameters, options)
+    return options
 
 
-def given(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys that have a value: null is none for those that the data tells."""
-    return {key: value for key, value in config.items() if value is not None or key not in FROM_DATA}
+def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options without those that the data determines and whose value is null."""
+    return {key: value for key, value in config.items() if value is not None or key not in _FROM_DATA}
 
 
 def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str | None = None) -> None:
-    """Checks that a language model knows the run's tokens, and answers for those alone.
+    """Checks that a language model has all tokens of the run, and computes logits for these only.
 
     Args:
       name: the backbone's class.
-      size: tokens that it knows.
-      units: tokens of the run's task.
-      tied: it answers for all that it knows.
-      key: of the class, that says so; None: a preset does.
+      size: of its vocabulary.
+      units: of the task, which is the size of the run's vocabulary.
+      tied: the model computes logits for its whole vocabulary.
+      key: of the option that sets the size; None: a preset does.
 
     Raises:
-      ConfigError: they differ.
+      ConfigError: the sizes don't match.
     """
-    if size < units or (tied and size > units):
+    is_valid = size == units or (size > units and not tied)
+    if is_valid:
+        return
+    if key is None:
+        # No value of task.vocabulary would be right for tokens other than the preset's.
+        fix = (
+            "use the preset's tokenizer in dataset.tokenizer; if it has fewer tokens than the model, set "
+            f"task.vocabulary={size} too"
+        )
+    elif size < units:
+        fix = f"set {key}={units}, or leave it out"
+    else:
         fix = f"set task.vocabulary={size}"
-        if key is None:  # of other tokens than the preset's no vocabulary is right
-            fix = f"use the preset's tokenizer in dataset.tokenizer; if it has fewer tokens than the model, {fix} too"
-        elif size < units:
-            fix = f"set {key}={units}, or leave it out"
-        raise invalid("task.vocabulary", units, problem=f"the {size:,} tokens that {name} knows", fix=fix)
+    relation = "be" if tied else "be at most"
+    raise invalid(
+        "task.vocabulary", units, problem=f"must {relation} {size:,}, the vocabulary size of {name}", fix=fix
+    )
 
 
-def check_needed(
-    name: str, taken: catalog.Taken, found: Collection[str], told: Collection[str] = (), key: str | None = None
+def check_required(
+    name: str,
+    parameters: catalog.Parameters,
+    options: Collection[str],
+    from_data: Collection[str] = (),
+    key: str | None = None,
 ) -> None:
-    """Checks that a class gets the keys that it needs.
+    """Checks that all required parameters of a class have a value.
 
     Args:
-      name: the class's.
-      taken: what it takes.
-      found: keys that are given.
-      told: keys that the data will tell.
+      name: of the class.
+      parameters: of the class.
+      options: names that have a value.
+      from_data: names that the data will determine.
       key: of the mapping that describes an object of the class; None: it is the backbone.
 
     Raises:
       ConfigError: names all that are missing.
     """
-    missing = [each for each in taken.needed if each not in found and each not in told]
-    if missing:
-        fix = " ".join(f"+model.{each}=..." for each in missing) if key is None else f"{', '.join(missing)} to {key}"
-        raise invalid(
-            "model.backbone" if key is None else f"{key}.{CLASS}",
-            name,
-            problem=f"it needs {', '.join(taken.needed)}, of which {', '.join(missing)} "
-            f"{'has' if len(missing) == 1 else 'have'} no value",
-            fix=f"add {fix}",
-        )
+    with_value = {*options, *from_data}
+    missing = [parameter for parameter in parameters.required if parameter not in with_value]
+    if not missing:
+        return
+    if key is None:
+        class_key = "model.backbone"
+        fix = "add " + " ".join(f"+model.{parameter}=..." for parameter in missing)
+    else:
+        class_key = f"{key}.{CLASS}"
+        fix = f"add {', '.join(missing)} to {key}"
+    verb = "has" if len(missing) == 1 else "have"
+    raise invalid(
+        class_key,
+        name,
+        problem=f"it needs {', '.join(parameters.required)}, of which {', '.join(missing)} {verb} no value",
+        fix=fix,
+    )
 
 
-def made(hub: Any, value: Any) -> Any:
-    """Returns a key's value, of which mappings with a `class` become objects of KerasHub's class, and lists stay.
+def instantiated(hub: Any, value: Any) -> Any:
+    """Returns an option's value, with each mapping that has a `class` replaced by an object of that KerasHub class.
 
     Args:
       hub: the module `keras_hub`.
-      value: plain, as the config has it.
+      value: plain, as in the config.
     """
     if isinstance(value, Mapping):
-        keys = {str(key): made(hub, each) for key, each in value.items()}
-        if CLASS not in keys:
-            return keys
-        name = keys.pop(CLASS)
-        kind = getattr(hub.models, name, None) or getattr(hub.layers, name)
-        return kind(**keys)
+        options = {str(key): instantiated(hub, inner) for key, inner in value.items()}
+        if CLASS not in options:
+            return options
+        name = options.pop(CLASS)
+        described_class = getattr(hub.models, name, None) or getattr(hub.layers, name)
+        return described_class(**options)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [made(hub, each) for each in value]
+        return [instantiated(hub, item) for item in value]
     return value

@@ -1,6 +1,6 @@
-"""Folders that KerasHub's `save_to_preset` wrote: their config is data alone, their weights are read where they lie.
+"""KerasHub presets: folders of `save_to_preset`. Their configs must be plain data; their weights are read by shards.
 
-A preset's config may name any module of Python to be imported; one that names another than Keras's is refused.
+A preset's config may name any Python module to be imported. One that names modules other than Keras's is rejected.
 """
 
 from __future__ import annotations
@@ -24,18 +24,24 @@ else:
     private = late("runner.model.hub.private")
 
 KEY = "model.preset"
+
+# File names of KerasHub. Its tokenizer.json describes a Keras object, unlike that of the library `tokenizers`.
 CONFIG = "config.json"
 TASK = "task.json"
-TOKENIZER = (
-    "tokenizer.json"  # KerasHub's description of the tokenizer, not the file of this name of the library tokenizers
-)
+TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.weights.h5"
+# Index of weights that are sharded over several files.
 SHARDED = "model.weights.json"
 TASK_WEIGHTS = "task.weights.h5"
+
+# Presets that are downloaded from elsewhere than KerasHub's own list.
 SCHEMES = ("kaggle://", "hf://", "modelscope://")
-_MADE = "set it to a folder that backbone.save_to_preset(folder) wrote"
-_CODE = ("Lambda", "__lambda__", "__typespec__")  # of serialized objects, those that may run what they hold
-_OURS = ("keras", "keras_hub", "builtins")
+
+_FIX = "set it to a folder that backbone.save_to_preset(folder) wrote"
+
+# Classes of serialized objects that may execute code when they are loaded.
+_CODE_CLASSES = ("Lambda", "__lambda__", "__typespec__")
+_TRUSTED_PACKAGES = ("keras", "keras_hub", "builtins")
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,9 @@ class Preset:
     """A folder with a backbone's config and weights.
 
     Attributes:
-      folder: where it lies.
-      config: what its config.json holds, as KerasHub serialized the backbone.
-      task: likewise of its task.json; None where there is none.
+      folder: its path.
+      config: content of its config.json, the serialized backbone.
+      task: content of its task.json, the serialized task model; None if there is none.
     """
 
     folder: Path
@@ -58,179 +64,224 @@ class Preset:
         return str(self.config["class_name"])
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """Options of the backbone."""
+        options: Mapping[str, Any] = self.config["config"]
+        return options
+
+    @property
     def tokenizer(self) -> str | None:
-        """Name of the class of the tokenizer that was saved beside the backbone; None where none was."""
+        """Name of the class of the tokenizer that was saved with the backbone; None if there is none."""
+        # An unreadable file counts as no tokenizer: the run does not use it.
         with suppress(OSError, ValueError, RecursionError):
             content = json.loads((self.folder / TOKENIZER).read_text())
             if isinstance(content, dict) and isinstance(content.get("class_name"), str):
                 return str(content["class_name"])
         return None
 
-    def backbone(self, keras: Any, keys: Mapping[str, Any]) -> Any:
-        """Returns the backbone, its weights drawn.
+    def backbone(self, keras: Any, options: Mapping[str, Any]) -> Any:
+        """Returns the backbone with random weights.
 
         Args:
           keras: the module; KerasHub is loaded.
-          keys: of the class, in place of the preset's own.
+          options: of the class, which override the preset's own.
         """
-        content = _without(dict(self.config), "dtype")  # the run's precision decides
-        return keras.saving.deserialize_keras_object(content | {"config": {**content["config"], **keys}})
+        # The run's precision decides, not the dtype that was saved.
+        content = _without(dict(self.config), "dtype")
+        overridden = {**content["config"], **options}
+        return keras.saving.deserialize_keras_object(content | {"config": overridden})
 
-    def values(self, body: Any, task: Any) -> Mapping[int, StoredValue]:
-        """Returns id of a variable -> where the preset holds its value; none is read.
+    def values(self, backbone: Any, task_model: Any) -> Mapping[int, StoredValue]:
+        """Returns id of a variable -> its value in the preset's files; none is read yet.
 
         Args:
-          body: the backbone.
-          task: model of KerasHub's around it, or None.
+          backbone: built.
+          task_model: KerasHub's model around it, or None.
 
         Raises:
           ConfigError: the weights can't be read, or are not those of this backbone.
         """
-        with private.loads_noted() as found:
+        weights = next(path for path in _weight_paths(self.folder) if path.is_file())
+        with private.recorded_loads() as values:
             try:
-                body.load_weights(str(next(path for path in _weights(self.folder) if path.is_file())))
-                if task is not None and self._has_head_of(task):
-                    task.load_task_weights(str(self.folder / TASK_WEIGHTS))
-            except (OSError, ValueError) as error:  # h5py's, and Keras's
+                backbone.load_weights(str(weights))
+                if task_model is not None and self._has_head_of(task_model):
+                    task_model.load_task_weights(str(self.folder / TASK_WEIGHTS))
+            except (OSError, ValueError) as error:  # of h5py, and of Keras
                 raise invalid(
-                    KEY, self.folder, problem=f"its weights can't be read ({describe(error)})", fix=_MADE
+                    KEY, self.folder, problem=f"its weights can't be read ({describe(error)})", fix=_FIX
                 ) from error
-        return found
+        return values
 
-    def _has_head_of(self, task: Any) -> bool:
+    def _has_head_of(self, task_model: Any) -> bool:
+        """Returns whether the preset has the weights of a task model's head."""
         if self.task is None or not (self.folder / TASK_WEIGHTS).is_file():
             return False
-        same = self.task.get("class_name") == type(task).__name__
-        return bool(same and self.task["config"].get("num_classes") == getattr(task, "num_classes", None))
+        if self.task.get("class_name") != type(task_model).__name__:
+            return False
+        return bool(self.task["config"].get("num_classes") == getattr(task_model, "num_classes", None))
 
 
 def check(value: str) -> None:
-    """Checks a preset before anything is imported: a folder's content, or that a name may be one.
+    """Checks a preset before anything is imported: the content of a folder, or that the name exists.
 
     Raises:
-      ConfigError: no folder, no preset, or one that would import what is not Keras's.
+      ConfigError: no folder, no preset, or one that would import modules other than Keras's.
     """
     if is_folder(value):
         _read(value, Path(value).expanduser())
     elif value.startswith(SCHEMES):
+        # Only a download shows what it contains.
         return
     elif "/" in value or Path(value).exists():
-        raise invalid(KEY, value, problem="there is no such folder", fix=_MADE)
+        raise invalid(KEY, value, problem="there is no such folder", fix=_FIX)
     elif catalog.presets() and value not in catalog.presets():
         raise _unknown(value, catalog.presets())
 
 
 def is_folder(value: str) -> bool:
-    """Tells whether a preset is a folder of this machine, which needs no network."""
+    """Returns whether a preset is a local folder, which needs no network."""
     return Path(value).expanduser().is_dir()
 
 
 def opened(value: str) -> Preset:
-    """Returns a preset; one of a name is fetched first, into KerasHub's own cache.
+    """Returns a preset; one that is given by name is downloaded first, into KerasHub's cache.
 
     Raises:
-      ConfigError: it is none, or it can't be fetched.
+      ConfigError: it is no preset, or the download failed.
     """
-    return _read(value, Path(value).expanduser() if is_folder(value) else _fetched(value))
+    folder = Path(value).expanduser() if is_folder(value) else _downloaded(value)
+    return _read(value, folder)
 
 
-def _fetched(value: str) -> Path:
-    known: Any = late("keras_hub.models")
-    names = known.Backbone.presets
+def _downloaded(value: str) -> Path:
+    """Downloads a preset and returns its folder in KerasHub's cache."""
+    models: Any = late("keras_hub.models")
+    names = models.Backbone.presets
     if value not in names and not value.startswith(SCHEMES):
         raise _unknown(value, names)
-    utils: Any = late("keras_hub.src.utils.preset_utils")
+    preset_utils: Any = late("keras_hub.src.utils.preset_utils")
     try:
-        with libraries.hidden(("tensorflow",)):  # which would tell it of file systems that no preset here lies in
-            found = Path(utils.get_file(value, CONFIG))
+        # KerasHub would import TensorFlow only for file systems that none of these presets is on.
+        with libraries.hidden(("tensorflow",)):
+            config = Path(preset_utils.get_file(value, CONFIG))
             for name in (TASK, WEIGHTS, TASK_WEIGHTS):
-                with suppress(Exception):  # not every preset has each
-                    utils.get_file(value, name)
-            if not (found.parent / WEIGHTS).is_file():
-                for name in _files_of(json.loads(Path(utils.get_file(value, SHARDED)).read_text())):
-                    utils.get_file(value, name)
-    except Exception as error:  # whatever a hub's client raises
+                # Not every preset has each of these files.
+                with suppress(Exception):
+                    preset_utils.get_file(value, name)
+            if not (config.parent / WEIGHTS).is_file():
+                index = json.loads(Path(preset_utils.get_file(value, SHARDED)).read_text())
+                for name in _files_of(index):
+                    preset_utils.get_file(value, name)
+    except Exception as error:  # each download client has its own exceptions
         raise invalid(
             KEY,
             value,
-            problem=f"it could not be fetched ({describe(error)})",
-            fix=f"without a network {_MADE} where there is one",
+            problem=f"it could not be downloaded ({describe(error)})",
+            fix="check the network connection, or " + _FIX + " on a machine with one",
         ) from error
-    return found.parent
+    return config.parent
 
 
 def _unknown(value: str, names: Iterable[str]) -> ConfigError:
-    allowed = "there is no such folder, and KerasHub has no preset of this name"
-    return invalid(KEY, value, problem=allowed, fix=did_you_mean(value, names, _MADE))
+    problem = "there is no such folder, and KerasHub has no preset of this name"
+    return invalid(KEY, value, problem=problem, fix=did_you_mean(value, names, _FIX))
 
 
-def _weights(folder: Path) -> list[Path]:
-    return [folder / name for name in (WEIGHTS, SHARDED)]
+def _weight_paths(folder: Path) -> list[Path]:
+    """Returns the paths that a preset's weights may have; one of them exists."""
+    return [folder / WEIGHTS, folder / SHARDED]
 
 
-def _files_of(index: Mapping[str, Any]) -> Iterator[str]:
-    held = index["weight_map"].values()
-    yield from sorted({name for each in held for name in ([each] if isinstance(each, str) else each)})
+def _files_of(index: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the files that an index of sharded weights lists."""
+    names: set[str] = set()
+    for files in index["weight_map"].values():
+        # A variable is in one file or in several.
+        names.update([files] if isinstance(files, str) else files)
+    return sorted(names)
 
 
 def _read(value: str, folder: Path) -> Preset:
+    """Reads and checks a preset's folder.
+
+    Args:
+      value: of the key, for messages.
+      folder: exists.
+
+    Raises:
+      ConfigError: it is no preset, or names modules other than Keras's.
+    """
     try:
-        found, task, index = (
-            json.loads((folder / name).read_text()) if (folder / name).is_file() else None
-            for name in (CONFIG, TASK, SHARDED)
-        )
-        foreign = next(_foreign([found, task]), None)
+        config_content = _json(folder / CONFIG)
+        task_content = _json(folder / TASK)
+        index = _json(folder / SHARDED)
+        untrusted = next(_untrusted([config_content, task_content]), None)
     except (OSError, ValueError, RecursionError) as error:
-        raise invalid(KEY, value, problem=f"it can't be read ({describe(error)})", fix=_MADE) from error
-    config = _of_object(value, CONFIG, found)
-    if foreign is not None:
+        raise invalid(KEY, value, problem=f"it can't be read ({describe(error)})", fix=_FIX) from error
+    config = _serialized_object(value, CONFIG, config_content)
+    if untrusted is not None:
         raise invalid(
-            KEY, value, problem=f"its config names {foreign}, and only what is Keras's own is imported", fix=_MADE
+            KEY,
+            value,
+            problem=f"its config names {untrusted}, but only Keras's own modules are imported",
+            fix=_FIX,
         )
     name = str(config.get("class_name"))
     if name not in catalog.public() or not catalog.is_a(name, "Backbone"):
-        raise invalid(KEY, value, problem=f"its {CONFIG} is of {name}, no backbone of KerasHub's", fix=_MADE)
-    if not any(path.is_file() for path in _weights(folder)):
-        raise invalid(KEY, value, problem=f"the folder holds neither {WEIGHTS} nor {SHARDED}", fix=_MADE)
+        raise invalid(KEY, value, problem=f"its {CONFIG} describes {name}, which is no KerasHub backbone", fix=_FIX)
+    if not any(path.is_file() for path in _weight_paths(folder)):
+        raise invalid(KEY, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     if not (folder / WEIGHTS).is_file():
         _check_files(value, folder, index)
-    return Preset(folder, config, None if task is None else _of_object(value, TASK, task))
+    task = None if task_content is None else _serialized_object(value, TASK, task_content)
+    return Preset(folder, config, task)
 
 
-def _of_object(value: str, name: str, content: Any) -> Mapping[str, Any]:
-    """Returns a file's content where it describes an object of a class."""
+def _json(path: Path) -> Any:
+    """Returns a file's content; None if there is no such file."""
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _serialized_object(value: str, name: str, content: Any) -> Mapping[str, Any]:
+    """Returns a file's content if it is a serialized Keras object."""
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         return content
-    raise invalid(KEY, value, problem=f"the folder holds no {name} of KerasHub's", fix=_MADE)
+    raise invalid(KEY, value, problem=f"the folder has no valid {name} of KerasHub", fix=_FIX)
 
 
 def _check_files(value: str, folder: Path, index: Any) -> None:
-    """Checks that the files are there that the weights lie in, as an index names them."""
+    """Checks that the weight files that an index lists exist."""
     try:
         missing = [name for name in _files_of(index) if not (folder / name).is_file()]
     except (AttributeError, KeyError, TypeError) as error:
-        raise invalid(KEY, value, problem=f"its {SHARDED} is no index of weights of Keras's", fix=_MADE) from error
+        raise invalid(KEY, value, problem=f"its {SHARDED} is no Keras index of weights", fix=_FIX) from error
     if missing:
-        allowed = f"the folder has no {missing[0]}, which its {SHARDED} names"
-        raise invalid(KEY, value, problem=allowed, fix="copy the whole folder")
+        raise invalid(
+            KEY, value, problem=f"the folder has no {missing[0]}, which its {SHARDED} lists", fix="copy all files"
+        )
 
 
-def _foreign(content: Any) -> Iterator[str]:
-    """Yields what of a serialized config is not Keras's: modules, and functions that stand there as code."""
-    if isinstance(content, Mapping):
-        module = content.get("module")
-        if isinstance(module, str) and module.split(".")[0] not in _OURS:
-            yield f"module {module}"
-        if str(content.get("class_name")) in _CODE:
-            yield f"a {content['class_name']}"
-        for each in content.values():
-            yield from _foreign(each)
-    elif isinstance(content, list):
-        for each in content:
-            yield from _foreign(each)
+def _untrusted(content: Any) -> Iterator[str]:
+    """Yields the parts of a serialized config that are not Keras's: modules, and functions stored as code."""
+    if isinstance(content, list):
+        for item in content:
+            yield from _untrusted(item)
+    if not isinstance(content, Mapping):
+        return
+    module = content.get("module")
+    if isinstance(module, str) and module.split(".")[0] not in _TRUSTED_PACKAGES:
+        yield f"module {module}"
+    if str(content.get("class_name")) in _CODE_CLASSES:
+        yield f"a {content['class_name']}"
+    for item in content.values():
+        yield from _untrusted(item)
 
 
 def _without(content: Any, key: str) -> Any:
+    """Returns nested content without a key, at any depth."""
     if isinstance(content, Mapping):
-        return {name: _without(each, key) for name, each in content.items() if name != key}
-    return [_without(each, key) for each in content] if isinstance(content, list) else content
+        return {name: _without(item, key) for name, item in content.items() if name != key}
+    if isinstance(content, list):
+        return [_without(item, key) for item in content]
+    return content

@@ -1,4 +1,4 @@
-"""Private interfaces of Keras's that KerasHub's presets need, with what breaks without each."""
+"""Private interfaces of Keras that KerasHub's presets and heads need, each with what breaks without it."""
 
 from __future__ import annotations
 
@@ -15,92 +15,93 @@ from keras.src.backend.common import KerasVariable
 from keras.src.saving import saving_lib
 
 
-def giver(tensor: keras.KerasTensor) -> object:
-    """Returns the layer that gives a symbolic tensor.
+def producer(tensor: keras.KerasTensor) -> object:
+    """Returns the layer whose output a symbolic tensor is.
 
-    Without it nothing tells whether a model's logits are a plain product.
+    Private: `KerasTensor._keras_history`. Without it, `model.fused_head` could not check that a model's logits are a
+    plain product with the embeddings, and would silently leave out what else the model computes.
     """
     return tensor._keras_history.operation
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A value in a file of Keras's weights, read in parts.
+class FileValue:
+    """A variable's value in a Keras weights file, read by parts.
 
     Attributes:
-      file: HDF5.
-      dataset: where in it.
-      shape: of the whole.
-      bfloat16: it is held as bytes of that type.
+      file: path of the HDF5 file.
+      dataset: name in the file.
+      shape: of the whole value.
+      is_bfloat16: the file stores its elements as bytes of an opaque type; HDF5 has no bfloat16.
     """
 
     file: str
     dataset: str
     shape: tuple[int, ...]
-    bfloat16: bool
+    is_bfloat16: bool
 
     def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        """Returns a part of it, one slice a dim."""
-        with h5py.File(self.file, "r") as held:
-            part = held[self.dataset][index]
-        return np.asarray(part).view(jnp.bfloat16) if self.bfloat16 else np.asarray(part)
-
-    def whole(self) -> np.ndarray[Any, Any]:
-        """Returns it whole."""
-        return self.read((slice(None),) * len(self.shape))
+        """Returns a part, one slice per dim."""
+        with h5py.File(self.file, "r") as file:
+            part = np.asarray(file[self.dataset][index])
+        return part.view(jnp.bfloat16) if self.is_bfloat16 else part
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray[Any, Any]:
-        """Returns it whole, for loaders that compute with what they read."""
+        """Returns the whole value, for loaders that compute with it."""
         del dtype, copy
-        return self.whole()
+        return self.read((slice(None),) * len(self.shape))
 
 
 @dataclass(frozen=True)
-class Computed:
-    """A value that a loader computed of what it read.
+class ComputedValue:
+    """A variable's value that a loader computed from what it read.
 
     Attributes:
-      array: whole.
+      array: the whole value.
     """
 
     array: np.ndarray[Any, Any]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """Shape of the whole value."""
         return tuple(self.array.shape)
 
     def read(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        """Returns a part of it, one slice a dim."""
+        """Returns a part, one slice per dim."""
         return self.array[index]
 
 
 @contextmanager
-def loads_noted() -> Iterator[dict[int, Stored | Computed]]:
-    """Notes what `load_weights` would assign, in place of reading and assigning it, while the context lasts.
+def recorded_loads() -> Iterator[dict[int, FileValue | ComputedValue]]:
+    """Lets `load_weights` record where each variable's value is, instead of reading and assigning it.
+
+    Private: `saving_lib.H5IOStore.__getitem__`, `H5IOStore._h5_entry_group`, `saving_lib.safe_get_h5_dataset` and
+    `KerasVariable.assign`, which every loader calls. Without them every process would load the whole preset, however
+    small its own shards are.
 
     Yields:
-      id of a variable -> its value, where it lies.
+      id of a variable -> its value, filled by the loads while the context lasts.
     """
-    found: dict[int, Stored | Computed] = {}
-    read = saving_lib.H5IOStore.__getitem__
-    assign = KerasVariable.assign
+    values: dict[int, FileValue | ComputedValue] = {}
+    original_getitem = saving_lib.H5IOStore.__getitem__
+    original_assign = KerasVariable.assign
 
-    def stored(store: Any, key: str) -> Stored:
+    def getitem(store: Any, key: str) -> FileValue:
         dataset = saving_lib.safe_get_h5_dataset(store._h5_entry_group, key)
-        bfloat16 = dataset.attrs.get("dtype") == "bfloat16"
-        return Stored(dataset.file.filename, dataset.name, tuple(dataset.shape), bfloat16)
+        is_bfloat16 = dataset.attrs.get("dtype") == "bfloat16"
+        return FileValue(dataset.file.filename, dataset.name, tuple(dataset.shape), is_bfloat16)
 
-    def noted(variable: keras.Variable, value: Any) -> Any:
+    def assign(variable: keras.Variable, value: Any) -> Any:
         if tuple(value.shape) != tuple(variable.shape):
-            raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file {list(value.shape)}")
-        found[id(variable)] = value if isinstance(value, Stored) else Computed(np.asarray(value))
+            raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file has {list(value.shape)}")
+        values[id(variable)] = value if isinstance(value, FileValue) else ComputedValue(np.asarray(value))
         return value
 
-    saving_lib.H5IOStore.__getitem__ = stored
-    KerasVariable.assign = noted
+    saving_lib.H5IOStore.__getitem__ = getitem
+    KerasVariable.assign = assign
     try:
-        yield found
+        yield values
     finally:
-        saving_lib.H5IOStore.__getitem__ = read
-        KerasVariable.assign = assign
+        saving_lib.H5IOStore.__getitem__ = original_getitem
+        KerasVariable.assign = original_assign

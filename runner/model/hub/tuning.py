@@ -1,4 +1,4 @@
-"""Low-rank adapters of a KerasHub backbone: Hu et al., LoRA (2021), as `Backbone.enable_lora` makes them."""
+"""LoRA fine-tuning of a KerasHub backbone with `Backbone.enable_lora`: Hu et al. (arXiv:2106.09685)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from runner.errors import invalid
 
 
 def enable_lora(backbone: Any, rank: int) -> None:
-    """Adds adapters to the layers that the class names, and lets nothing else of the backbone train.
-
-    KerasHub leaves the biases of those layers trainable; an adapter is the two low-rank kernels alone.
+    """Adds low-rank adapters to the layers that the backbone's class names, and freezes the rest of the backbone.
 
     Args:
-      backbone: built, its weights loaded.
+      backbone: built.
       rank: of the adapters.
 
     Raises:
-      ConfigError: no layer of the backbone can have one.
+      ConfigError: no layer of the backbone can have adapters.
     """
     backbone.enable_lora(rank)
+    # KerasHub leaves the biases of adapted layers trainable. LoRA trains the two low-rank kernels only.
     for variable in backbone.trainable_variables:
         if not variable.name.startswith("lora_"):
             variable.trainable = False
@@ -28,6 +27,6 @@ def enable_lora(backbone: Any, rank: int) -> None:
         raise invalid(
             "model.lora_rank",
             rank,
-            problem=f"{type(backbone).__name__} has no layer that can have adapters, of those named {names}",
-            fix="leave it out, and choose what is trained by model.trainable",
+            problem=f"{type(backbone).__name__} has no layer that supports adapters (layers named {names})",
+            fix="leave it out, and select trainable variables with model.trainable",
         )

@@ -1,4 +1,4 @@
-"""Stores files of records that a run could not store: `python -m runner.tracking.replay FILE...`."""
+"""Command that stores files of unsent records: `python -m runner.tracking.replay FILE...`."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import TrackingError
+from runner.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, TrackingError
 from runner.host.late import late
 
 if TYPE_CHECKING:
-    from runner.tracking import unsent
+    from runner.tracking import replaying
 else:
-    unsent = late("runner.tracking.unsent")
+    replaying = late("runner.tracking.replaying")
 
 
 def main(names: list[str]) -> int:
     """Stores each file and removes it.
 
     Args:
-      names: the files' paths.
+      names: paths of the files.
 
     Returns:
-      The process's exit code: 0 all stored, 1 one could not be stored, 2 nothing was named.
+      The process's exit code: 0 all stored, 1 one could not be stored, 2 no file was named.
     """
     if not names:
         print("usage: python -m runner.tracking.replay FILE...", file=sys.stderr)
-        return 2
-    code = 0
+        return EXIT_REFUSED
+    code = EXIT_DONE
     for name in names:
         try:
-            print(f"{name}: {unsent.replay(Path(name), warn=_warn)} records stored")
+            count = replaying.replay(Path(name), warn=_warn)
+            print(f"{name}: {count} records stored")
         except (TrackingError, ValueError, OSError) as error:
             print(error, file=sys.stderr)
-            code = 1
+            code = EXIT_FAILED
     return code
 
 

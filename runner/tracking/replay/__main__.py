@@ -6,5 +6,5 @@ from importlib import import_module
 from runner.tracking import replay
 
 if __name__ == "__main__":
-    # By name: the folder of a library does not depend on the command line.
+    # Imported by name, because the folder of a library must not depend on the command line (tests/test_house.py).
     import_module("runner.cli.entry").start(lambda: replay.main(sys.argv[1:]))

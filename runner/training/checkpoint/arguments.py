@@ -1,6 +1,6 @@
 """`resume=<run id|latest>`, `branch=...` and `run=...` on the command line.
 
-Imports neither NumPy nor what reads checkpoints.
+This module imports neither NumPy nor what reads checkpoints: every command imports it before its config is checked.
 """
 
 from __future__ import annotations
@@ -19,83 +19,97 @@ from runner.processes import requeue
 from runner.processes.team import current
 
 if TYPE_CHECKING:
-    from runner.training.checkpoint import recorded, runs, signature
-else:  # with NumPy, which a refusal would wait for
+    from runner.training.checkpoint import recorded, runs
+else:
+    # They import NumPy, which an error of the config should not wait for.
     recorded = late("runner.training.checkpoint.recorded")
     runs = late("runner.training.checkpoint.runs")
-    signature = late("runner.training.checkpoint.signature")
 
-KEYS = ("run", "resume", "branch")  # evaluates or exports; trains on; trains on as a new run
+# `run` evaluates or exports a run, `resume` continues it, and `branch` continues it as a new run.
+KEYS = ("run", "resume", "branch")
 _FOLDER = "trainer.checkpoint.folder"
 MULTIRUN = ("-m", "--multirun")
 
 
 def folder_of(config: CheckpointConfig) -> Path:
-    """Returns where runs keep their checkpoints."""
+    """Returns the parent of the runs' checkpoint folders."""
     return Path(config.folder).expanduser().absolute() if config.folder else outputs_dir() / "checkpoints"
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line with what the run that it names was started with.
+    """Returns the command line with the recorded overrides of the run that it names.
 
-    A key that is typed again wins over the recorded one, and a group's option over recorded keys of that group.
+    A key that is typed again replaces the recorded one, and an option of a group replaces the recorded keys of that
+    group.
 
     Args:
       arguments: as typed, without the program.
 
     Raises:
-      ConfigError: there is no such run, it can't be used so, or its record sets what a record may not set.
+      ConfigError: there is no such run, it can't be used like this, or its record sets what a record may not set.
     """
-    given = {key: value for key in KEYS if (value := value_of(arguments, key))}
-    if not given:
+    named: dict[str, str] = {}
+    for key in KEYS:
+        value = value_of(arguments, key)
+        if value:
+            named[key] = value
+    if not named:
         return list(arguments)
-    if len(given) > 1:
+    if len(named) > 1:
         raise ConfigError(
-            f"{' and '.join(given)} are refused together: resume trains on, branch does so as a new run, and "
+            f"{' and '.join(named)} can't be combined: resume continues a run, branch continues it as a new run, and "
             "run is for evaluate and export; leave out all but one"
         )
-    key, wanted = next(iter(given.items()))
+    key, wanted = next(iter(named.items()))
     if any(argument in MULTIRUN for argument in arguments):
-        raise invalid(key, wanted, problem="one run, not a multirun", fix="drop -m, or set sweep.resume for a sweep")
+        raise invalid(
+            key,
+            wanted,
+            problem="needs a single run, not a multirun",
+            fix="drop -m, or set sweep.resume for a sweep",
+        )
     root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
-    found, step = runs.find(key, wanted, root)
+    run, step = runs.find(key, wanted, root)
     typed = [argument for argument in arguments if key_of(argument) != key]
-    keys = [key_of(argument) for argument in typed]
+    typed_keys = [key_of(argument) for argument in typed]
     if key == "run":
-        keys.append("cluster")  # what evaluates or exports a run need not be spread as the run was
-    record = recorded.Record(key, str(found.folder), signature.is_own(found.run, found.record))
-    taken = record.checked(without(found.record["overrides"], keys))
-    taken += _earlier_defaults(key, found, step, taken, keys)
-    reference = found.folder.as_posix() + (f"@{step}" if step is not None else "")
-    return [*taken, *typed, f"{key}='{reference}'"]
+        # A run is evaluated or exported in this process, however many processes trained it.
+        typed_keys.append("cluster")
+    record = recorded.Record(key, str(run.folder), recorded.is_own(run.run, run.record))
+    overrides = record.checked(without(run.record["overrides"], typed_keys))
+    overrides += _earlier_defaults(key, run, step, overrides, typed_keys)
+    reference = run.folder.as_posix()
+    if step is not None:
+        reference += f"@{step}"
+    return [*overrides, *typed, f"{key}='{reference}'"]
 
 
 def _earlier_defaults(
-    key: str, run: runs.SavedRun, step: int | None, taken: Sequence[str], typed: Sequence[str]
+    key: str, run: runs.SavedRun, step: int | None, overrides: Sequence[str], typed_keys: Sequence[str]
 ) -> list[str]:
     """Returns the overrides that keep what was a default when a run was recorded; see `runs.earlier_defaults`.
 
     Args:
-      key: `resume`, `branch` or `run`; the last trains nothing, so it needs the model's alone.
+      key: `resume`, `branch` or `run`; the last trains nothing, so it needs those of the model only.
       run: the run.
       step: of its checkpoint.
-      taken: recorded overrides.
-      typed: keys that are typed again, which win.
+      overrides: recorded ones.
+      typed_keys: keys that are typed again, which replace recorded ones.
     """
-    named = [*typed, *(key_of(one) for one in taken)]
-    kept = []
+    set_keys = {*typed_keys, *(key_of(override) for override in overrides)}
+    kept: list[str] = []
     for name, value in runs.earlier_defaults(run, step).items():
         group = name.partition(".")[0]
-        may_be_typed = name in named or group in typed or "experiment" in typed
-        if not may_be_typed and (key != "run" or group == "model"):
+        may_be_set = name in set_keys or group in typed_keys or "experiment" in typed_keys
+        if not may_be_set and (key != "run" or group == "model"):
             kept.append(f"{name}={value}")
     return kept
 
 
 def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
-    """Returns the config of a job that may be queued again: where it was, it goes on with the run that it began.
+    """Returns the config of a job that may be queued again; if it was, it resumes the run that it began.
 
-    The same command line has begun that run, so it wins over what that says to resume or to branch from.
+    The same command line has begun that run, so the run replaces what that line resumes or branches from.
 
     Args:
       config: checked, with `cluster.requeue`.
@@ -112,34 +126,40 @@ def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
 
     def find() -> list[Any]:
         requeue.check(job)
-        run = runs.of_job(folder_of(config.trainer.checkpoint), job, command) if job.restarts else None
-        return [run.folder.as_posix(), bool(run.record.get("finished"))] if run else ["", False]
+        run = None
+        if job.restarts:
+            run = runs.of_job(folder_of(config.trainer.checkpoint), job, command)
+        if run is None:
+            return ["", False]
+        return [run.folder.as_posix(), bool(run.record.get("finished"))]
 
-    folder, finished = team.broadcast("the run that the job goes on with", find)
-    if finished:
+    folder, has_finished = team.broadcast("the run of the restarted job", find)
+    if has_finished:
         if team.is_first:
-            print(f"job {job.name} has finished this run before it was queued again: {folder}", flush=True)
+            print(f"job {job.name} finished this run before it was queued again: {folder}", flush=True)
         raise SystemExit(0)
     return replace(config, resume=folder, branch=None) if folder else config
 
 
 def without(overrides: object, keys: Sequence[str]) -> object:
-    """Returns recorded overrides without those of keys that are typed again, and without keys under those."""
+    """Returns recorded overrides without those of keys that are typed again, and without keys below them."""
     if not isinstance(overrides, list):
         return overrides
-    return [
-        renamed.argument(str(one))
-        for one in overrides
-        if not any(f"{key_of(renamed.argument(str(one)))}.".startswith(f"{key}.") for key in keys)
-    ]
+    kept: list[str] = []
+    for override in overrides:
+        argument = renamed.argument(str(override))
+        path = f"{key_of(argument)}."
+        if not any(path.startswith(f"{key}.") for key in keys):
+            kept.append(argument)
+    return kept
 
 
 def key_of(argument: str) -> str:
-    """Returns the key of an override; the argument itself where it is none."""
+    """Returns the key of an override; the argument itself if it is no override."""
     return argument.lstrip("+~").partition("=")[0]
 
 
 def value_of(arguments: Sequence[str], key: str) -> str:
-    """Returns the last value given to a key; empty where there is none, or null."""
+    """Returns the last value of a key; empty if there is none, or it is null."""
     values = [argument.partition("=")[2].strip("'\"") for argument in arguments if key_of(argument) == key]
     return "" if not values or values[-1] == "null" else values[-1]

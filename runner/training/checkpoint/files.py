@@ -1,4 +1,4 @@
-"""Files of checkpoints: read with care, since a folder may come from anyone, and written so that they last."""
+"""File access of checkpoints: defensive reads, because a folder may come from anyone, and durable writes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,35 @@ from typing import Any
 
 from runner.errors import ConfigError
 
-LARGEST_RECORD = 4 << 20  # bytes of best.json and run.json; a command line has two million at most
-_DEEPEST = 64  # levels of JSON; a config has six, and a parser's or walker's stack holds some hundreds
-# A link would lead out of the folder, and opening a FIFO waits for whoever writes into it.
-NO_SURPRISE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+# Bytes of best.json and run.json. A command line has two million bytes at most, so twice that holds every record, and
+# a larger file from elsewhere takes no memory.
+LARGEST_RECORD = 4 << 20
+
+# Levels of nesting in JSON. A config has six; the stacks of the parser and of functions that walk the values hold some
+# hundreds.
+_MAX_DEPTH = 64
+
+# A link would lead out of the folder, and opening a FIFO blocks until somebody writes into it.
+SAFE_OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class DamagedError(ConfigError):
-    """A file of a run or checkpoint that is missing, or not as it was written."""
+    """A file of a run or checkpoint that is missing, corrupted or invalid."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """Opens a regular file for reading; what is none is not even opened.
+    """Opens a regular file for reading; anything else is not even opened.
 
     Raises:
-      DamagedError: it is missing, a link, a folder, a device or the like, or can't be read.
+      DamagedError: the file is missing, a link, a folder, a device or the like, or unreadable.
     """
     try:
+        # Checked before the file is opened, because opening a device may have effects, and once more on the open file,
+        # because another process may have replaced it in between.
         if not stat.S_ISREG(path.lstat().st_mode):
             raise DamagedError(f"{path} is not a regular file")
-        with os.fdopen(os.open(path, os.O_RDONLY | NO_SURPRISE), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | SAFE_OPEN_FLAGS), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DamagedError(f"{path} is not a regular file")
             yield file
@@ -45,55 +53,62 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_json(path: Path, largest: int) -> dict[str, Any]:
-    """Reads a mapping.
+    """Reads a JSON object.
 
     Args:
-      path: of the file.
-      largest: bytes that it may have.
+      path: the file.
+      largest: the largest accepted size in bytes.
 
     Raises:
-      DamagedError: it can't be opened, is larger, or is no JSON mapping in which each key stands once.
+      DamagedError: the file can't be opened, is larger, or is not a JSON object with unique keys.
     """
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > largest:
-            raise DamagedError(f"{path} has more than {largest:,} bytes")
+            raise DamagedError(f"{path} is larger than {largest:,} bytes")
         data = file.read(largest)
     try:
-        found = json.loads(data.decode(), object_pairs_hook=_unique)
+        content = json.loads(data.decode(), object_pairs_hook=_with_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} can't be read") from error
-    if not isinstance(found, dict) or _is_deep(found):
-        raise DamagedError(f"{path} can't be read: it must hold a mapping of at most {_DEEPEST} levels")
-    return found
+        raise DamagedError(f"{path} can't be read: it is not valid JSON") from error
+    if not isinstance(content, dict) or _is_too_deep(content):
+        raise DamagedError(f"{path} can't be read: it must hold a JSON object of at most {_MAX_DEPTH} levels")
+    return content
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Python's parser would keep the last of several equal keys. Another reader might keep the first.
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return content
 
 
-def _is_deep(value: object) -> bool:
+def _is_too_deep(value: object) -> bool:
+    # Level by level and not by recursion, which a deep value would exhaust.
     level = [value]
-    for _ in range(_DEEPEST):
-        inner = [one for one in level if isinstance(one, dict | list)]
-        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
+    for _ in range(_MAX_DEPTH):
+        next_level: list[object] = []
+        for container in level:
+            if isinstance(container, dict):
+                next_level.extend(container.values())
+            elif isinstance(container, list):
+                next_level.extend(container)
+        level = next_level
     return bool(level)
 
 
 def digest(path: Path) -> str:
-    """Returns a file's SHA-256.
+    """Returns the SHA-256 of a file.
 
     Raises:
-      DamagedError: it can't be opened.
+      DamagedError: the file can't be opened.
     """
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_folder(path: Path) -> bool:
-    """Returns whether a folder lies there, and no link to one."""
+    """Returns whether a path is a folder; a link to one is not."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -104,37 +119,40 @@ def write_synced(path: Path, data: bytes) -> None:
     """Writes a new file that is on the disk when this returns.
 
     Raises:
-      OSError: something is there already, or the disk is full.
+      OSError: the path exists already, or the disk is full.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_SURPRISE, 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN_FLAGS, 0o666)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    # The file's entry in its folder is a write of its own.
     sync_folder(path.parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a small file that appears whole or not at all, and is on the disk when this returns.
+    """Writes a small file atomically; it is on the disk when this returns.
 
     Raises:
-      OSError: the disk is full, or can't be written.
+      OSError: the disk is full or read-only.
     """
-    making = path.with_name(f".unfinished-{path.name}-{os.getpid()}")
-    with suppress(FileNotFoundError):  # of a process that died, whose number this one has got
-        making.unlink()
+    temporary = path.with_name(f".unfinished-{path.name}-{os.getpid()}")
+    # A process that died may have left a file of this name: the system gives its process id to others again.
+    with suppress(FileNotFoundError):
+        temporary.unlink()
     try:
-        write_synced(making, (json.dumps(content, indent=1) + "\n").encode())
-        making.replace(path)
+        # The content is synced before the rename, else the new name could survive a power cut without its content.
+        write_synced(temporary, (json.dumps(content, indent=1) + "\n").encode())
+        temporary.replace(path)
     except OSError:
         with suppress(OSError):
-            making.unlink()
+            temporary.unlink()
         raise
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename last; systems that can't open a folder need no such thing."""
+    """Makes renames in a folder durable; systems that can't open a folder don't need it."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

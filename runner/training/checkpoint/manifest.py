@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself, as a schema: typed, complete, and of nothing outside its own folder.
+"""Schema of a checkpoint's manifest, `checkpoint.json`: typed, complete, and limited to the checkpoint's own folder.
 
-A digest shows that a file has changed; it does not show who wrote it. So a manifest is taken for no more than a claim,
-each part of which is held against the files before anything is read, or memory for it taken.
+A digest shows that a file has changed; it does not show who wrote it. So the content of a manifest is a claim, and
+each part of it is compared with the files before anything is read, or memory for it allocated.
 """
 
 from __future__ import annotations
@@ -18,22 +18,31 @@ from typing import Any
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError
 from runner.training.checkpoint.files import DamagedError, is_folder, read_json
-from runner.training.checkpoint.lineage import Lineage
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
 
-FORMAT = 2  # 1 named no metrics in its history, see `runner.training.past`
+# Format 1 did not name the metrics in its history; see `runner.training.metric_history`.
+FORMAT = 2
 NAME = "checkpoint.json"
 ARRAYS = "arrays-00000.safetensors"
 HISTORY = "history.safetensors"
-LARGEST = 64 << 20  # bytes of a manifest: half a million parts
+
+# Bytes. A manifest of this size names half a million array parts, more than any model here is split into.
+LARGEST = 64 << 20
+
+# The returns to an earlier checkpoint that lead to this one, see `runner.training.checkpoint.index`: for each return
+# its generation, which grows with every return of the run, and the step that the run returned to.
+Lineage = tuple[tuple[int, int], ...]
 WENT_BACK = "went_back"
-# of the data that the run was trained on
+
+# What the checkpoint records of the data that the run was trained on.
 ENCODING = "encoding"
 CONSTANTS = "constants"
 DIGEST = "data_sha256"
+
 _ABOUT = ("run", "config", "seed", "versions", "saved_at", "metrics")
 _ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
-# As NumPy and as safetensors call them; what `runner.training.checkpoint.storage` can write.
+
+# NumPy's name of a dtype -> the name in a safetensors file, for what `runner.training.checkpoint.tensors` can write.
 DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -53,24 +62,40 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An array in a safetensors file, by its header: the file's own word for its dtype, and its shape."""
+class TensorHeader:
+    """A tensor of a safetensors file according to the file's header.
+
+    Attributes:
+      dtype: safetensors' name of the dtype, such as `F32`.
+      shape: of the tensor.
+    """
 
     dtype: str
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class File:
-    """A file of a checkpoint: its size in bytes, and its digest."""
+class FileEntry:
+    """A file of a checkpoint.
+
+    Attributes:
+      bytes: its size.
+      sha256: its digest, in hexadecimal.
+    """
 
     bytes: int
     sha256: str
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part of an array: where it lies, and where it begins in each dim of the whole."""
+class PartEntry:
+    """A part of an array: a shard as one device held it.
+
+    Attributes:
+      file: name of the safetensors file that holds it.
+      key: of the tensor in that file.
+      start: index of its first element in the whole array, one number per dim.
+    """
 
     file: str
     key: str
@@ -78,35 +103,41 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """An array: what its parts make up."""
+class ArrayEntry:
+    """An array, put together from its parts.
+
+    Attributes:
+      shape: of the whole array.
+      dtype: NumPy's name, such as `float32`.
+      parts: together they cover each element once.
+    """
 
     shape: tuple[int, ...]
     dtype: str
-    pieces: tuple[Piece, ...]
+    parts: tuple[PartEntry, ...]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The content of `checkpoint.json`.
 
     Attributes:
       step: training steps done.
-      files: by name, exactly those that the arrays and the history lie in.
+      files: by name, exactly those that hold the arrays and the history.
       arrays: by canonical path.
-      went_back: see `runner.training.checkpoint.lineage`.
-      about: all of it, as plain values: run, config, seed, versions, time and last metrics besides.
+      went_back: the returns to earlier checkpoints that lead to this one.
+      about: the whole content as plain values, with run, config, seed, versions, time and last metrics.
     """
 
     step: int
-    files: Mapping[str, File]
-    arrays: Mapping[str, Whole]
+    files: Mapping[str, FileEntry]
+    arrays: Mapping[str, ArrayEntry]
     went_back: Lineage
     about: Mapping[str, Any]
 
 
 def arrays_file(process: int) -> str:
-    """Returns the name of the file that a process writes its shards into; process 0's is always there."""
+    """Returns the name of the file that a process writes its shards into; process 0 always writes one."""
     return f"arrays-{process:05d}.safetensors"
 
 
@@ -116,152 +147,176 @@ def is_own(name: str) -> bool:
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """Returns a manifest's bytes, its own digest in it.
+    """Returns the bytes of a manifest, with its own digest in it.
 
     Raises:
-      OSError: it is too large to be read again.
+      OSError: the manifest is too large to be read again.
     """
     data = json.dumps({**content, "sha256": _digest(content)}, indent=1).encode()
     if len(data) > LARGEST:
-        raise OSError(f"its {NAME} has {len(data):,} bytes, and at most {LARGEST:,} are read")
+        raise OSError(f"{NAME} would have {len(data):,} bytes, more than the {LARGEST:,} that can be read")
     return data
 
 
 def read(folder: Path) -> Manifest:
-    """Returns what a checkpoint says of itself; its arrays are not looked at.
+    """Returns the manifest of a checkpoint; the files of its arrays are not looked at.
 
     Raises:
-      DamagedError: it is missing, or not as it was written.
-      ConfigError: a format that this version does not know.
+      DamagedError: the manifest is missing, corrupted or invalid.
+      ConfigError: this version does not know its format.
     """
     path = folder / NAME
     if not is_folder(folder):
         raise DamagedError(f"{folder} is not a folder")
-    found = read_json(path, LARGEST)
+    content = read_json(path, LARGEST)
     try:
-        known = whole(found.get("format"), "format")
-        if known > FORMAT:
+        # The format comes first: a newer one may have another digest and other keys.
+        file_format = whole(content.get("format"), "format")
+        if file_format > FORMAT:
             raise ConfigError(
-                f"checkpoint {folder}: it has format {known}, this version reads up to {FORMAT}; "
-                "use the version of the runner that wrote it, or a newer one"
+                f"checkpoint {folder}: has format {file_format}, but this version of the runner reads formats up to "
+                f"{FORMAT}; use the version that wrote it, or a newer one"
             )
-        if found.pop("sha256", None) != _digest(found):
-            raise DamagedError(f"{path} is not as it was written")
-        return _parse(found)
+        if content.pop("sha256", None) != _digest(content):
+            raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
+        return _parse(content)
     except MisfitError as error:
-        raise DamagedError(f"{path} is not as it was written: {error}") from error
+        raise DamagedError(f"{path} is invalid: {error}") from error
 
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _parse(found: dict[str, Any]) -> Manifest:
-    mapping(found, "it", ("format", "step", "files", "arrays", *_ABOUT))
-    if not 1 <= found["format"] <= FORMAT:
+def _parse(content: dict[str, Any]) -> Manifest:
+    mapping(content, "it", ("format", "step", "files", "arrays", *_ABOUT))
+    if not 1 <= content["format"] <= FORMAT:
         raise MisfitError(f"format must be 1 to {FORMAT}")
-    text(found["run"], "run")
-    text(found["saved_at"], "saved_at")
-    whole(found["seed"], "seed")
-    mapping(found["config"], "config")
-    _check_learned(found)
-    for name, value in mapping(found["versions"], "versions").items():
+    text(content["run"], "run")
+    text(content["saved_at"], "saved_at")
+    whole(content["seed"], "seed")
+    mapping(content["config"], "config")
+    _check_learned(content)
+    for name, value in mapping(content["versions"], "versions").items():
         text(value, f"versions.{name}")
-    for name, value in mapping(found["metrics"], "metrics").items():
+    for name, value in mapping(content["metrics"], "metrics").items():
         number(value, f"metrics.{name}")
-    files = {name: _file(value, f"files.{name}") for name, value in mapping(found["files"], "files").items()}
-    arrays = {name: _whole_array(name, value) for name, value in mapping(found["arrays"], "arrays").items()}
-    used = {piece.file for array in arrays.values() for piece in array.pieces} | {HISTORY, ARRAYS}
-    if set(files) != used:
-        raise MisfitError(f"files must be {', '.join(sorted(used))}, where its arrays and its history lie")
-    return Manifest(whole(found["step"], "step"), files, arrays, _lineage(found.get(WENT_BACK, [])), found)
+
+    files: dict[str, FileEntry] = {}
+    for name, value in mapping(content["files"], "files").items():
+        files[name] = _file_entry(value, f"files.{name}")
+    arrays: dict[str, ArrayEntry] = {}
+    for path, value in mapping(content["arrays"], "arrays").items():
+        arrays[path] = _array_entry(path, value)
+    # Process 0's file is there even if all its shards are other processes'.
+    used_files = {HISTORY, ARRAYS}
+    for array in arrays.values():
+        used_files.update(part.file for part in array.parts)
+    if set(files) != used_files:
+        raise MisfitError(f"files must be {', '.join(sorted(used_files))}, which hold its arrays and its history")
+    went_back = _lineage(content.get(WENT_BACK, []))
+    return Manifest(whole(content["step"], "step"), files, arrays, went_back, content)
 
 
-def _check_learned(found: Mapping[str, Any]) -> None:
-    """Checks what a checkpoint says of the data that its run was trained on; an earlier version says nothing."""
-    text(found.get(DIGEST, ""), DIGEST)
-    encoding = mapping(found.get(ENCODING, {}), ENCODING)
+def _check_learned(content: Mapping[str, Any]) -> None:
+    """Checks what the run learned from its training data; checkpoints of an earlier version lack it."""
+    text(content.get(DIGEST, ""), DIGEST)
+    encoding = mapping(content.get(ENCODING, {}), ENCODING)
     for name, words in mapping(encoding.get("categories", {}), f"{ENCODING}.categories").items():
-        for word in items(words, f"{ENCODING}.categories.{name}"):
+        where = f"{ENCODING}.categories.{name}"
+        for word in items(words, where):
             if not isinstance(word, str):
-                raise MisfitError(f"{ENCODING}.categories.{name} must be texts")
+                raise MisfitError(f"{where} must be strings")
     if "vocabulary" in encoding:
         try:
             Vocabulary.from_json(mapping(encoding["vocabulary"], f"{ENCODING}.vocabulary"))
         except ValueError as error:
-            raise MisfitError(f"{ENCODING}.vocabulary is broken: {error}") from error
-    tables = [(f"{ENCODING}.{key}", encoding.get(key, {})) for key in ("mean", "deviation")]
-    for where, table in (*tables, (CONSTANTS, found.get(CONSTANTS, {}))):
-        for name, values in mapping(table, where).items():
-            for value in items(values, f"{where}.{name}"):
-                number(value, f"{where}.{name}", finite=True)
+            raise MisfitError(f"{ENCODING}.vocabulary is invalid: {error}") from error
+    _check_numbers(encoding.get("mean", {}), f"{ENCODING}.mean")
+    _check_numbers(encoding.get("deviation", {}), f"{ENCODING}.deviation")
+    _check_numbers(content.get(CONSTANTS, {}), CONSTANTS)
 
 
-def _file(value: object, where: str) -> File:
+def _check_numbers(table: object, where: str) -> None:
+    """Checks a mapping of names to lists of finite numbers."""
+    for name, values in mapping(table, where).items():
+        for value in items(values, f"{where}.{name}"):
+            number(value, f"{where}.{name}", finite=True)
+
+
+def _file_entry(value: object, where: str) -> FileEntry:
     entry = mapping(value, where, ("bytes", "sha256"), exactly=True)
-    return File(whole(entry["bytes"], f"{where}.bytes"), text(entry["sha256"], f"{where}.sha256"))
+    return FileEntry(whole(entry["bytes"], f"{where}.bytes"), text(entry["sha256"], f"{where}.sha256"))
 
 
-def _whole_array(path: str, value: object) -> Whole:
+def _array_entry(path: str, value: object) -> ArrayEntry:
     where = f"arrays.{text(path, 'the name of an array')}"
     entry = mapping(value, where, ("shape", "dtype", "parts"), exactly=True)
     if text(entry["dtype"], f"{where}.dtype") not in DTYPES:
         raise MisfitError(f"{where}.dtype must be one of {', '.join(DTYPES)}")
-    parts = items(entry["parts"], f"{where}.parts")
-    pieces = tuple(_piece(part, f"{where}.parts[{number}]") for number, part in enumerate(parts))
-    keys = [path] if len(pieces) == 1 else [f"{path}@{number}" for number in range(len(pieces))]
-    if not pieces or [piece.key for piece in pieces] != keys:
+    parts: list[PartEntry] = []
+    for index, part in enumerate(items(entry["parts"], f"{where}.parts")):
+        parts.append(_part_entry(part, f"{where}.parts[{index}]"))
+    keys = [f"{path}@{index}" for index in range(len(parts))]
+    if len(parts) == 1:
+        keys = [path]
+    if not parts or [part.key for part in parts] != keys:
         raise MisfitError(f"{where}.parts must name the tensors {path}, or {path}@0 and so on")
-    return Whole(_numbers(entry["shape"], f"{where}.shape"), entry["dtype"], pieces)
+    return ArrayEntry(_numbers(entry["shape"], f"{where}.shape"), entry["dtype"], tuple(parts))
 
 
-def _piece(value: object, where: str) -> Piece:
+def _part_entry(value: object, where: str) -> PartEntry:
     entry = mapping(value, where, ("file", "key", "start"), exactly=True)
-    name = text(entry["file"], f"{where}.file")
-    if not _ARRAYS_FILE.fullmatch(name):
-        raise MisfitError(f"{where}.file must be a file of arrays in the checkpoint's own folder")
-    return Piece(name, text(entry["key"], f"{where}.key"), _numbers(entry["start"], f"{where}.start"))
+    file = text(entry["file"], f"{where}.file")
+    if not _ARRAYS_FILE.fullmatch(file):
+        raise MisfitError(f"{where}.file must be an arrays file in the checkpoint's own folder")
+    return PartEntry(file, text(entry["key"], f"{where}.key"), _numbers(entry["start"], f"{where}.start"))
 
 
 def _numbers(value: object, where: str) -> tuple[int, ...]:
-    return tuple(whole(one, where) for one in items(value, where))
+    return tuple(whole(item, where) for item in items(value, where))
 
 
 def _lineage(value: object) -> Lineage:
-    found = [_numbers(one, WENT_BACK) for one in items(value, WENT_BACK)]
-    generations = [one[0] for one in found if len(one) == 2]
-    if len(generations) != len(found) or generations != sorted(set(generations)):
-        raise MisfitError(f"{WENT_BACK} must be pairs of numbers in order")
-    return tuple((one[0], one[1]) for one in found)
+    pairs = [_numbers(pair, WENT_BACK) for pair in items(value, WENT_BACK)]
+    if any(len(pair) != 2 for pair in pairs):
+        raise MisfitError(f"{WENT_BACK} must be pairs of numbers")
+    generations = [pair[0] for pair in pairs]
+    if generations != sorted(set(generations)):
+        raise MisfitError(f"{WENT_BACK} must be in ascending order")
+    return tuple((generation, step) for generation, step in pairs)
 
 
-def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Checks that the parts of every array are there, and cover each of its elements exactly once.
+def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, TensorHeader]]) -> None:
+    """Checks that the files hold the parts of every array, and that these cover each of its elements exactly once.
 
     Args:
-      manifest: what is claimed.
-      tensors: by file of arrays and key, what is there.
+      manifest: the claim.
+      tensors: what the files hold: file name -> key -> header.
 
     Raises:
-      MisfitError: names the array where that is not so.
+      MisfitError: names the first array that does not agree.
     """
-    left = {(file, key) for file, named in tensors.items() for key in named}
+    unclaimed: set[tuple[str, str]] = set()
+    for file, headers in tensors.items():
+        unclaimed.update((file, key) for key in headers)
     for path, array in manifest.arrays.items():
-        boxes = []
-        for piece in array.pieces:
-            tensor = tensors[piece.file].get(piece.key)
-            if tensor is None:
-                raise MisfitError(f"{piece.file} lacks {piece.key}")
-            if tensor.dtype != DTYPES[array.dtype]:
-                raise MisfitError(f"{piece.key} is of {tensor.dtype} in {piece.file}, and {array.dtype} by {NAME}")
-            if (piece.file, piece.key) not in left:
-                raise MisfitError(f"{piece.key} is part of two arrays")
-            left.remove((piece.file, piece.key))
-            boxes.append((piece.start, tensor.shape))
+        boxes: list[Box] = []
+        for part in array.parts:
+            header = tensors[part.file].get(part.key)
+            if header is None:
+                raise MisfitError(f"{part.file} lacks {part.key}")
+            if header.dtype != DTYPES[array.dtype]:
+                raise MisfitError(f"{part.key} is {header.dtype} in {part.file}, but {array.dtype} in {NAME}")
+            if (part.file, part.key) not in unclaimed:
+                raise MisfitError(f"{part.key} is part of two arrays")
+            unclaimed.remove((part.file, part.key))
+            boxes.append((part.start, header.shape))
         if not covers(array.shape, boxes):
             raise MisfitError(f"the parts of {path} don't cover each of its elements once")
-    if left:
-        raise MisfitError(f"{NAME} does not name {sorted(left)[0][1]}")
+    if unclaimed:
+        _, key = min(unclaimed)
+        raise MisfitError(f"{NAME} does not name {key}")
 
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -272,34 +327,44 @@ def covers(shape: tuple[int, ...], boxes: Sequence[Box]) -> bool:
 
     Args:
       shape: of the array.
-      boxes: start and size of each, one number a dim.
+      boxes: start and size of each box, one number per dim.
     """
     for start, size in boxes:
         if not len(start) == len(size) == len(shape):
             return False
         if any(begin + count > most for begin, count, most in zip(start, size, shape, strict=True)):
             return False
-    # As many elements as there are, and none twice.
-    return sum(math.prod(size) for _, size in boxes) == math.prod(shape) and not _overlap(len(shape), boxes)
+    # Boxes inside the array that have as many elements as it and don't overlap cover it; counting needs no memory.
+    elements = sum(math.prod(size) for _, size in boxes)
+    return elements == math.prod(shape) and not _overlap(len(shape), boxes)
 
 
 def _overlap(rank: int, boxes: Sequence[Box]) -> bool:
-    """Returns whether two boxes share an element; each is held against those that reach into its first row."""
+    """Returns whether two boxes share an element.
+
+    A sweep along one dim: each box is compared only with those that reach into its first row, so a large array of many
+    shards is checked in far fewer comparisons than one per pair.
+    """
     if rank == 0 or len(boxes) < 2:
         return len(boxes) > 1
-    # Along the dim that they are cut in most, so that few reach into each other's rows.
-    dim = max(range(rank), key=lambda one: len({start[one] for start, _ in boxes}))
+    # Along the dim with the most different starts, so that few boxes are open together.
+    dim = max(range(rank), key=lambda candidate: len({start[candidate] for start, _ in boxes}))
+    nonempty = [box for box in boxes if math.prod(box[1])]
+    nonempty.sort(key=lambda box: box[0][dim])
     open_boxes: list[Box] = []
-    for start, size in sorted((box for box in boxes if math.prod(box[1])), key=lambda box: box[0][dim]):
-        open_boxes = [(at, count) for at, count in open_boxes if at[dim] + count[dim] > start[dim]]
-        if any(_meet((start, size), other) for other in open_boxes):
+    for start, size in nonempty:
+        still_open: list[Box] = []
+        for other_start, other_size in open_boxes:
+            if other_start[dim] + other_size[dim] > start[dim]:
+                still_open.append((other_start, other_size))
+        if any(_intersect((start, size), other) for other in still_open):
             return True
-        open_boxes.append((start, size))
+        open_boxes = [*still_open, (start, size)]
     return False
 
 
-def _meet(one: Box, other: Box) -> bool:
+def _intersect(first: Box, second: Box) -> bool:
     return all(
-        a < b + width and b < a + length
-        for a, length, b, width in zip(one[0], one[1], other[0], other[1], strict=True)
+        begin < other_begin + other_count and other_begin < begin + count
+        for begin, count, other_begin, other_count in zip(*first, *second, strict=True)
     )

@@ -1,4 +1,4 @@
-"""A checkpoint that is read: nothing of it is taken before all of it is found to be as it was written."""
+"""Verified checkpoints: nothing of one is used before all of its files are found to be those that were written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from safetensors import safe_open
 from runner.data.base import Array
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.manifest import Manifest, Piece, Tensor
+from runner.training.checkpoint.manifest import Manifest, PartEntry, TensorHeader
 from runner.training.checkpoint.typed import MisfitError
 
-_MOST_MAPPED = 32 << 20  # bytes
-REPLACED = ".replaced"  # behind the name of a checkpoint whose successor, of the same step, is put in its place
+# Bytes read from an open file before it is opened again. What was read stays mapped, and counts as memory, until the
+# file is closed; opening costs the parsing of its header. Opening for each part took four minutes for 800 million
+# parameters in many shards, this takes 24 s.
+_MAX_MAPPED = 32 << 20
+
+# The suffix of a checkpoint's folder while a new one of the same step is moved into its place.
+REPLACED = ".replaced"
 
 
 def folder_name(step: int) -> str:
@@ -27,43 +32,47 @@ def folder_name(step: int) -> str:
 
 
 class Checkpoint(Mapping[str, Array]):
-    """A checkpoint that was read and found whole: canonical path to array, each put together when it is asked for.
+    """A verified checkpoint: canonical path -> array, each put together from its parts when it is asked for.
 
     Attributes:
+      folder: of the checkpoint.
       step: training steps done.
-      about: run, config, seed, versions, time and last metrics; plain values.
+      about: run, config, seed, versions, time and last metrics, as plain values.
     """
 
     def __init__(self, folder: Path, *, trusted: bool = False) -> None:
-        """Opens and checks a checkpoint.
+        """Opens and verifies a checkpoint.
 
         Args:
           folder: of the checkpoint.
-          trusted: another process has found that its bytes are those that were written.
+          trusted: skips the SHA-256 of the files, because another process of the run has verified them.
 
         Raises:
-          DamagedError: a file is missing, its bytes have changed, or the manifest is not true of it.
-          ConfigError: a format that this version does not know.
+          DamagedError: a file is missing or corrupted, or disagrees with the manifest.
+          ConfigError: this version does not know the format.
         """
         self.folder = folder
-        found = read_manifest(folder)
-        for name, wanted in found.files.items():
-            _check_size(folder / name, wanted.bytes)
-        tensors = {name: _tensors(folder / name) for name in found.files}
+        content = read_manifest(folder)
+        # From cheap to expensive: sizes, headers, and only then the digests, which read every byte.
+        for name, entry in content.files.items():
+            _check_size(folder / name, entry.bytes)
+        headers = {name: _headers(folder / name) for name in content.files}
         try:
-            manifest.check_tensors(found, {name: those for name, those in tensors.items() if name != manifest.HISTORY})
+            manifest.check_tensors(content, {name: headers[name] for name in headers if name != manifest.HISTORY})
         except MisfitError as error:
-            raise DamagedError(f"{folder} is not as it was written: {error}") from error
-        for name, wanted in found.files.items() if not trusted else ():
-            if files.digest(folder / name) != wanted.sha256:
-                raise DamagedError(f"{folder / name} is not as it was written: its SHA-256 differs")
-        self.step = found.step
-        self.about = found.about
-        self._arrays = dict(found.arrays)
-        self._sizes = {(name, key): one.shape for name, those in tensors.items() for key, one in those.items()}
-        self._bytes = {name: wanted.bytes for name, wanted in found.files.items()}
-        self._open: tuple[str, Any] | None = None  # the file that was read from last
-        self._mapped = 0  # bytes of it that have been read
+            raise DamagedError(f"{folder} is invalid: {error}") from error
+        if not trusted:
+            for name, entry in content.files.items():
+                if files.digest(folder / name) != entry.sha256:
+                    raise DamagedError(f"{folder / name} is corrupted (SHA-256 mismatch)")
+        self.step = content.step
+        self.about = content.about
+        self._arrays = dict(content.arrays)
+        self._headers = headers
+        self._file_sizes = {name: entry.bytes for name, entry in content.files.items()}
+        # The safetensors file that was read from last, by name, and the bytes that were read from it.
+        self._open: tuple[str, Any] | None = None
+        self._mapped = 0
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -72,97 +81,103 @@ class Checkpoint(Mapping[str, Array]):
         return len(self._arrays)
 
     def __contains__(self, path: object) -> bool:
-        return path in self._arrays  # a mapping's own would read the array
+        # The one inherited from Mapping would read the array.
+        return path in self._arrays
 
     def shape(self, path: str) -> tuple[int, ...]:
         """Returns the shape of a whole array, without reading it."""
         return self._arrays[path].shape
 
     def dtype(self, path: str) -> str:
-        """Returns the dtype of an array, as `float32`, without reading it."""
+        """Returns NumPy's name of an array's dtype, such as `float32`, without reading the array."""
         return self._arrays[path].dtype
 
     def __getitem__(self, path: str) -> Array:
         """Returns a whole array.
 
         Raises:
-          DamagedError: its file has gone, or changed, since the checkpoint was opened.
+          DamagedError: its file was removed or has changed since the checkpoint was opened.
         """
         entry = self._arrays[path]
         array: Array = np.empty(entry.shape, entry.dtype)
-        for piece in entry.pieces:
-            part = self._read(piece, ())
-            index = tuple(slice(start, start + size) for start, size in zip(piece.start, part.shape, strict=True))
-            array[index] = part
+        for part in entry.parts:
+            values = self._read(part, ())
+            place = tuple(slice(start, start + size) for start, size in zip(part.start, values.shape, strict=True))
+            array[place] = values
         return array
 
     def part(self, path: str, index: tuple[slice, ...]) -> Array:
-        """Returns a part of an array; no more of its files is read.
+        """Returns a region of an array; no more of its files is read.
 
         Args:
           path: of the array.
-          index: a slice a dim, of step 1.
+          index: one slice per dim, with step 1.
 
         Raises:
-          DamagedError: its file has gone, or changed, since the checkpoint was opened.
+          DamagedError: its file was removed or has changed since the checkpoint was opened.
         """
         entry = self._arrays[path]
-        wanted = [one.indices(size)[:2] for one, size in zip(index, entry.shape, strict=True)]
-        array: Array = np.empty([stop - start for start, stop in wanted], entry.dtype)
-        for piece in entry.pieces:
-            spans = list(zip(piece.start, self._sizes[piece.file, piece.key], wanted, strict=True))
-            common = [(max(at, low), min(at + size, high)) for at, size, (low, high) in spans]
-            if any(low >= high for low, high in common):
-                continue
-            inner = tuple(slice(low - at, high - at) for (low, high), at in zip(common, piece.start, strict=True))
-            outer = tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(common, wanted, strict=True))
-            array[outer] = self._read(piece, inner)
+        # Per dim the start and stop of the region, in the whole array.
+        region = [dim_slice.indices(size)[:2] for dim_slice, size in zip(index, entry.shape, strict=True)]
+        array: Array = np.empty([stop - start for start, stop in region], entry.dtype)
+        for part in entry.parts:
+            part_shape = self._headers[part.file][part.key].shape
+            in_part: list[slice] = []
+            in_region: list[slice] = []
+            for part_start, part_size, (start, stop) in zip(part.start, part_shape, region, strict=True):
+                # The overlap of this part with the region, which is empty if low >= high.
+                low = max(part_start, start)
+                high = min(part_start + part_size, stop)
+                if low >= high:
+                    break
+                in_part.append(slice(low - part_start, high - part_start))
+                in_region.append(slice(low - start, high - start))
+            else:
+                array[tuple(in_region)] = self._read(part, tuple(in_part))
         return array
 
-    def _read(self, piece: Piece, index: tuple[slice, ...]) -> Array:
-        """Returns a part of what one file holds of an array; without slices all of it.
-
-        The file stays open for the next, as its header is long; what was read of it counts as memory until then.
-        """
-        path = self.folder / piece.file
-        _check_size(path, self._bytes[piece.file])  # of a shorter one the system ends the process that reads it
-        if self._open is None or self._open[0] != piece.file or self._mapped > _MOST_MAPPED:
+    def _read(self, part: PartEntry, index: tuple[slice, ...]) -> Array:
+        """Returns a region of one part of an array; with an empty index the whole part."""
+        path = self.folder / part.file
+        # The files are memory-mapped: if one has become shorter, the system kills the process that reads beyond it.
+        _check_size(path, self._file_sizes[part.file])
+        if self._open is None or self._open[0] != part.file or self._mapped > _MAX_MAPPED:
             self._open = None
             self._mapped = 0
-            with _safe(path):
-                self._open = piece.file, safe_open(path, framework="numpy")
-        with _safe(path):
+            with _reading(path):
+                self._open = part.file, safe_open(path, framework="numpy")
+        with _reading(path):
             file = self._open[1]
-            part: Array = file.get_slice(piece.key)[index] if index else file.get_tensor(piece.key)
-        self._mapped += part.nbytes
-        return part
+            values: Array = file.get_slice(part.key)[index] if index else file.get_tensor(part.key)
+        self._mapped += values.nbytes
+        return values
 
     def history(self) -> dict[str, Array]:
-        """Returns the metrics so far, as they were given to `write`.
+        """Returns the metrics so far, as they were passed to `storage.write`.
 
         Raises:
-          DamagedError: its file has gone, or changed, since the checkpoint was opened.
+          DamagedError: the file was removed or has changed since the checkpoint was opened.
         """
-        with _safetensors(self.folder / manifest.HISTORY) as file:
+        with _opened_tensors(self.folder / manifest.HISTORY) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Returns what a checkpoint says of itself, which its folder's name must agree with; see `manifest.read`.
+    """Returns the manifest of a checkpoint, whose step must be that of the folder's name; see `manifest.read`.
 
     Raises:
-      DamagedError: it is missing, not as it was written, or of another step.
-      ConfigError: a format that this version does not know.
+      DamagedError: the manifest is missing, corrupted, invalid, or of another step.
+      ConfigError: this version does not know its format.
     """
-    found = manifest.read(folder)
-    if folder.name.removesuffix(REPLACED) != folder_name(found.step):
-        raise DamagedError(f"{folder} holds the checkpoint of step {found.step}")
-    return found
+    content = manifest.read(folder)
+    if folder.name.removesuffix(REPLACED) != folder_name(content.step):
+        raise DamagedError(f"{folder} holds the checkpoint of step {content.step}")
+    return content
 
 
 @contextmanager
-def _safe(path: Path) -> Iterator[None]:
-    """Turns whatever the library finds wrong with a file into a `DamagedError`."""
+def _reading(path: Path) -> Iterator[None]:
+    """Turns any error of the safetensors library into a `DamagedError`."""
     try:
         yield
     except Exception as error:
@@ -170,22 +185,27 @@ def _safe(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _safetensors(path: Path) -> Iterator[Any]:
+def _opened_tensors(path: Path) -> Iterator[Any]:
     """Opens a safetensors file."""
+    # The library would follow links and open devices, so the path is checked first.
     with files.opened(path):
-        pass  # nothing but a regular file is given to a library
-    with _safe(path), safe_open(path, framework="numpy") as file:
+        pass
+    with _reading(path), safe_open(path, framework="numpy") as file:
         yield file
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    with _safetensors(path) as file:
-        slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-        return {key: Tensor(str(one.get_dtype()), tuple(one.get_shape())) for key, one in slices.items()}
+def _headers(path: Path) -> dict[str, TensorHeader]:
+    """Returns dtype and shape of every tensor of a file by key, without reading their values."""
+    headers: dict[str, TensorHeader] = {}
+    with _opened_tensors(path) as file:
+        for key in file.keys():  # noqa: SIM118 - not a mapping
+            tensor = file.get_slice(key)
+            headers[key] = TensorHeader(str(tensor.get_dtype()), tuple(tensor.get_shape()))
+    return headers
 
 
-def _check_size(path: Path, wanted: int) -> None:
+def _check_size(path: Path, expected: int) -> None:
     with files.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-    if size != wanted:
-        raise DamagedError(f"{path} has {size:,} bytes, {wanted:,} were written")
+    if size != expected:
+        raise DamagedError(f"{path} has {size:,} bytes, but {expected:,} were written")

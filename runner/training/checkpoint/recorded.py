@@ -1,15 +1,23 @@
-"""What a recorded command line may set. Anyone may have written it, so it is read as data and not as a command.
+"""Recorded command lines: their signature, and what one from elsewhere may set.
 
-It may set keys of the typed schema, and nothing of Hydra, which imports and calls what its config names. What runs
-code or leads elsewhere (a builder that is not the runner's, a tracking store, a folder, one of configs too) is taken
-over where the record is this project's own, and else only where it is typed again.
+Anyone may have written a record, so it is read as data and not as a command. It may set keys of the typed schema, and
+nothing of Hydra, which imports and calls what its config names. What runs code or leads elsewhere (a builder that is
+not the runner's, a tracking store, a folder, also one of configs) is accepted from this project's own records only,
+and otherwise must be typed again.
+
+A record is this project's own if it is signed with the project's key. Anyone can write a `run.json`, and copy or link
+a folder into ours, but only those who can read the key can sign one. The key is in the project's outputs and not among
+the checkpoints, so a folder of checkpoints never brings one along.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -19,11 +27,18 @@ from hydra.errors import HydraException
 from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.config.search_path import KEY
 from runner.errors import ConfigError
+from runner.host import key as signing_key
+from runner.host.paths import outputs_dir
+
+# The entry of a record that holds the signature.
+SIGNATURE = "signature"
 
 _TARGET = "_target_"
 _BUILDER = ("model", _TARGET)
 _OWN_BUILDERS = "runner.model."
-_CODE = {  # keys whose values are import paths
+
+# Keys whose values are import paths.
+_CODE = {
     _BUILDER,
     ("dataset", _TARGET),
     ("dataset", "builder"),
@@ -32,26 +47,78 @@ _CODE = {  # keys whose values are import paths
     ("task", "maximize"),
     ("task", "minimize"),
 }
-_FREE = (ModelConfig, DatasetConfig, TaskConfig)  # groups that have, beside their own keys, those of what they call
-_ELSEWHERE = {
+
+# Groups that have the keys of the function that they call in addition to their own.
+_OPEN_GROUPS = (ModelConfig, DatasetConfig, TaskConfig)
+
+# Keys that name a place outside the record.
+_PLACES = {
     ("cluster", "coordinator"),
     ("tracking", "uri"),
     ("dataset", "data_dir"),
     ("dataset", "path"),
     ("export", "folder"),
 }
-_BESIDE = ("trainer", "checkpoint", "folder")  # a run that goes on saves where it lies, whatever is recorded
-_WORDS = ("resume", "branch", "run")  # what a command line names a run by, and no record does
-_PLAIN = re.compile(r"\w[\w-]*(\.[\w-]+)*")
+
+# A resumed run saves in its own folder, whatever a foreign record says.
+_CHECKPOINT_FOLDER = ("trainer", "checkpoint", "folder")
+
+# Keys by which a command line names a run; no record has them.
+_RUN_KEYS = ("resume", "branch", "run")
+
+_PLAIN_NAME = re.compile(r"\w[\w-]*(\.[\w-]+)*")
 _SWEEP_CHOICES = ("hydra/sweeper", "hydra/launcher")
 _SWEEP_KEYS = {
-    *(f"hydra.sweeper.{key}" for key in ("n_trials", "seed", "startup_trials", "warmup_values", "prune", "study")),
+    "hydra.sweeper.n_trials",
+    "hydra.sweeper.seed",
+    "hydra.sweeper.startup_trials",
+    "hydra.sweeper.warmup_values",
+    "hydra.sweeper.prune",
+    "hydra.sweeper.study",
     "hydra.sweeper.from_default",
     "hydra.launcher.max_parallel",
     "hydra.launcher.timeout",
 }
 _FLAG = re.compile(r"(--config-dir|-cd|--config-name|-cn)(=.*)?")
-_LONGEST = 120  # characters of an override that are shown
+
+# Characters of an override that a message shows.
+_LONGEST = 120
+
+
+def sign(name: str, arguments: Sequence[str]) -> str:
+    """Returns the signature of a command line; empty if no key can be read or created.
+
+    Args:
+      name: of the run or sweep.
+      arguments: as they are recorded.
+    """
+    folder = outputs_dir()
+    if not signing_key.read(folder):
+        signing_key.make(folder)
+    secret = signing_key.read(folder)
+    if not secret:
+        return ""
+    return _signature(secret, name, arguments)
+
+
+def is_own(name: str, record: Mapping[str, Any]) -> bool:
+    """Returns whether a record's overrides were signed in this project.
+
+    Args:
+      name: of the run or sweep.
+      record: has the overrides and their signature.
+    """
+    secret = signing_key.read(outputs_dir())
+    if not secret:
+        return False
+    expected = _signature(secret, name, record.get("overrides"))
+    signature = str(record.get(SIGNATURE, ""))
+    # In constant time, so that the time of an answer does not reveal how much of a forged signature is right.
+    return hmac.compare_digest(expected.encode(), signature.encode())
+
+
+def _signature(secret: bytes, name: str, arguments: object) -> str:
+    return hmac.new(secret, json.dumps([name, arguments]).encode(), hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -69,133 +136,145 @@ class Record:
     is_own: bool
 
     def checked(self, arguments: object) -> list[str]:
-        """Returns the overrides to take over.
+        """Returns the overrides to apply.
 
         Args:
-          arguments: what is recorded, without what is typed again.
+          arguments: the recorded ones, without those that are typed again.
 
         Raises:
-          ConfigError: one of them sets what a record may not set; names it and what to do.
+          ConfigError: an override sets what a record may not set; names it and the fix.
         """
-        if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
-            raise self._refuse(str(arguments), "is no list of overrides", "leave it, the record is not the runner's")
+        if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+            raise self._invalid(
+                str(arguments), "is not a list of overrides", "don't use it: the runner did not write this record"
+            )
         parser = OverridesParser.create()
-        kept = list[str]()
+        kept: list[str] = []
         flags = _flags(arguments)
-        for place, argument in enumerate(arguments):
-            if self.is_own and (place in flags or argument.startswith(f"{KEY}=")):
+        for position, argument in enumerate(arguments):
+            if self.is_own and (position in flags or argument.startswith(f"{KEY}=")):
                 kept.append(argument)
                 continue
             try:
                 override = parser.parse_override(argument)
             except HydraException:
-                raise self._refuse(argument, "is no override") from None
-            if self._takes(argument, override):
+                raise self._invalid(argument, "is not an override") from None
+            if self._accepts(argument, override):
                 kept.append(argument)
         return kept
 
-    def _takes(self, argument: str, override: Override) -> bool:
-        """Returns whether an override is taken over; False for one that has no meaning for who takes it up."""
+    def _accepts(self, argument: str, override: Override) -> bool:
+        """Returns whether an override is applied; False for one that means nothing to whoever resumes the run."""
         name = override.key_or_group
         if override.package is not None:
-            raise self._refuse(argument, "puts a group elsewhere")
+            raise self._invalid(argument, "moves a group to another package")
         if self.key.startswith("sweep.") and self._sets_up_sweep(name, override):
             return True
-        places = list(_places(tuple(name.split(".")), override))
-        for path, value in places:
+        settings = list(_settings(tuple(name.split(".")), override))
+        for path, value in settings:
             self._check(argument, path, value, is_deleted=override.type == OverrideType.DEL)
-        return self.is_own or all(path != _BESIDE for path, _ in places)
+        return self.is_own or all(path != _CHECKPOINT_FOLDER for path, _ in settings)
 
     def _sets_up_sweep(self, name: str, override: Override) -> bool:
         """Returns whether an override is one of Hydra's that a sweep may record."""
-        values = [value for _, value in _places((name,), override)]
+        values = [value for _, value in _settings((name,), override)]
         if name in _SWEEP_CHOICES:
-            return all(_PLAIN.fullmatch(str(value)) for value in values)
+            return all(_PLAIN_NAME.fullmatch(str(value)) for value in values)
         if self.is_own and name.startswith("hydra."):
             return _TARGET not in str(override.input_line)
         return name in _SWEEP_KEYS and not any("${" in str(value) for value in values)
 
     def _check(self, argument: str, path: tuple[str, ...], value: object, *, is_deleted: bool) -> None:
+        """Checks one key and its value. The checks up to `is_own` hold for this project's records too."""
         if any(_TARGET in part for part in path) and path not in _CODE:
-            raise self._refuse(argument, f"names code by {_TARGET}")
+            raise self._invalid(argument, f"names code with {_TARGET}")
         if not _is_known(path):
-            raise self._refuse(argument, "is none of the keys of a run")
+            raise self._invalid(argument, "is not a key of a run")
         if is_deleted:
             return
-        if len(path) == 1 and value is not None and not _PLAIN.fullmatch(str(value)):
-            raise self._refuse(argument, "is not an option's name")
+        if len(path) == 1 and value is not None and not _PLAIN_NAME.fullmatch(str(value)):
+            raise self._invalid(argument, "is not the name of an option")
         if self.is_own:
             return
         key = ".".join(path)
-        again = f"if you trust it, type {key}={_short(str(value))} as well"
+        type_again = f"if you trust it, type {key}={_shortened(str(value))} as well"
         if "${" in str(value):
-            raise self._refuse(argument, "reads what is outside of it", f"type {key}=... as well")
+            raise self._invalid(argument, "reads values from outside the record", f"type {key}=... as well")
         is_ours = value is None or (path == _BUILDER and str(value).startswith(_OWN_BUILDERS))
         if path in _CODE and not is_ours:
-            raise self._refuse(argument, "would import and run code that is not the runner's", again)
+            raise self._invalid(argument, "would import and run code that is not the runner's", type_again)
         if path == ("tracking", "uri"):
-            again += ", or tracking=none"
-        if path in _ELSEWHERE and value is not None:
-            raise self._refuse(argument, "leads to a place that this project did not record", again)
+            type_again += ", or tracking=none"
+        if path in _PLACES and value is not None:
+            raise self._invalid(argument, "leads to a place that this project did not record", type_again)
 
-    def _refuse(self, argument: str, what: str, fix: str = "") -> ConfigError:
-        groups = ", ".join(group for group in _groups() if group not in ("sweep", "export"))
-        fix = fix or f"a record may set {groups}; take the override out of it, or type yourself what you need of it"
-        return ConfigError(f"{self.key}={self.source}: its recorded {_short(argument)!r} {what}; {fix}")
+    def _invalid(self, argument: str, problem: str, fix: str = "") -> ConfigError:
+        if not fix:
+            groups = ", ".join(group for group in _groups() if group not in ("sweep", "export"))
+            fix = f"a record may set {groups}; remove the override from it, or type yourself what you need"
+        return ConfigError(f"{self.key}={self.source}: its recorded {_shortened(argument)!r} {problem}; {fix}")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+def _shortened(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
 
 
 def _flags(arguments: Sequence[str]) -> set[int]:
-    """Returns the places of the flags that say what is composed, and of the values behind them."""
-    found: set[int] = set()
-    for place, argument in enumerate(arguments):
-        if (flag := _FLAG.fullmatch(argument)) is not None:
-            found |= {place} if flag[2] else {place, place + 1}
-    return found
+    """Returns the positions of the flags that select what is composed, and of the values that follow them."""
+    positions: set[int] = set()
+    for position, argument in enumerate(arguments):
+        flag = _FLAG.fullmatch(argument)
+        if flag is None:
+            continue
+        positions.add(position)
+        has_value = flag[2] is not None
+        if not has_value:
+            positions.add(position + 1)
+    return positions
 
 
-def _places(path: tuple[str, ...], override: Override) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yields each key that an override sets, with its value; of a sweep over values, with each of them."""
+def _settings(path: tuple[str, ...], override: Override) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yields each key that an override sets with its value; for a sweep over values, each of them."""
     value: Any = override.value()
     values = [value]
     if isinstance(value, ChoiceSweep):
         values = value.list
-    elif isinstance(value, Glob):  # of options' names
-        values = [re.sub(r"[*?!\[\]]+", "x", one) for one in value.include]
-    for one in values:
-        yield from _leaves(path, one)
+    elif isinstance(value, Glob):
+        # A pattern of option names becomes one name, so that it is checked as one.
+        values = [re.sub(r"[*?!\[\]]+", "x", pattern) for pattern in value.include]
+    for single in values:
+        yield from _leaves(path, single)
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], object]]:
     if isinstance(value, dict) and value:
-        for key, one in value.items():
-            yield from _leaves((*path, str(key)), one)
+        for key, inner in value.items():
+            yield from _leaves((*path, str(key)), inner)
     elif isinstance(value, list) and value:
-        for one in value:
-            yield from _leaves(path, one)
+        for inner in value:
+            yield from _leaves(path, inner)
     else:
         yield path, value
 
 
 def _groups() -> list[str]:
-    return [spec.name for spec in fields(RunConfig) if spec.name not in _WORDS]
+    return [spec.name for spec in fields(RunConfig) if spec.name not in _RUN_KEYS]
 
 
 def _is_known(path: Sequence[str]) -> bool:
-    """Returns whether the schema has a key; what lies in a mapping or a list of it counts as known."""
-    if path[0] in _WORDS:
+    """Returns whether the schema has a key; everything inside a mapping or a list of the schema counts as known."""
+    if path[0] in _RUN_KEYS:
         return False
     if list(path) == ["experiment"]:
         return True
     kind: Any = RunConfig
     for part in path:
-        if kind in _FREE:  # which of the keys there are, the group's own check knows
+        # The group's own check knows which of the keys exist.
+        if kind in _OPEN_GROUPS:
             return True
         specs = {spec.name: spec for spec in fields(kind)} if is_dataclass(kind) else {}
         if part not in specs:
             return kind in (dict, list)
-        kind = specs[part].default_factory if specs[part].default_factory is not MISSING else None
+        # A group's field has its class as the factory; the field of a plain value has none.
+        kind = specs[part].default_factory
     return True

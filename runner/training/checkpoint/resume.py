@@ -1,18 +1,45 @@
-"""Whether a run can go on from a checkpoint, and what it takes from it."""
+"""Resuming: opens the run and the checkpoint, checks that the config can continue from it, and loads the state.
+
+The order of a resume, with the reason for each place:
+
+1. `open_previous`, before anything else of the run: the run is found, locked, found once more under the lock, checked
+   for a process that still runs it, and its checkpoint is verified byte by byte. Until the lock is held, another
+   process may still change the run. All of it takes no framework, so an error is reported within a second.
+2. `check_order`, in the same call: the config must see the same examples in the same order.
+3. `check_data`, when the data is loaded: its SHA-256 is what the checkpoint records.
+4. `check_unfinished`, when the task is known: the run has the task's metrics, and steps are left to train. Up to here
+   nothing was changed, and the run's record in the tracking store was not opened; there, a rejected config would show
+   as a failed run.
+5. `load`, when the engine is built: every variable must agree in path, shape and precision before the first is
+   assigned.
+6. `recovery.saving` writes the run's record again, with this process in it, when everything else is ready.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runner.config.convert import flatten
+from runner.config.schema import RunConfig
+from runner.data.base import Encoding
 from runner.engine.base import Engine
 from runner.errors import ConfigError, invalid
 from runner.optim.paths import is_ema, is_variable, owner_of
-from runner.training.checkpoint.manifest import DIGEST
-from runner.training.checkpoint.storage import Checkpoint
+from runner.processes.team import current
+from runner.task.base import LOSS, Task
+from runner.training import stopping
+from runner.training.checkpoint import index, runs, storage
+from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.runs import SavedRun
+from runner.training.metric_history import from_arrays
 
-# What decides which examples a step sees: a run that goes on must see those that it has not seen.
+# The keys that decide which examples a step sees. A resumed run must see those that it has not seen.
 _ORDER = (
     "dataset.name",
     "dataset._target_",
@@ -29,106 +56,283 @@ _ORDER = (
     "trainer.limit_train_batches",
     "trainer.overfit_batches",
 )
-_LATER = {"dataset.holdout": 0.0}  # what earlier versions did, which had no such key
-_LOW = "bfloat16"  # a state's narrower type; each of its numbers is a float32
-_CUTS_TRAIN = "dataset.test"  # where it is null, and the data has no test split, a share of train is taken for it
+
+# The value of a key in checkpoints of earlier versions, which did not have the key.
+_DEFAULTS = {"dataset.holdout": 0.0}
+
+# If this key is null and the data has no test split, a share of the train split is taken for it.
+_SPLITS_TRAIN = "dataset.test"
+
+# The narrower dtype of a state; `engine.state=bfloat16` would round a checkpoint of float32 numbers.
+_NARROW = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Previous:
+    """A recorded run and its checkpoint, from which this process resumes, branches, evaluates or exports.
+
+    Attributes:
+      run: its record, as it was left.
+      checkpoint: of the run.
+      branches: whether a new run begins with the checkpoint, and this run stays unchanged.
+    """
+
+    run: SavedRun
+    checkpoint: Checkpoint
+    branches: bool = False
+
+    @property
+    def resumed_run_id(self) -> str | None:
+        """The id in the tracking store of the run that continues; None for a new one."""
+        return None if self.branches else self.run.run_id
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How the run's data became numbers; None if it needed no encoding, or is of an earlier version."""
+        recorded = self.checkpoint.about.get(ENCODING)
+        if recorded is None:
+            return None
+        return Encoding.from_json(recorded)
+
+    @property
+    def constants(self) -> Mapping[str, Any] | None:
+        """What the run's task computed from its training data; None in an earlier version."""
+        constants: Mapping[str, Any] | None = self.checkpoint.about.get(CONSTANTS)
+        return constants
+
+    @property
+    def repeats_steps(self) -> bool:
+        """Whether the run trains steps again that it has logged: it went back, now or at an earlier resume."""
+        if self.branches:
+            return False
+        lineage = index.resumed_lineage(storage.lineages(self.run.folder), self.checkpoint.step)
+        return bool(lineage)
+
+    def describe_position(self, per_epoch: int, epochs: int) -> str:
+        """Returns one line that says where training continues.
+
+        Args:
+          per_epoch: steps per epoch.
+          epochs: of the whole run.
+        """
+        step = self.checkpoint.step
+        epoch = min(step // per_epoch, epochs - 1)
+        done = step - epoch * per_epoch
+        verb = "Starting from run" if self.branches else "Resuming run"
+        line = f"{verb} {self.run.run} at step {step:,}: epoch {epoch + 1} of {epochs}"
+        if done:
+            line += f", with {done:,} of its {per_epoch:,} steps done"
+        return line
+
+    def describe_other_checkpoints(self) -> list[str]:
+        """Returns lines that say what happens to the run's later checkpoints; empty if it continues from its last."""
+        name = f"{self.run.run}@{self.checkpoint.step}"
+        if self.branches:
+            return [f"branch={name}: a new run begins with that state; run {self.run.run} stays unchanged"]
+        superseded = index.superseded_steps(self.run.folder, self.checkpoint.step)
+        if not superseded:
+            return []
+        best = index.read_best(self.run.folder)
+        names: list[str] = []
+        for step in superseded:
+            is_best = best is not None and best["step"] == step
+            mark = " (the best)" if is_best else ""
+            names.append(f"{step:,}{mark}")
+        return [
+            f"resume={name}: the checkpoints of steps {', '.join(names)} are from after that step; each is removed "
+            "when the run has trained and saved as many steps again, the best when there is a new one "
+            f"(branch={name} keeps all)"
+        ]
+
+
+def open_previous(config: RunConfig, content: Mapping[str, Any], held: ExitStack) -> Previous | None:
+    """Opens and checks the checkpoint that a run resumes or branches from; None for a new run.
+
+    Args:
+      config: checked; its `resume` or `branch` is what `arguments.expand` made of the command line.
+      content: the config, resolved.
+      held: gets a lock on the resumed run, so that no other process resumes it too.
+
+    Raises:
+      ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
+    """
+    if config.branch is not None:
+        key = "branch"
+        wanted: str | None = config.branch
+    else:
+        key = "resume"
+        wanted = config.resume
+    if wanted is None:
+        return None
+    root = folder_of(config.trainer.checkpoint)
+    opened: list[Previous] = []
+
+    def find() -> list[Any]:
+        run, step = runs.find(key, wanted, root)
+        if key == "resume":
+            held.enter_context(runs.locked(key, run))
+            # Once more: another process may have changed the run before the lock was taken.
+            run, step = runs.find(key, wanted, root)
+            runs.check_not_running(key, run)
+        checkpoint = runs.open_checkpoint(key, run, step)
+        opened.append(Previous(run, checkpoint, branches=key == "branch"))
+        return [str(run.folder), dict(run.record), str(checkpoint.folder)]
+
+    # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
+    folder, record, checkpoint_folder = current().broadcast("the run that goes on", find)
+    if opened:
+        previous = opened[0]
+    else:
+        checkpoint = Checkpoint(Path(checkpoint_folder), trusted=True)
+        previous = Previous(SavedRun(Path(folder), record), checkpoint, branches=key == "branch")
+    check_order(previous.checkpoint, content)
+    return previous
 
 
 def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
-    """Checks that a config goes on with the same examples in the same order.
+    """Checks that a config continues with the same examples in the same order.
 
     Args:
-      checkpoint: where the run stopped.
+      checkpoint: that the run continues from.
       content: the resolved config.
 
     Raises:
-      ConfigError: names the key that differs.
+      ConfigError: names the first key that differs.
     """
     before = dict(flatten(checkpoint.about["config"]))
     now = dict(flatten(content))
-    keys = [key for key in _ORDER if before.get(key, _LATER.get(key)) != now.get(key, _LATER.get(key))]
-    if (before.get(_CUTS_TRAIN, "") is None) != (now.get(_CUTS_TRAIN, "") is None):
-        keys.append(_CUTS_TRAIN)
-    if keys:
-        key = keys[0]
+    differing: list[str] = []
+    for key in _ORDER:
+        default = _DEFAULTS.get(key)
+        if before.get(key, default) != now.get(key, default):
+            differing.append(key)
+    if (before.get(_SPLITS_TRAIN, "") is None) != (now.get(_SPLITS_TRAIN, "") is None):
+        differing.append(_SPLITS_TRAIN)
+    if differing:
+        key = differing[0]
+        value = before.get(key)
+        shown = "null" if value is None else value
         raise invalid(
             key,
             now.get(key),
-            problem=f"the run has seen its examples with {key}={_plain(before.get(key))}, and goes on with that",
-            fix="leave the key out, or start a new run",
+            problem=f"the run has trained with {key}={shown}, which decides the order of its examples",
+            fix=f"leave out {key}, or start a new run",
         )
 
 
 def check_data(checkpoint: Checkpoint, digest: str) -> None:
-    """Checks that a run goes on with the data that it was begun with.
+    """Checks that a run continues with the data that it began with.
 
     Args:
-      checkpoint: where the run stopped; one of an earlier version does not say what data it was.
-      digest: `Dataset.digest` of the config's.
+      checkpoint: that the run continues from; one of an earlier version does not record its data.
+      digest: `Dataset.digest` of the config's data.
 
     Raises:
-      ConfigError: it has changed.
+      ConfigError: the data has changed.
     """
     if checkpoint.about.get(DIGEST, digest) != digest:
         raise ConfigError(
-            f"resume: the data is not what run {checkpoint.about['run']} was begun with, its SHA-256 "
-            "differs; put the files back, or begin a new run with the new ones by branch=<run id> in place of resume"
+            f"resume: the data has changed since run {checkpoint.about['run']} began (SHA-256 mismatch); restore the "
+            "files, or start a new run on the new data with branch=<run id> in place of resume"
         )
 
 
-def _plain(value: object) -> object:
-    return "null" if value is None else value
+def check_unfinished(config: RunConfig, previous: Previous | None, total: int, task: Task) -> None:
+    """Rejects a run with other metrics, and one that has nothing left to train.
 
+    A run that has done all its steps without recording its results is accepted: it evaluates and records.
 
-def _differs(path: str, *states: Iterable[str]) -> str:
-    """Returns the key that a path comes of which only one of two states has."""
-    if is_variable(path):
-        return "model"
-    kind = path.removesuffix(owner_of(path))
-    if all(any(each.startswith(kind) for each in state) for state in states):
-        return "model.trainable"  # both keep it, of other variables
-    return "optimizer.ema" if is_ema(path) else "optimizer"
+    Args:
+      config: checked, with the names of its metrics.
+      previous: the run; None: a new one.
+      total: steps of the config's whole training.
+      task: the config's.
+
+    Raises:
+      ConfigError: the run lacks a metric, has finished, or was stopped early.
+    """
+    if previous is None:
+        return
+    key = "branch" if previous.branches else "resume"
+    name = f"{key}={previous.run.run}"
+    history = from_arrays(previous.checkpoint.history())
+    evaluated = history.evaluations[-1][1].metrics if history.evaluations else task.directions
+    missing = {LOSS, *task.step_metrics} - set(history.names)
+    missing |= set(task.directions) - set(evaluated)
+    if missing:
+        raise ConfigError(
+            f"{name}: the run has no metric {min(missing)}, which the task of this config needs; set task as the run "
+            "had it"
+        )
+    if not (previous.branches or previous.run.record.get("finished")):
+        return
+    if previous.checkpoint.step >= total:
+        raise ConfigError(
+            f"{name}: the run has done all of its {previous.checkpoint.step:,} steps; set "
+            f"trainer.epochs={config.trainer.epochs + 1} or more to train longer"
+        )
+    early = config.trainer.early_stopping
+    reason = stopping.reason(early, stopping.objective(early.metric, task.directions), history.evaluations)
+    if reason is not None:
+        raise ConfigError(
+            f"{name}: the run has ended by {reason}; set a larger trainer.early_stopping.patience, or "
+            "trainer.early_stopping.metric=null, to train longer"
+        )
 
 
 def load(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Puts a checkpoint's arrays into an engine, under its own mesh and layout.
+    """Loads a checkpoint's arrays into an engine, under the engine's own mesh and layout.
 
     Args:
       engine: built.
       checkpoint: of any mesh, layout and engine.
 
     Raises:
-      ConfigError: of another model or optimizer, or of a state that this one would round; names the first variable
-        that differs.
+      ConfigError: the checkpoint is of another model or optimizer, or `engine.state` would round it; names the first
+        variable that differs.
     """
-    own = engine.variables()
-    # A variable of the model's first: what else a state holds goes with these.
-    only = sorted(set(own) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
-    if only:
-        where = "the checkpoint lacks" if only[0] in own else "this config has no"
-        what = _differs(only[0], own, checkpoint)
+    variables = engine.variables()
+    # The model's variables come first: what else a state has (optimizer state, averages) follows from them.
+    unmatched = sorted(set(variables) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
+    if unmatched:
+        path = unmatched[0]
+        group = _differing_group(path, variables, checkpoint)
+        where = "the checkpoint lacks" if path in variables else "this config does not have"
         raise ConfigError(
-            f"checkpoint {checkpoint.folder}: it is of another {what}, {where} {only[0]}; set {what} as the run had it"
+            f"checkpoint {checkpoint.folder}: was saved with another {group}, {where} {path}; set {group} as the run "
+            "had it"
         )
-    for path, info in own.items():
+    for path, info in variables.items():
         if checkpoint.shape(path) != info.shape:
             raise ConfigError(
-                f"checkpoint {checkpoint.folder}: it is of another model, {path} has shape "
+                f"checkpoint {checkpoint.folder}: was saved with another model, {path} has shape "
                 f"{list(checkpoint.shape(path))} there and {list(info.shape)} here; set model as the run had it"
             )
-    _check_kept_whole(engine, checkpoint)
+    _check_precision(engine, checkpoint)
     engine.load_state(checkpoint)
 
 
-def _check_kept_whole(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Refuses to round what steps change; weights that are frozen are rounded as a step would use them."""
-    own = engine.variables()
+def _differing_group(path: str, variables: Iterable[str], checkpoint: Iterable[str]) -> str:
+    """Returns the config key that makes the difference if only one of two states has a path."""
+    if is_variable(path):
+        return "model"
+    kind = path.removesuffix(owner_of(path))
+    is_in_both = all(any(other.startswith(kind) for other in state) for state in (variables, checkpoint))
+    if is_in_both:
+        # Both have this kind of optimizer state, but for other variables.
+        return "model.trainable"
+    return "optimizer.ema" if is_ema(path) else "optimizer"
+
+
+def _check_precision(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Rejects rounding of what steps change; frozen weights are rounded as a step would round them anyway."""
     trained = set(engine.trainable)
-    for path, info in own.items():
-        if info.dtype == _LOW and checkpoint.dtype(path) != _LOW and owner_of(path) in trained:
+    for path, info in engine.variables().items():
+        is_rounded = info.dtype == _NARROW and checkpoint.dtype(path) != _NARROW
+        if is_rounded and owner_of(path) in trained:
             raise invalid(
                 "engine.state",
-                _LOW,
-                problem=f"checkpoint {checkpoint.folder} holds {path} in {checkpoint.dtype(path)}, not to be rounded",
+                _NARROW,
+                problem=f"would round {path}, which checkpoint {checkpoint.folder} has in {checkpoint.dtype(path)}",
                 fix="set engine.state=master to compute with bfloat16 weights, or engine.state=float32",
             )

@@ -17,19 +17,21 @@ from typing import Any
 from runner.errors import ConfigError, invalid
 from runner.host.lock import HeldError, locked_at_once
 from runner.model import gpt_options
-from runner.optim.defaults import adam_learning_rate
+from runner.optim.adam import adam_learning_rate
 from runner.processes import requeue
 from runner.tracking import process
-from runner.training.checkpoint import best as best_record
-from runner.training.checkpoint import lineage, signature, storage
+from runner.training.checkpoint import index, recorded, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, sync_folder, write_json
+from runner.training.checkpoint.index import BestRecord
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text, whole
-from runner.training.past import check_arrays
+from runner.training.metric_history import check_arrays
 
 RECORD = "run.json"
 LOCK = "run.lock"
-_SHOWN = 3
+
+# How many of the newest runs a message lists: enough to find the one that was meant, on one line.
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class SavedRun:
     """A run and its checkpoints.
 
     Attributes:
-      folder: holds one folder a checkpoint.
-      record: run id, name, overrides, process, time of the start, and the job that goes on with it if it starts again.
+      folder: with one folder per checkpoint.
+      record: the content of `run.json`: run id, overrides, process, start time, and the job that continues the run.
     """
 
     folder: Path
@@ -46,12 +48,12 @@ class SavedRun:
 
     @property
     def run(self) -> str:
-        """The run's id in the tracking store, or its folder's name where nothing was tracked."""
+        """The run's id in the tracking store, or the name of its folder if it was not tracked."""
         return str(self.record["run"])
 
     @property
     def run_id(self) -> str | None:
-        """The run's id in the tracking store."""
+        """The run's id in the tracking store; None if it was not tracked."""
         return self.run if self.record["tracked"] else None
 
 
@@ -65,36 +67,36 @@ def register(
     job: Mapping[str, Any] | None = None,
     lasting: Mapping[str, Any] | None = None,
 ) -> SavedRun:
-    """Notes a run that will save, and the process that it runs in.
+    """Records a run that will save, and the process that it runs in.
 
     Args:
-      folder: where runs keep their checkpoints.
-      run: its id.
+      folder: parent of the runs' folders.
+      run: id of the run.
       tracked: whether the id is a tracking store's.
       overrides: the command line, without `resume`.
-      name: of the run's own folder; null: the id. A folder that was copied elsewhere may have another.
-      job: `requeue.Job.note` of the job that goes on with the run when it starts again; null: there is none.
-      lasting: what stays with the run when it is resumed: `origin`, the run and step that it branches from, and
-        `kept`.
+      name: of the run's own folder; None: the id. A folder that was copied may have another name.
+      job: `requeue.Job.note` of the job that continues the run when it starts again; None: there is none.
+      lasting: entries that stay when the run is resumed: `origin`, the run and step that it branched from, and `kept`.
 
     Raises:
-      OSError: the disk is full, or can't be written.
+      OSError: the disk is full or read-only.
     """
-    own = folder / (name or run)
-    own.mkdir(parents=True, exist_ok=True)
+    own_folder = folder / (name or run)
+    own_folder.mkdir(parents=True, exist_ok=True)
     sync_folder(folder)
-    record = {
+    record: dict[str, Any] = {
         "run": run,
         "tracked": tracked,
         "overrides": list(overrides),
-        signature.FIELD: signature.sign(run, list(overrides)),
+        recorded.SIGNATURE: recorded.sign(run, list(overrides)),
         "process": process.identity(),
         "started": time.time(),
-        **({"job": dict(job)} if job else {}),
-        **(lasting or {}),
     }
-    _write(own, record)
-    return SavedRun(own, record)
+    if job:
+        record["job"] = dict(job)
+    record |= lasting or {}
+    _write(own_folder, record)
+    return SavedRun(own_folder, record)
 
 
 def _write(folder: Path, record: Mapping[str, Any]) -> None:
@@ -102,13 +104,13 @@ def _write(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """Returns a digest of what a user has no reason to change; that a run has ended may be written by hand."""
-    lasting = {key: value for key, value in record.items() if key not in ("ended", "finished", "sha256")}
-    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()
+    """Returns a digest of a record, without the entries that a user may edit to end a run by hand."""
+    covered = {key: value for key, value in record.items() if key not in ("ended", "finished", "sha256")}
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
 def free_name(folder: Path, run: str) -> str:
-    """Returns the name under which a run that nothing tracks keeps its checkpoints: no other run has any there."""
+    """Returns the folder name of a run that is not tracked: its id, numbered if another run has checkpoints there."""
     names = [run, *(f"{run}-{count}" for count in range(2, 10_000))]
     return next(name for name in names if not storage.steps(folder / name))
 
@@ -117,197 +119,224 @@ def listed(folder: Path) -> tuple[list[SavedRun], dict[Path, DamagedError]]:
     """Returns the runs that left checkpoints.
 
     Args:
-      folder: where runs keep their checkpoints.
+      folder: parent of the runs' folders.
 
     Returns:
-      The runs, and of those whose record is damaged the folder and the reason.
+      The runs, and the folder of each run whose record is damaged, with the reason.
     """
-    saved: list[SavedRun] = []
+    runs: list[SavedRun] = []
     damaged: dict[Path, DamagedError] = {}
     for path in folder.glob(f"*/{RECORD}"):
         try:
-            saved += [found] if (found := _read(path.parent)) is not None else []
+            run = _read(path.parent)
         except DamagedError as error:
             damaged[path.parent] = error
-    return saved, damaged
+        else:
+            if run is not None:
+                runs.append(run)
+    return runs, damaged
 
 
 def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
     """Finds a run that left checkpoints.
 
     Args:
-      key: `resume`, `branch` or `run`, for the refusal.
-      wanted: `latest`, a run id or the beginning of one, or a folder; `@<step>` behind it names a checkpoint, and
-        `@best` the best.
-      folder: where runs keep their checkpoints.
+      key: `resume`, `branch` or `run`, for errors.
+      wanted: `latest`, a run id or the beginning of one, or a folder; `@<step>` after it names a checkpoint, and
+        `@best` the best one.
+      folder: parent of the runs' folders.
 
     Returns:
-      The run, and the step asked for.
+      The run, and the step if one is named.
 
     Raises:
-      ConfigError: there is no such run or checkpoint, or what says so is damaged.
+      ConfigError: there is no such run or checkpoint, or its record is damaged.
     """
-    name, _, at = wanted.partition("@")
-    saved, damaged = listed(folder)
-    matches = _matching(key, name, saved, damaged)
+    name, _, step = wanted.partition("@")
+    runs, damaged = listed(folder)
+    matches = _matching(key, name, runs, damaged)
     if len(matches) != 1 or not name:
-        fix = f"set {key}=latest" if saved else "start one: python -m runner"
-        raise invalid(key, wanted, problem=_allowed(saved, folder, many=len(matches) > 1), fix=fix)
+        problem = _not_found(runs, folder, is_ambiguous=len(matches) > 1)
+        fix = f"set {key}=latest" if runs else "start one: python -m runner"
+        raise invalid(key, wanted, problem=problem, fix=fix)
     run = matches[0]
-    return run, _step(key, wanted, run, at) if at else None
+    if not step:
+        return run, None
+    return run, _step(key, wanted, run, step)
 
 
 def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
-    """Returns the run that an earlier start of a job began, one that has not finished before one that has.
+    """Returns the run that an earlier start of a job began; one that has not finished comes first.
 
     Args:
-      folder: where runs keep their checkpoints.
+      folder: parent of the runs' folders.
       job: that has started again.
       command: the overrides as typed.
     """
-    saved, _ = listed(folder)  # resume names one that is damaged
-    found = [run for run in saved if job.began(run.record.get("job"), command)]
-    order = [(bool(run.record.get("finished")), float(run.record["started"]), run) for run in found]
-    return min(order, key=lambda one: one[:2])[2] if order else None
+    # A damaged record is left to `resume`, which names it.
+    runs, _ = listed(folder)
+    begun = [run for run in runs if job.began(run.record.get("job"), command)]
+    if not begun:
+        return None
+    return min(begun, key=lambda run: (bool(run.record.get("finished")), float(run.record["started"])))
 
 
 def _matching(
-    key: str, name: str, saved: Sequence[SavedRun], damaged: Mapping[Path, DamagedError]
+    key: str, name: str, runs: Sequence[SavedRun], damaged: Mapping[Path, DamagedError]
 ) -> Sequence[SavedRun]:
+    """Returns the runs that a name fits: a folder, `latest`, an id, or the beginning of ids, in this order."""
     if name and os.path.lexists(Path(name) / RECORD):
         try:
-            found = _read(Path(name))
+            run = _read(Path(name))
         except DamagedError as error:
-            raise _damaged(key, name, error) from error
-        if found is not None:
-            return [found]
+            raise _damaged_record(key, name, error) from error
+        if run is not None:
+            return [run]
     if name == "latest":
-        newest = sorted(saved, key=lambda one: float(one.record["started"]))[-1:]
-        for folder, reason in damaged.items():  # which run it was, and when, is not known
-            if not newest or (folder / RECORD).lstat().st_mtime > newest[0].record["started"]:
-                raise _damaged(key, name, reason) from reason
-        return newest
-    exact = [one for one in saved if one.run == name]
-    if not exact:
+        newest = sorted(runs, key=lambda run: float(run.record["started"]))[-1:]
+        # A damaged record may be of the latest run. The time of the file is all that is known.
         for folder, reason in damaged.items():
-            if name and folder.name.startswith(name):
-                raise _damaged(key, name, reason) from reason
-    return exact or [one for one in saved if one.run.startswith(name)]
+            if not newest or (folder / RECORD).lstat().st_mtime > newest[0].record["started"]:
+                raise _damaged_record(key, name, reason) from reason
+        return newest
+    exact = [run for run in runs if run.run == name]
+    if exact:
+        return exact
+    for folder, reason in damaged.items():
+        if name and folder.name.startswith(name):
+            raise _damaged_record(key, name, reason) from reason
+    return [run for run in runs if run.run.startswith(name)]
 
 
-def _damaged(key: str, name: str, error: DamagedError) -> ConfigError:
-    return invalid(key, name, problem=f"that run's record is damaged ({error})", fix="name another run by its id")
+def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
+    return invalid(key, name, problem=f"the record of that run is damaged ({error})", fix="name another run by its id")
 
 
-def _step(key: str, wanted: str, run: SavedRun, at: str) -> int:
-    there = storage.steps(run.folder)
-    best = best_of(key, run)
-    if at == "best" and best is not None:
+def _step(key: str, wanted: str, run: SavedRun, name: str) -> int:
+    """Returns the step that the part after `@` names."""
+    steps = storage.steps(run.folder)
+    best = _best(key, run)
+    if name == "best" and best is not None:
         return int(best["step"])
-    if at not in map(str, there):
-        names = ", ".join(map(str, there)) + (f", and the best is {best['step']}" if best else "")
+    if name not in map(str, steps):
+        names = ", ".join(map(str, steps))
+        if best:
+            names += f", and the best is {best['step']}"
         raise invalid(
-            key, wanted, problem=f"checkpoints of that run are {names}", fix=f"set {key}={run.run}@{there[-1]}"
+            key, wanted, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.run}@{steps[-1]}"
         )
-    return int(at)
+    return int(name)
 
 
 def _read(folder: Path) -> SavedRun | None:
-    """Returns the run of a folder with at least one checkpoint.
+    """Returns the run of a folder; None if it has no checkpoint.
 
     Raises:
-      DamagedError: it has checkpoints, and does not say whose.
+      DamagedError: the folder has checkpoints, and their record is missing, corrupted or invalid.
     """
     if not storage.steps(folder):
         return None
     path = folder / RECORD
     record = read_json(path, LARGEST_RECORD)
+    # Records of earlier versions have no digest.
     if "sha256" in record and record.pop("sha256") != _digest(record):
-        raise DamagedError(f"{path} is not as it was written")
+        raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
     try:
-        mapping(record, "it", ("run", "tracked", "overrides", "process", "started"))
-        if not re.fullmatch(r"\w[\w.-]*", text(record["run"], "run")):
-            raise MisfitError("run must be a name and no path: folders are named by it")
-        flag(record["tracked"], "tracked")
-        number(record["started"], "started", finite=True)
-        for name in ("ended", "finished", "kept"):
-            flag(record.get(name, False), name)
-        text(record.get("origin", ""), "origin")
-        for argument in items(record["overrides"], "overrides"):
-            text(argument, "overrides")
-        for name, value in mapping(record["process"], "process").items():
-            text(value, f"process.{name}")
-        if "job" in record:
-            job = mapping(record["job"], "job", ("id", "restarts", "command"))
-            whole(job["restarts"], "job.restarts")
-            for name in ("id", "command"):
-                text(job[name], f"job.{name}")
+        _check(record)
     except MisfitError as error:
-        raise DamagedError(f"{path} is not as it was written: {error}") from error
+        raise DamagedError(f"{path} is invalid: {error}") from error
     return SavedRun(folder.absolute(), record)
 
 
-def _allowed(saved: Sequence[SavedRun], folder: Path, *, many: bool) -> str:
-    if not saved:
+def _check(record: dict[str, Any]) -> None:
+    """Checks the entries of a record and their types; raises MisfitError."""
+    mapping(record, "it", ("run", "tracked", "overrides", "process", "started"))
+    if not re.fullmatch(r"\w[\w.-]*", text(record["run"], "run")):
+        raise MisfitError("run must be a name and no path, because folders are named after it")
+    flag(record["tracked"], "tracked")
+    number(record["started"], "started", finite=True)
+    for name in ("ended", "finished", "kept"):
+        flag(record.get(name, False), name)
+    text(record.get("origin", ""), "origin")
+    for argument in items(record["overrides"], "overrides"):
+        text(argument, "overrides")
+    for name, value in mapping(record["process"], "process").items():
+        text(value, f"process.{name}")
+    if "job" in record:
+        job = mapping(record["job"], "job", ("id", "restarts", "command"))
+        whole(job["restarts"], "job.restarts")
+        for name in ("id", "command"):
+            text(job[name], f"job.{name}")
+
+
+def _not_found(runs: Sequence[SavedRun], folder: Path, *, is_ambiguous: bool) -> str:
+    if not runs:
         return f"no run left a checkpoint in {folder}"
-    newest = sorted(saved, key=lambda one: -float(one.record["started"]))[:_SHOWN]
-    names = ", ".join(one.run for one in newest)
-    return f"{'several runs begin so' if many else f'no such run in {folder}'}; the newest are {names}"
+    newest = sorted(runs, key=lambda run: -float(run.record["started"]))[:_LISTED]
+    names = ", ".join(run.run for run in newest)
+    what = "several runs begin with this" if is_ambiguous else f"no such run in {folder}"
+    return f"{what}; the newest are {names}"
 
 
-def best_of(key: str, run: SavedRun) -> dict[str, Any] | None:
-    """Returns what is recorded of a run's best checkpoint; None where there is none.
+def _best(key: str, run: SavedRun) -> BestRecord | None:
+    """Returns the record of a run's best checkpoint; None if there is none.
 
     Raises:
-      ConfigError: it is damaged.
+      ConfigError: the record is damaged.
     """
     try:
-        return best_record.read(run.folder)
+        return index.read_best(run.folder)
     except DamagedError as error:
-        fix = f"take {best_record.NAME} out of that folder to go without a best checkpoint"
-        raise invalid(key, run.run, problem=f"its best checkpoint is not known ({error})", fix=fix) from error
+        problem = f"the record of its best checkpoint is damaged ({error})"
+        fix = f"delete {index.BEST_FILE} in that folder to continue without a best checkpoint"
+        raise invalid(key, run.run, problem=problem, fix=fix) from error
 
 
 def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
-    """Opens a run's checkpoint; every byte of it is checked.
+    """Opens a run's checkpoint; every byte of it is verified.
 
     Args:
-      key: `resume`, `branch` or `run`, for the refusal.
+      key: `resume`, `branch` or `run`, for errors.
       run: the run.
-      step: of the checkpoint; null: the last of its newest history, or, to look at a run with early stopping, the
+      step: of the checkpoint; None: the last of the current history, or, for `run` and a run with early stopping, the
         best.
 
     Raises:
-      ConfigError: it is damaged, in which case the one before it is offered, or of a newer format.
+      ConfigError: the checkpoint is damaged, in which case the one before it is suggested, or of a newer format.
     """
-    there = storage.steps(run.folder)
-    best = best_of(key, run)
-    live = lineage.live(storage.lineages(run.folder))
-    chosen = _default_step(key, run, live, best) if step is None else step
+    steps = storage.steps(run.folder)
+    best = _best(key, run)
+    current = index.current_steps(storage.lineages(run.folder))
+    if step is None:
+        step = _default_step(key, run, current, best)
     try:
-        checkpoint = Checkpoint(storage.place(run.folder, chosen))
+        checkpoint = Checkpoint(storage.place(run.folder, step))
         _check_run(checkpoint, run)
         return checkpoint
     except DamagedError as error:
-        before = [one for one in there if one < chosen and storage.is_checkpoint(storage.place(run.folder, one))]
-        fix = f"set {key}={run.run}@{before[-1]}, the one before it" if before else "there is none before it"
-        raise invalid(
-            key, run.run, problem=f"its checkpoint of step {chosen} is damaged ({error})", fix=fix
-        ) from error
+        earlier: list[int] = []
+        for other in steps:
+            if other < step and storage.is_checkpoint(storage.place(run.folder, other)):
+                earlier.append(other)
+        if earlier:
+            fix = f"set {key}={run.run}@{earlier[-1]}, the one before it"
+        else:
+            fix = "there is none before it, so start a new run"
+        raise invalid(key, run.run, problem=f"its checkpoint of step {step} is damaged ({error})", fix=fix) from error
 
 
 def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
-    """Checks that a checkpoint is this run's, and that its history can be gone on from."""
+    """Checks that a checkpoint belongs to this run, and that a run can continue from its metrics."""
     if checkpoint.about["run"] != run.run:
         raise DamagedError(f"{checkpoint.folder} is of run {checkpoint.about['run']}")
     try:
         check_arrays(checkpoint.step, checkpoint.history())
     except ValueError as error:
-        raise DamagedError(f"{checkpoint.folder} is not as it was written: {error}") from error
+        raise DamagedError(f"{checkpoint.folder} is invalid: {error}") from error
 
 
 def earlier_defaults(run: SavedRun, step: int | None) -> dict[str, str]:
-    """Returns the overrides that keep values of a run which were defaults when it began, and are others today.
+    """Returns the overrides that keep values which were defaults when a run began, and have changed since.
 
     A recorded command line doesn't name a default. Until release 0.1.0 Adam's rate was 0.01 for every model, and a
     deep `model=gpt` was not scanned, which gives its variables other paths.
@@ -321,7 +350,9 @@ def earlier_defaults(run: SavedRun, step: int | None) -> dict[str, str]:
     """
     steps = storage.steps(run.folder)
     try:
-        config = read_manifest(storage.place(run.folder, steps[-1] if step is None else step)).about["config"]
+        if step is None:
+            step = steps[-1]
+        config = read_manifest(storage.place(run.folder, step)).about["config"]
         optimizer = config["optimizer"]
         model = config["model"]
         builder = model["_target_"]
@@ -336,81 +367,84 @@ def earlier_defaults(run: SavedRun, step: int | None) -> dict[str, str]:
     return kept
 
 
-def _default_step(key: str, run: SavedRun, live: Sequence[int], best: Mapping[str, Any] | None) -> int:
-    """Returns the step that is meant where none is named: training goes on from the last."""
-    last = live[-1]
-    if key != "run" or best is None or best["step"] not in live:
+def _default_step(key: str, run: SavedRun, current: Sequence[int], best: BestRecord | None) -> int:
+    """Returns the step that is meant if none is named: training continues from the last."""
+    last = current[-1]
+    if key != "run" or best is None or best["step"] not in current:
         return last
+    # A run with early stopping ended with its best weights, so these are what is evaluated and exported.
     try:
         trainer = read_manifest(storage.place(run.folder, last)).about["config"]["trainer"]
-        return int(best["step"]) if trainer["early_stopping"]["metric"] is not None else last
+        has_early_stopping = trainer["early_stopping"]["metric"] is not None
     except (DamagedError, KeyError, TypeError):
         return last
+    if has_early_stopping:
+        return int(best["step"])
+    return last
 
 
 @contextmanager
-def held(key: str, run: SavedRun) -> Iterator[None]:
-    """Keeps other processes from going on with a run, until the block or the process ends, however it does.
+def locked(key: str, run: SavedRun) -> Iterator[None]:
+    """Keeps other processes from continuing a run until the block ends, or the process in any way.
 
     Args:
-      key: `resume`, for the refusal.
+      key: `resume`, for errors.
       run: the run.
 
     Raises:
-      ConfigError: another process has it, or the folder can't be written.
+      ConfigError: another process has the run, or its folder is read-only.
     """
     with ExitStack() as stack:
         try:
             stack.enter_context(locked_at_once(run.folder / LOCK))
         except HeldError as error:
-            raise invalid(
-                key, run.run, problem=f"process {error.holder} runs it, in {run.folder}", fix="let it end, or end it"
-            ) from None
+            problem = f"the run is in use by process {error.holder} ({run.folder})"
+            raise invalid(key, run.run, problem=problem, fix="wait for it or stop it") from None
         except OSError as error:
-            raise invalid(
-                key,
-                run.run,
-                problem=f"its folder {run.folder} can't be written ({error.strerror})",
-                fix="make it writable, or name a folder that is",
-            ) from error
+            problem = f"its folder {run.folder} can't be written ({error.strerror})"
+            fix = "make it writable, or name a folder that is"
+            raise invalid(key, run.run, problem=problem, fix=fix) from error
         yield
 
 
 def check_not_running(key: str, run: SavedRun) -> None:
-    """Refuses a run whose process is still there.
+    """Rejects a run whose process still exists.
+
+    The lock tells the same of this machine's processes. On a network file system it may not reach other machines.
 
     Raises:
-      ConfigError: it is, or it may be: it is another machine's.
+      ConfigError: the process exists, or it is another machine's and may exist.
     """
-    there = run.record["process"]
-    job = requeue.job()
-    if there == process.identity() or run.record.get("ended") or process.is_gone(there):
+    other = run.record["process"]
+    if other == process.identity() or run.record.get("ended") or process.is_gone(other):
         return
+    # Slurm starts a job again only when all processes of its earlier start are gone.
+    job = requeue.job()
     if job is not None and job.has_ended(run.record.get("job")):
         return
     raise ConfigError(
-        f"{key}={run.run}: process {there.get(process.PID)} on {there.get(process.HOST)} still runs it, or "
-        f'can\'t be seen from here; end it, or write "ended": true into {run.folder / RECORD} if it did'
+        f"{key}={run.run}: process {other.get(process.PID)} on {other.get(process.HOST)} is still running it, or "
+        f'can\'t be seen from here; stop it, or if it has ended, write "ended": true into {run.folder / RECORD}'
     )
 
 
 def keep(run: SavedRun, *, kept: bool) -> None:
-    """Notes whether `runner.runs clean` leaves the checkpoints of a run that no store knows.
+    """Records whether `runner.runs clean` keeps the checkpoints of a run that is in no tracking store.
 
     Raises:
-      OSError: the disk is full, or can't be written.
+      OSError: the disk is full or read-only.
     """
     _write(run.folder, {**run.record, "kept": kept})
 
 
 def end(run: SavedRun, *, finished: bool) -> None:
-    """Notes that the run's process is done with it.
+    """Records that the run's process no longer uses it.
 
     Args:
       run: the run.
-      finished: whether it came to its end, its results recorded.
+      finished: whether the run came to its end and its results are recorded.
 
     Raises:
-      OSError: the disk is full, or can't be written.
+      OSError: the disk is full or read-only.
     """
     _write(run.folder, {**run.record, "ended": True, "finished": finished})

@@ -1,4 +1,4 @@
-"""When a run saves, and which of its checkpoints are kept. Files are written by a thread of its own."""
+"""When a run saves, and the thread that writes its checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,51 +23,60 @@ from runner.engine.base import Engine, Shard
 from runner.errors import Interrupted
 from runner.processes.team import ALONE, ProcessError, Team
 from runner.task.base import Evaluation
-from runner.training.checkpoint import best as record
+from runner.training.checkpoint import index as checkpoint_index
 from runner.training.checkpoint import storage
-from runner.training.checkpoint.kept import Kept
-from runner.training.checkpoint.storage import Checkpoint, Content, DamagedError
-from runner.training.history import History
+from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.index import BestRecord, CheckpointIndex
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.storage import Content
+from runner.training.recorder import MetricRecorder
 from runner.training.stopping import Objective
-from runner.training.stopping import best as best_of
+from runner.training.stopping import best as best_evaluation
 
 logger = logging.getLogger(__name__)
 
-MOST_COPIED = 1 << 30  # bytes of a process's state from which on it is not copied to be written
+# Bytes of a process's state. A smaller state is copied and written while training continues; a larger one is written
+# directly from the devices while training waits. The copy would need as much host memory again, and up to two copies
+# exist at a time.
+MOST_COPIED = 1 << 30
 
-Take = Callable[[int, History], Content]
+# (step, metrics) -> the content of a checkpoint.
+Take = Callable[[int, MetricRecorder], Content]
 
 
 class Saver:
-    """Saves the state of a run; the loop asks it after every device call. This one saves nothing (`enabled=false`)."""
+    """Saves the state of a run; the loop asks it after every device call.
+
+    This one saves nothing (`trainer.checkpoint.enabled=false`).
+    """
 
     @property
     def folder(self) -> Path | None:
-        """Where it saves; null: nowhere."""
+        """The run's checkpoints; None: nothing is saved."""
         return None
 
-    def begin(self, step: int, history: History) -> None:
-        """Saves the state that a run begins with, unless it has that."""
+    def begin(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves the state that a run begins with, unless it has that checkpoint."""
 
     def steps_left(self, step: int) -> int | None:  # noqa: ARG002
-        """Returns after how many more steps a call has to end because a save is due; None: no step is bound."""
+        """Returns after how many more steps a device call must end because a save is due; None: no limit."""
         return None
 
-    def save_if_due(self, step: int, history: History) -> None:
-        """Saves where the number of steps or the time says so."""
+    def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves if the number of steps or the time since the last save requires it."""
 
-    def save_last(self, step: int, history: History) -> str | None:  # noqa: ARG002
-        """Saves the state that a run ends with, and waits for it; returns why that can't be done, in words."""
+    def save_last(self, step: int, recorder: MetricRecorder) -> str | None:  # noqa: ARG002
+        """Saves the state that a run ends with and waits for it; returns why that failed, None if it did not."""
         return None
 
-    def save(self, step: int, history: History) -> None:
+    def save(self, step: int, recorder: MetricRecorder) -> None:
         """Saves now."""
 
-    def evaluated(self, step: int, history: History, evaluation: Evaluation) -> None:
-        """Takes an evaluation; saves where it is the best so far."""
+    def evaluated(self, step: int, recorder: MetricRecorder, evaluation: Evaluation) -> None:
+        """Saves if an evaluation is the best so far."""
 
     def go_back(self, below: int) -> Checkpoint | None:  # noqa: ARG002
-        """Returns the last checkpoint of fewer than so many steps and removes those after it; None: there is none."""
+        """Returns the last checkpoint of fewer than `below` steps, removing later ones; None: there is none."""
         return None
 
     def best(self) -> Checkpoint | None:
@@ -73,7 +84,7 @@ class Saver:
         return None
 
     def best_unsaved(self) -> str | None:
-        """Returns why the best evaluation so far has no checkpoint, in words; None: it has."""
+        """Returns why the best evaluation so far has no checkpoint; None: it has one."""
         return None
 
     def close(self) -> None:
@@ -81,28 +92,57 @@ class Saver:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _Failure:
     """A checkpoint that could not be written.
 
     Attributes:
       step: its step.
-      error: why.
-      best: what would have been recorded of it as the best.
+      reason: the error, in words. The error itself would keep the state in memory through its traceback.
+      disk_is_full: whether the disk or a quota is full.
+      best: the record that it would have had as the best checkpoint.
     """
 
     step: int
-    error: BaseException
-    best: Mapping[str, Any] | None
+    reason: str
+    disk_is_full: bool
+    best: BestRecord | None
+
+
+@dataclass(frozen=True)
+class _Write:
+    """A checkpoint that was handed to the writer thread.
+
+    Attributes:
+      step: its step.
+      best: the record that it gets as the best checkpoint; None: it is not the best.
+      outcome: None when it is on the disk, or why it is not. Set when the writer no longer needs the state.
+    """
+
+    step: int
+    best: BestRecord | None
+    outcome: Future[_Failure | None]
 
 
 class CheckpointSaver(Saver):
-    """Saves every so many steps or minutes, at the best evaluation, and when it is told to.
+    """Saves every so many steps or minutes, at the best evaluation, and when the loop asks for it.
 
-    The state is copied from the devices between two calls; the copy is written while training goes on. A state that is
-    too large to be held twice is written straight from the devices, while training waits.
+    The state is copied from the devices between two device calls, and the copy is written while training continues. A
+    state that is too large to be copied is written directly from the devices, while training waits.
 
-    A write that fails is said and logged, and training goes on: what is on the disk stays, and the last state is tried
-    again at the end. What counts as saved, or as the best, is what was written.
+    A write that fails is reported and logged, and training continues: what is on the disk stays, and the last state is
+    tried again at the end. Only what was written counts as saved, or as the best.
+
+    **Invariant.** The thread that calls these methods owns every field of this class. The writer thread gets a state
+    and a `_Write` from the queue, and answers through the `_Write`'s future, the only object that both threads use at
+    the same time. `_index` belongs to the writer as long as `_writes` has an entry without an outcome, so every method
+    that reads it calls `_wait` first; its `lineage` never changes. `_settle` applies the outcomes in the order of the
+    writes. So at any time, of the writes whose outcomes were applied,
+
+    - `_saved_best` is the record of the last best checkpoint that was written,
+    - `_failed` is the last failure that no later or equal step has made up for,
+    - `_failed_best` is the last failure of a best checkpoint that no better or equal one has replaced,
+
+    and `_pending_best` is the record of the best one of those that were written or are still being written.
     """
 
     def __init__(
@@ -115,257 +155,343 @@ class CheckpointSaver(Saver):
         goal: Objective | None = None,
         team: Team = ALONE,
     ) -> None:
-        """Starts the thread.
+        """Starts the writer thread.
 
         Args:
           config: when to save, and how many checkpoints to keep.
           folder: the run's checkpoints.
           take: copies the state of the run.
-          warn: shows one line to the user.
-          start: step that the run begins with, which needs no saving.
-          goal: what the best checkpoint is the best by; None: none is.
-          team: the processes of the run, each of which has one of this.
+          warn: prints one line.
+          start: step that the run begins with, which is not saved again.
+          goal: the metric that the best checkpoint is the best by; None: no best checkpoint is kept.
+          team: the processes of the run, each of which has its own saver.
         """
         self._goal = goal
         self._team = team
-        self._asked = itertools.count()
+        self._broadcasts = itertools.count()
         self._config = config
         self._folder = folder
         self._take = take
         self._warn = warn
+        # Before the index lists the folder: an earlier process may have left a checkpoint half replaced.
         if team.is_first:
             storage.clean(folder)
-        self._kept = Kept(folder, start, team)
-        self._failed: _Failed | None = None
-        self._failed_best: _Failed | None = None
-        self._best: Mapping[str, Any] | None = self._kept.best()  # that was written
-        self._hoped: Mapping[str, Any] | None = self._best  # or waits to be
+        self._index = CheckpointIndex(folder, start, team)
+        self._writes: deque[_Write] = deque()
+        self._failed: _Failure | None = None
+        self._failed_best: _Failure | None = None
+        self._saved_best = self._index.best()
+        self._pending_best = self._saved_best
+        # Step and time of the last state that was handed to the writer, or that the run began with.
         self._saved_step = start
         self._saved_at = time.monotonic()
-        # One checkpoint may wait while another is written; a third save waits, so that memory stays bounded.
-        self._queue: queue.Queue[tuple[Content, Mapping[str, Any] | None] | None] = queue.Queue(maxsize=1)
-        self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
+        # One state may wait while another is written. A third save blocks, so that memory stays bounded.
+        self._queue: queue.Queue[tuple[Content, _Write] | None] = queue.Queue(maxsize=1)
+        self._thread = threading.Thread(target=self._run_writer, name="checkpoint-writer", daemon=True)
         self._thread.start()
 
     @property
     def folder(self) -> Path:
-        """Where it saves."""
+        """The run's checkpoints."""
         return self._folder
 
-    def begin(self, step: int, history: History) -> None:
-        """Saves the state that a run begins with, unless it has that: one that goes on has."""
-        self._note_best(history)
-        if step not in self._kept.steps:
+    def begin(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
+        self._recover_best(recorder)
+        if step not in self._index.steps:
+            # No step is saved yet, so that `save` does not skip this one.
             self._saved_step = -1
-            self.save(step, history)
+            self.save(step, recorder)
 
-    def _note_best(self, history: History) -> None:
-        """Notes the best of the evaluations so far, where a process died after its checkpoint and before the note."""
+    def _recover_best(self, recorder: MetricRecorder) -> None:
+        """Records the best checkpoint of a process that died after it was written and before it was recorded."""
         goal = self._goal
-        found = None if goal is None else best_of(goal, history.evaluations)
-        if goal is None or found is None or found[0] not in self._kept.steps:
+        if goal is None:
             return
-        step = found[0]
-        value = goal.value(found[1])
-        if _improves(goal, value, self._best):
-            self._hoped = self._best = {"metric": goal.metric, "value": value, "step": step}
-            try:
-                if self._team.is_first:
-                    record.write(self._folder, self._best)
-            except OSError as error:
-                self._warn(f"step {step} is not noted as the best: {error}; training goes on")
+        best = best_evaluation(goal, recorder.evaluations)
+        if best is None:
+            return
+        step, evaluation = best
+        if step not in self._index.steps:
+            return
+        value = goal.value(evaluation)
+        if not _improves(goal, value, self._saved_best):
+            return
+        record: BestRecord = {"metric": goal.metric, "value": value, "step": step}
+        self._saved_best = record
+        self._pending_best = record
+        try:
+            if self._team.is_first:
+                checkpoint_index.write_best(self._folder, record)
+        except OSError as error:
+            self._warn(f"could not record step {step} as the best checkpoint: {error}; training continues")
 
     def steps_left(self, step: int) -> int | None:
         """Returns the steps until the next multiple of `every_steps`."""
         every = self._config.every_steps
-        return None if every is None else every - step % every
+        if every is None:
+            return None
+        return every - step % every
 
-    def save_if_due(self, step: int, history: History) -> None:
+    def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
         """Saves at multiples of `every_steps`, and when the last save is `every_minutes` old."""
         every = self._config.every_steps
+        is_due = every is not None and step % every == 0
         minutes = self._config.every_minutes
-        late = minutes is not None and self._team.broadcast(
-            f"late {next(self._asked)}", lambda: time.monotonic() - self._saved_at >= 60.0 * minutes
-        )
-        if late or (every is not None and step % every == 0):
-            self.save(step, history)
+        if minutes is not None:
+            # Clocks differ between processes, but all must save the same step: process 0's clock decides.
+            is_late = self._team.broadcast(
+                f"late {next(self._broadcasts)}", lambda: time.monotonic() - self._saved_at >= 60.0 * minutes
+            )
+            is_due = is_due or is_late
+        if is_due:
+            self.save(step, recorder)
 
-    def save(self, step: int, history: History) -> None:
-        """Copies the state and hands it to the thread; does nothing where this step is saved already."""
-        self._put(step, history, None)
+    def save(self, step: int, recorder: MetricRecorder) -> None:
+        """Copies the state and hands it to the writer thread; does nothing if this step is saved already."""
+        self._put(step, recorder, None)
 
-    def save_last(self, step: int, history: History) -> str | None:
+    def save_last(self, step: int, recorder: MetricRecorder) -> str | None:
         """Saves the state that a run ends with, and waits for it.
 
-        Where that fails it is tried once more. On a full disk checkpoints before the last good one make room: they
-        would go next in any case, as soon as this one is written.
+        If that fails, it is tried once more. If the disk is full, the checkpoints before the last intact one are
+        removed first: they would be removed in any case as soon as this one is written.
 
         Returns:
-          Why it can't be saved, and what to do, in words.
+          Why the state could not be saved, and what to do; None: it is saved.
         """
-        self.save(step, history)
-        self._queue.join()
+        self.save(step, recorder)
+        self._wait()
         if self._failed is not None:
-            if _is_full(self._failed.error) and (gone := self._kept.make_room()):
-                self._warn(f"the checkpoints of steps {', '.join(map(str, gone))} are removed, to save the last state")
-            self.save(step, history)
-            self._queue.join()
+            if self._failed.disk_is_full:
+                self._make_room()
+            self.save(step, recorder)
+            self._wait()
         if self._failed is None:
             return None
-        there = max(self._kept.steps, default=None)
-        again = "start again" if there is None else f"resume={self._folder.as_posix()} goes on from step {there:,}"
+        newest = max(self._index.steps, default=None)
+        if newest is None:
+            then = "start the run again"
+        else:
+            then = f"continue from step {newest:,} with resume={self._folder.as_posix()}"
         return (
-            f"the state of step {step:,} is not saved ({self._failed.error}); make room in {self._folder} or make it "
-            f"writable, and {again}"
+            f"the state of step {step:,} could not be saved ({self._failed.reason}); free space in {self._folder} or "
+            f"make it writable, then {then}"
         )
 
-    def evaluated(self, step: int, history: History, evaluation: Evaluation) -> None:
-        """Saves the best evaluation so far, by `trainer.checkpoint.best`."""
+    def _make_room(self) -> None:
+        removed = self._index.make_room()
+        if removed:
+            steps = ", ".join(map(str, removed))
+            self._warn(f"removed the checkpoints of steps {steps} to make room for the last state")
+
+    def evaluated(self, step: int, recorder: MetricRecorder, evaluation: Evaluation) -> None:
+        """Saves if an evaluation is the best so far, by `trainer.checkpoint.best`."""
         goal = self._goal
         if goal is None:
             return
         value = goal.value(evaluation)
-        if self._hoped is not self._best and _improves(goal, value, self._best):
-            self._queue.join()  # the best that is being written may fail, and this one be the next to it
-        if _improves(goal, value, self._hoped):
-            self._hoped = {"metric": goal.metric, "value": value, "step": step}
-            self._put(step, history, self._hoped)
+        self._settle()
+        # A better evaluation is still being written. If that fails, this one may be the best after all.
+        if self._pending_best is not self._saved_best and _improves(goal, value, self._saved_best):
+            self._wait()
+        if _improves(goal, value, self._pending_best):
+            self._pending_best = {"metric": goal.metric, "value": value, "step": step}
+            self._put(step, recorder, self._pending_best)
 
     def go_back(self, below: int) -> Checkpoint | None:
-        """Returns the last whole checkpoint of fewer than so many steps, and removes those of this history after it.
+        """Returns the last intact checkpoint of fewer than `below` steps, removing later ones of this history.
 
-        These go at once, unlike those that a user goes back behind: they lead to a loss that is not finite, so that
-        nobody can go on from them, and a process that dies now must not. The next save writes, whatever the step: what
-        a run does from there on is not what it did before.
+        They are removed at once, unlike those of a history that a user leaves: they lead to a NaN or Inf loss, so
+        nobody can continue from them, and if this process dies now, `resume` must not. The next save writes whatever
+        its step is, because the run continues differently from here.
         """
-        self._queue.join()
+        self._wait()
         self._saved_step = -1
         self._failed = None
         self._failed_best = None
-        found = None
-        for step in sorted(self._kept.steps, reverse=True):
+        checkpoint = None
+        for step in sorted(self._index.steps, reverse=True):
             if step >= below:
-                self._kept.give_up(step, damaged=False)
+                self._index.give_up(step, damaged=False)
                 continue
             try:
-                found = self._kept.opened(step)
+                checkpoint = self._index.opened(step)
                 break
             except DamagedError as error:
-                self._warn(f"{error}; the checkpoint before it is taken")
-                self._kept.give_up(step, damaged=True)
-        self._hoped = self._best = self._kept.best()
-        return found
+                self._warn(f"{error}; using the previous checkpoint")
+                self._index.give_up(step, damaged=True)
+        self._saved_best = self._index.best()
+        self._pending_best = self._saved_best
+        return checkpoint
 
     def best(self) -> Checkpoint | None:
         """Returns the best checkpoint so far.
 
         Raises:
-          DamagedError: its bytes are not those that were written.
+          DamagedError: the checkpoint is damaged.
         """
-        self._queue.join()
-        return None if self._best is None else self._kept.opened(int(self._best["step"]))
+        self._wait()
+        if self._saved_best is None:
+            return None
+        return self._index.opened(self._saved_best["step"])
 
     def best_unsaved(self) -> str | None:
-        """Returns why the best evaluation so far has no checkpoint, in words; None: it has, as far as is known."""
-        self._queue.join()
-        failed = self._failed_best
-        return None if failed is None else f"the state of step {failed.step:,} is not saved ({failed.error})"
+        """Returns why the best evaluation so far has no checkpoint; None: it has one, as far as is known."""
+        self._wait()
+        if self._failed_best is None:
+            return None
+        return f"the state of step {self._failed_best.step:,} could not be saved ({self._failed_best.reason})"
 
     def close(self) -> None:
-        """Waits until everything is on the disk, and ends the thread."""
+        """Waits until everything is on the disk, and ends the writer thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
 
-    def _put(self, step: int, history: History, best: Mapping[str, Any] | None) -> None:
+    def _put(self, step: int, recorder: MetricRecorder, best: BestRecord | None) -> None:
+        """Copies the state and hands it to the writer thread.
+
+        Args:
+          step: training steps done.
+          recorder: the metrics so far.
+          best: the record of this checkpoint if its evaluation is the best so far.
+        """
         if self._team.count > 1 and step == self._saved_step:
-            self._queue.join()  # all processes must know alike whether that write has failed
-        failed = self._failed if self._failed is not None and self._failed.step == step else None
-        if step == self._saved_step and best is None and failed is None:
+            # Whether that write has failed decides below. All processes must decide alike, so all wait for it.
+            self._wait()
+        self._settle()
+        has_failed = self._failed is not None and self._failed.step == step
+        if step == self._saved_step and best is None and not has_failed:
             return
-        if best is None:  # the best is written again, or once more
-            known = [one for one in (failed and failed.best, self._best) if one and one["step"] == step]
-            best = known[0] if known else None
-        content = replace(self._take(step, history), went_back=self._kept.lineage)
-        self._queue.put((content, best))
+        if best is None:
+            best = self._earlier_best(step)
+        content = replace(self._take(step, recorder), went_back=self._index.lineage)
+        write = _Write(step, best, Future())
+        self._writes.append(write)
+        self._queue.put((content, write))
         if content.passing:
+            # The arrays are the devices' own, and the next step may overwrite them or reuse their memory.
             del content
-            self._queue.join()
+            write.outcome.result()
         self._saved_step = step
         self._saved_at = time.monotonic()
 
-    def _run(self) -> None:
-        more = True
-        while more:
-            try:
-                more = self._write_next()
-            finally:
-                self._queue.task_done()  # nothing holds the state any more
+    def _earlier_best(self, step: int) -> BestRecord | None:
+        """Returns the record that a checkpoint had, or would have had, as the best; rewritten, it gets it again."""
+        if self._failed is not None and self._failed.step == step and self._failed.best is not None:
+            return self._failed.best
+        if self._saved_best is not None and self._saved_best["step"] == step:
+            return self._saved_best
+        return None
+
+    def _wait(self) -> None:
+        """Waits for every write, and applies the outcomes."""
+        for write in self._writes:
+            write.outcome.result()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Applies the outcomes that are known, in the order of the writes; does not wait."""
+        while self._writes and self._writes[0].outcome.done():
+            write = self._writes.popleft()
+            failure = write.outcome.result()
+            if failure is None:
+                self._note_saved(write)
+            else:
+                self._note_failed(write, failure)
+
+    def _note_saved(self, write: _Write) -> None:
+        if self._failed is not None and self._failed.step <= write.step:
+            self._failed = None
+        if write.best is None:
+            return
+        self._saved_best = write.best
+        if self._failed_best is None or self._failed_best.best is None or self._goal is None:
+            self._failed_best = None
+        elif not _improves(self._goal, self._failed_best.best["value"], write.best):
+            # This checkpoint is at least as good as the one that was lost.
+            self._failed_best = None
+
+    def _note_failed(self, write: _Write, failure: _Failure) -> None:
+        self._failed = failure
+        if write.best is None:
+            return
+        self._failed_best = failure
+        # An evaluation after this one may be pending already, and then stays so.
+        if self._pending_best is write.best:
+            self._pending_best = self._saved_best
+
+    def _run_writer(self) -> None:
+        """Writes states until there are no more; runs in the writer thread."""
+        while self._write_next():
+            pass
 
     def _write_next(self) -> bool:
         """Waits for a state and writes it; returns whether there may be another."""
         item = self._queue.get()
         if item is None:
             return False
-        content, best = item
-        try:
-            self._write(content, best)
-        except (Exception, Interrupted) as error:
-            logger.exception("checkpoint of step %d", content.step)
-            if not isinstance(error, ProcessError | Interrupted):  # for which the run ends, in a line of its own
-                self._warn(f"the checkpoint of step {content.step} is not written: {error}; training goes on")
+        content, write = item
+        failure = self._written(content, write.best)
+        # The state's memory is released before training, which may wait for the outcome, continues.
+        del item, content
+        write.outcome.set_result(failure)
         return True
 
-    def _write(self, content: Content, best: Mapping[str, Any] | None) -> None:
+    def _written(self, content: Content, best: BestRecord | None) -> _Failure | None:
+        """Writes a state and removes old checkpoints; returns why it could not be written, None if it was."""
         try:
-            self._kept.write(content, best)
-        except (Exception, Interrupted) as error:
-            self._failed = _Failed(content.step, error, best)
-            if best is not None:
-                self._failed_best = self._failed
-                self._hoped = self._best if self._hoped is best else self._hoped
-            raise
-        if self._failed is not None and self._failed.step <= content.step:
-            self._failed = None
-        if best is not None:
-            self._best = best
-            lost = self._failed_best.best if self._failed_best else None
-            if lost is None or self._goal is None or not _improves(self._goal, lost["value"], best):
-                self._failed_best = None
-        for line in self._kept.remove_old(self._config.keep, content.step):
-            self._warn(line)
+            self._index.write(content, best)
+        except BaseException as error:
+            # Whatever the error is, training must not wait forever for the outcome.
+            logger.exception("checkpoint of step %d", content.step)
+            # The run ends because of another process or a signal, and reports that itself.
+            if not isinstance(error, ProcessError | Interrupted):
+                self._warn(f"could not write the checkpoint of step {content.step}: {error}; training continues")
+            return _Failure(content.step, str(error), _is_disk_full(error), best)
+        try:
+            # Only now: until the new checkpoint is on the disk, the old ones are what a resumed run has.
+            for line in self._index.remove_old(self._config.keep, content.step):
+                self._warn(line)
+        except BaseException:
+            logger.exception("removal of checkpoints before step %d", content.step)
+        return None
 
 
-def _improves(goal: Objective, value: float, best: Mapping[str, Any] | None) -> bool:
+def _improves(goal: Objective, value: float, best: BestRecord | None) -> bool:
     """Returns whether a value is better than the best so far, which may be of another metric; NaN never is."""
     if best is None or best["metric"] != goal.metric:
         return not math.isnan(value)
     return goal.improves(value, best["value"])
 
 
-def _is_full(error: BaseException) -> bool:
-    """Returns whether a disk or a quota is full."""
+def _is_disk_full(error: BaseException) -> bool:
+    """Returns whether an error says that a disk or a quota is full."""
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
-    """Returns what takes an engine's state and a history into a checkpoint's content.
+    """Returns a function that copies an engine's state and the metrics into the content of a checkpoint.
 
     Args:
       engine: built.
-      about: what every checkpoint of the run says of itself.
+      about: what every checkpoint of the run records: run, config, seed, versions and data.
     """
 
-    def take(step: int, history: History) -> Content:
-        history.drain()
-        now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": history.latest()}
+    def take(step: int, recorder: MetricRecorder) -> Content:
+        # The metrics of calls that still run are read first: a checkpoint holds the metrics up to its own step.
+        recorder.drain()
+        now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": recorder.latest()}
         shards: Mapping[str, Sequence[Shard]] = engine.shards()
-        arrays = [shard.array for pieces in shards.values() for shard in pieces]
-        size = sum(array.nbytes for array in arrays if not isinstance(array, np.ndarray))  # which are copies already
+        # NumPy arrays are copies already and need no other.
+        size = 0
+        for pieces in shards.values():
+            size += sum(shard.array.nbytes for shard in pieces if not isinstance(shard.array, np.ndarray))
         passing = size > MOST_COPIED
         if not passing:
             shards = {path: [_copied(shard) for shard in pieces] for path, pieces in shards.items()}
-        return Content(step, shards, history.arrays(), {**about, **now}, passing=passing)
+        return Content(step, shards, recorder.arrays(), {**about, **now}, passing=passing)
 
     return take
 

@@ -1,14 +1,14 @@
-"""A checkpoint on disk: a folder that appears whole or not at all, and whose every byte is checked when it is read.
+"""The folder of one checkpoint on disk: written atomically, listed, and removed.
 
     step-000000300/
-      checkpoint.json            what it holds, of which run, and the digest of each file and of itself
-      arrays-00000.safetensors   shards of variables and optimizer slots, as the devices of process 0 held them
+      checkpoint.json            manifest: content, run, and the digest of each file and of itself
+      arrays-00000.safetensors   shards of variables and optimizer state, as the devices of process 0 held them
       history.safetensors        metrics so far
 
-Arrays lie under their canonical paths in safetensors files, which need neither TensorFlow nor JAX to be read. A
-variable that is split over a mesh is written in its shards, so that no host puts the whole model together.
+Arrays are stored under their canonical paths in safetensors files, which can be read without TensorFlow and JAX. A
+variable that is sharded over a mesh is written in its shards, so no host ever needs the whole of it.
 
-Nothing is removed that is not a checkpoint of this kind, by its folder's name and its manifest, with no file besides.
+A folder is removed only if it is a checkpoint by its name and its manifest, and holds no other file.
 """
 
 from __future__ import annotations
@@ -30,31 +30,37 @@ from runner.errors import ConfigError
 from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint import tensors as tensors_file
-from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.lineage import Lineage
-from runner.training.checkpoint.manifest import FORMAT
-from runner.training.checkpoint.reading import REPLACED, Checkpoint, folder_name, read_manifest
-
-__all__ = ["FORMAT", "Checkpoint", "Content", "DamagedError"]
+from runner.training.checkpoint.manifest import FORMAT, Lineage
+from runner.training.checkpoint.reading import REPLACED, folder_name, read_manifest
 
 _UNFINISHED = ".unfinished-"
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
-_LEFT = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
+
+# What a process that died may leave: a folder that was being written or removed, and a small file before its rename.
+_LEFT_FOLDER = re.compile(r"\.unfinished-\d{9,}-\d+(-old)?", re.ASCII)
 _LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
-_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)  # what earlier versions' writer wrote into, and renamed
+
+# The writer of earlier versions, safetensors' own, wrote into such a file and renamed it.
+_LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)
+
+# Numbers the checkpoints that this process writes, so that the processes of a run talk about the same one.
+_written = itertools.count()
+
+# What one process contributes to a manifest, as JSON: `files` and `arrays`, or `error` and `errno`.
+Contribution = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
       step: training steps done.
-      shards: canonical path to the shards of a variable or slot, each with its place in the whole.
-      history: named arrays of metrics so far.
-      about: run, config, seed, versions, time and last metrics; plain values.
-      went_back: see `runner.training.checkpoint.lineage`.
-      passing: the shards are the devices' own, and must be written before the next step.
+      shards: canonical path -> the shards of a variable or optimizer state, each with its place in the whole array.
+      history: named arrays of the metrics so far.
+      about: run, config, seed, versions, time and last metrics, as plain values.
+      went_back: the returns to earlier checkpoints that lead to this one, see `runner.training.checkpoint.index`.
+      passing: the shards are the devices' own arrays, which are valid only until the next step.
     """
 
     step: int
@@ -68,143 +74,163 @@ class Content:
 def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
     """Writes a checkpoint into a folder of checkpoints.
 
-    It is written beside its place and renamed when all of it is on the disk: a process that dies in the middle
-    leaves the checkpoints before it as they were. Of several processes each writes its own shards, and process 0 all
-    else, when the others are done.
+    It is written in a folder beside its final place, which is renamed when every file is on the disk, so a process
+    that dies at any moment leaves the earlier checkpoints intact. Each process of a run writes its own shards. Process
+    0 writes everything else after that, and the manifest last: a folder without a manifest is no checkpoint.
 
     Args:
-      folder: the run's checkpoints; made where it is not there.
-      content: what to write.
-      team: the processes that write it; all call this.
+      folder: the run's checkpoints; created if it is missing.
+      content: of the checkpoint.
+      team: the processes of the run, all of which call this.
 
     Returns:
       The checkpoint's own folder.
 
     Raises:
-      OSError: the disk of one is full, or can't be written; what was begun is gone again.
+      OSError: the disk of one process is full or read-only; the unfinished folder has been removed.
     """
-    making = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
+    unfinished = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
     name = f"checkpoint {next(_written)}"
 
     def begin() -> str:
-        _discard(making)
-        making.mkdir(parents=True)
-        return str(making)
+        _discard(unfinished)
+        unfinished.mkdir(parents=True)
+        return str(unfinished)
 
-    making = Path(team.broadcast(f"{name} begins", begin))
+    # All processes write into the folder that process 0 has named.
+    unfinished = Path(team.broadcast(f"{name} begins", begin))
     try:
-        own = _saved_shards(making, content, team)
-        parts = [own] if team.count == 1 else team.all_gather(f"{name} shards", own)
+        own = _write_shards(unfinished, content, team)
+        contributions = [own] if team.count == 1 else team.all_gather(f"{name} shards", own)
 
         def finish() -> str:
-            _fill(making, content, parts)
-            return str(_put_in_place(making, folder, content.step))
+            _write_manifest(unfinished, content, contributions)
+            return str(_move_into_place(unfinished, folder, content.step))
 
         return Path(team.broadcast(f"{name} ends", finish))
     except Exception:
         if team.is_first:
-            _discard(making)
+            _discard(unfinished)
         raise
 
 
-_written = itertools.count()
-Part = Mapping[str, Any]
-
-
-def _saved_shards(making: Path, content: Content, team: Team) -> Part:
-    """Writes this process's shards, and returns what the manifest says of them; or why it can't, for all to know."""
-    tensors = {}
-    arrays = {}
+def _write_shards(folder: Path, content: Content, team: Team) -> Contribution:
+    """Writes this process's shards; returns their entries for the manifest, or an error for process 0 to raise."""
+    tensors: dict[str, Array] = {}
+    arrays: dict[str, Any] = {}
     file = manifest.arrays_file(team.index)
     for path, shards in content.shards.items():
-        pieces = []
-        for order, shard in enumerate(shards):
-            number, count = (order, len(shards)) if team.count == 1 else _number(shard)
+        parts: list[dict[str, Any]] = []
+        for position, shard in enumerate(shards):
+            number = position
+            count = len(shards)
+            if team.count > 1:
+                number, count = _place_in_grid(shard)
             key = path if count == 1 else f"{path}@{number}"
             tensors[key] = shard.array
-            pieces.append({"number": number, "file": file, "key": key, "start": list(shard.start)})
+            parts.append({"number": number, "file": file, "key": key, "start": list(shard.start)})
         if shards:
-            arrays[path] = {"shape": list(shards[0].whole), "dtype": str(shards[0].array.dtype), "parts": pieces}
+            arrays[path] = {"shape": list(shards[0].whole), "dtype": str(shards[0].array.dtype), "parts": parts}
+
+    written: dict[str, Any] = {}
     try:
-        written = {file: tensors_file.write(making / file, tensors)} if tensors or team.is_first else {}
+        # Process 0's file is always there, so that a checkpoint has at least one.
+        if tensors or team.is_first:
+            written[file] = tensors_file.write(folder / file, tensors)
     except Exception as error:
         if team.count == 1:
             raise
-        code = getattr(error, "errno", None) or 0
-        return {"error": f"{getattr(error, 'strerror', None) or error} (process {team.index})", "errno": code}
+        # The other processes wait for this one's entries. They get the reason instead, and all fail together.
+        reason = getattr(error, "strerror", None) or error
+        return {"error": f"{reason} (process {team.index})", "errno": getattr(error, "errno", None) or 0}
     return {"files": written, "arrays": arrays}
 
 
-def _number(shard: Shard) -> tuple[int, int]:
-    """Returns which piece of its array a shard is, row-major, and of how many: a mesh cuts all of one size."""
+def _place_in_grid(shard: Shard) -> tuple[int, int]:
+    """Returns a shard's row-major number among the shards of its array, and their count.
+
+    A process sees only its own shards, but a mesh splits an array into a grid of equal ones.
+    """
     sizes = [max(size, 1) for size in shard.array.shape]
     grid = [max(whole // size, 1) for whole, size in zip(shard.whole, sizes, strict=True)]
     place = [start // size for start, size in zip(shard.start, sizes, strict=True)]
     number = 0
-    for at, count in zip(place, grid, strict=True):
-        number = number * count + at
+    for coordinate, count in zip(place, grid, strict=True):
+        number = number * count + coordinate
     return number, math.prod(grid)
 
 
-def _fill(making: Path, content: Content, parts: Sequence[Part]) -> None:
-    """Writes the history, and then the manifest of all that the processes have written."""
+def _write_manifest(folder: Path, content: Content, contributions: Sequence[Contribution]) -> None:
+    """Writes the history, and then the manifest of everything that the processes have written."""
     written: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
-    for part in parts:
-        if "error" in part:
-            raise OSError(part["errno"], part["error"])
-        written |= part["files"]
-        for path, held in part["arrays"].items():
-            found = arrays.setdefault(path, {**held, "parts": []})
-            found["parts"] = found["parts"] + held["parts"]
-    for held in arrays.values():
-        ordered = sorted(held["parts"], key=lambda piece: int(piece["number"]))
-        held["parts"] = [{key: piece[key] for key in ("file", "key", "start")} for piece in ordered]
-    written[manifest.HISTORY] = tensors_file.write(making / manifest.HISTORY, content.history)
-    back = {manifest.WENT_BACK: content.went_back} if content.went_back else {}
-    said = {"format": FORMAT, "step": content.step, **back, **content.about, "files": written, "arrays": arrays}
-    files.write_synced(making / manifest.NAME, manifest.sealed(said))
+    for contribution in contributions:
+        if "error" in contribution:
+            raise OSError(contribution["errno"], contribution["error"])
+        written |= contribution["files"]
+        for path, entry in contribution["arrays"].items():
+            merged = arrays.setdefault(path, {**entry, "parts": []})
+            merged["parts"] = merged["parts"] + entry["parts"]
+    for entry in arrays.values():
+        ordered = sorted(entry["parts"], key=lambda part: int(part["number"]))
+        # The number is the part's position in the list, and is not stored.
+        entry["parts"] = [{key: part[key] for key in ("file", "key", "start")} for part in ordered]
+    written[manifest.HISTORY] = tensors_file.write(folder / manifest.HISTORY, content.history)
+    entries: dict[str, Any] = {"format": FORMAT, "step": content.step}
+    if content.went_back:
+        entries[manifest.WENT_BACK] = content.went_back
+    entries |= {**content.about, "files": written, "arrays": arrays}
+    files.write_synced(folder / manifest.NAME, manifest.sealed(entries))
 
 
-def _put_in_place(making: Path, folder: Path, step: int) -> Path:
-    """Renames a checkpoint into its place; one of the same step stays readable until then."""
+def _move_into_place(unfinished: Path, folder: Path, step: int) -> Path:
+    """Renames a finished checkpoint; an old one of the same step stays readable until then."""
     target, replaced = _places(folder, step)
     if is_ours(target):
         _discard(replaced)
         target.rename(replaced)
     elif os.path.lexists(target):
         set_aside(target)
-    making.rename(target)
+    unfinished.rename(target)
+    # The old checkpoint goes only when the rename of the new one has reached the disk.
     files.sync_folder(folder)
     _discard(replaced)
     return target
 
 
 def steps(folder: Path) -> list[int]:
-    """Returns the steps of a folder's checkpoints, in order; one that was never finished does not count."""
+    """Returns the steps of a folder's checkpoints in order; unfinished ones don't count."""
     try:
-        names = [_STEP.fullmatch(path.name) for path in folder.iterdir()]
+        names = [path.name for path in folder.iterdir()]
     except OSError:
         return []
-    return sorted({int(name[1]) for name in names if name})
+    found: set[int] = set()
+    for name in names:
+        match = _STEP.fullmatch(name)
+        if match:
+            found.add(int(match[1]))
+    return sorted(found)
 
 
 def place(folder: Path, step: int) -> Path:
-    """Returns where the checkpoint of a step lies."""
+    """Returns the folder of the checkpoint of a step."""
     target, replaced = _places(folder, step)
-    # A process may have died between the two renames of `_put_in_place`.
-    return replaced if not os.path.lexists(target) and os.path.lexists(replaced) else target
+    # A process may have died between the two renames of `_move_into_place`.
+    if not os.path.lexists(target) and os.path.lexists(replaced):
+        return replaced
+    return target
 
 
 def _places(folder: Path, step: int) -> tuple[Path, Path]:
-    """Returns where a checkpoint lies, and where while another of its step is put in its place."""
+    """Returns a checkpoint's folder, and its folder while another of the same step is moved into its place."""
     return folder / folder_name(step), folder / (folder_name(step) + REPLACED)
 
 
 def lineages(folder: Path) -> dict[int, Lineage]:
-    """Returns the history that each of a folder's checkpoints belongs to.
+    """Returns the lineage of each of a folder's checkpoints by step, see `runner.training.checkpoint.index`.
 
-    One that can't be read counts as of the first, so that what comes after a return behind it does not go on from it.
+    A checkpoint that can't be read counts as part of the first history. So a run that returned to an earlier
+    checkpoint does not continue from a damaged one of the history that it left.
     """
     found: dict[int, Lineage] = {}
     for step in steps(folder):
@@ -216,7 +242,7 @@ def lineages(folder: Path) -> dict[int, Lineage]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Returns whether a folder is a checkpoint, of the step that its name says, by its manifest."""
+    """Returns whether a folder holds, by its manifest, the checkpoint of the step in its name."""
     try:
         read_manifest(path)
     except ConfigError:
@@ -225,46 +251,50 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def is_ours(path: Path) -> bool:
-    """Returns whether a folder is such a checkpoint, and holds nothing besides: it may be removed."""
+    """Returns whether a folder is a checkpoint and holds no other file, so that it may be removed."""
     try:
-        found = read_manifest(path)
-        return {child.name for child in path.iterdir()} <= {manifest.NAME, *found.files}
+        content = read_manifest(path)
+        return {child.name for child in path.iterdir()} <= {manifest.NAME, *content.files}
     except (ConfigError, OSError):
         return False
 
 
 def remove(folder: Path, step: int) -> bool:
-    """Removes a checkpoint, first from sight.
+    """Removes a checkpoint.
 
     Returns:
-      Whether it did: what is not ours stays as it is.
+      Whether it was removed: a folder that is not ours stays as it is.
     """
     path = place(folder, step)
     if not is_ours(path):
         return False
-    gone = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
-    _discard(gone)
-    path.rename(gone)
-    _discard(gone)
+    # Renamed first, so that a process that dies in between leaves no checkpoint that lacks files.
+    hidden = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
+    _discard(hidden)
+    path.rename(hidden)
+    _discard(hidden)
     return True
 
 
 def set_aside(path: Path) -> Path:
-    """Gives what lies in a checkpoint's place, and may not be removed, a name by which it is not taken for one.
+    """Renames what is in a checkpoint's place but may not be removed, so that it is not taken for a checkpoint.
 
     Returns:
-      The new name.
+      The new path.
     """
-    names = [f"aside-{path.name}", *(f"aside-{path.name}-{count}" for count in range(2, 1000))]
-    free = next(one for name in names if not os.path.lexists(one := path.with_name(name)))
+    names = [f"aside-{path.name}"]
+    names += [f"aside-{path.name}-{count}" for count in range(2, 1000)]
+    free = next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
     path.rename(free)
     return free
 
 
 def clean(folder: Path) -> None:
-    """Clears what a process that died left half written, and puts back what it was about to replace."""
-    for left in list(folder.iterdir()) if folder.is_dir() else []:
-        if _LEFT.fullmatch(left.name):
+    """Removes what a process that died left unfinished, and restores a checkpoint that it was replacing."""
+    if not folder.is_dir():
+        return
+    for left in list(folder.iterdir()):
+        if _LEFT_FOLDER.fullmatch(left.name):
             _discard(left)
         elif _LEFT_FILE.fullmatch(left.name):
             unlink(left)
@@ -277,16 +307,18 @@ def clean(folder: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Removes a folder of ours, file by file; one with anything else in it stays, with that."""
+    """Removes the checkpoint's files in a folder, and the folder if it is empty then."""
     if not files.is_folder(path):
         return
     for child in path.iterdir():
         if manifest.is_own(child.name) or _LEFT_BY_SAFETENSORS.fullmatch(child.name):
             unlink(child)
-    with suppress(OSError):  # there is more in it
+    # A file of the user keeps the folder.
+    with suppress(OSError):
         path.rmdir()
 
 
 def unlink(path: Path) -> None:
+    """Removes a regular file; a link, a folder or a device stays."""
     if stat.S_ISREG(path.lstat().st_mode):
         path.unlink()

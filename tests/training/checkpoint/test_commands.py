@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.training.checkpoint import lineage, storage
-from runner.training.checkpoint.storage import Checkpoint
+from runner.training.checkpoint import index, storage
+from runner.training.checkpoint.reading import Checkpoint
 from tests import forks
 from tests.run.test_runs import command, recorded, run, summary
 
@@ -41,9 +41,12 @@ def test_a_run_whose_last_state_is_not_saved_fails_and_is_recorded_all_the_same(
     client, found = recorded(tmp_path)
     assert found.info.status == "FAILED"
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: the state of step 44 is not saved ([Errno 28] No space left on device); make room")
-    assert last.endswith(f"resume={tmp_path / 'checkpoints' / found.info.run_id} goes on from step 22")
-    assert done.stdout.splitlines()[-1] == f"go on with: python -m runner resume=checkpoints/{found.info.run_id}"
+    assert last.startswith(
+        "error: the state of step 44 could not be saved ([Errno 28] No space left on device); free space"
+    )
+    resumed = tmp_path / "checkpoints" / found.info.run_id
+    assert last.endswith(f"continue from step 22 with resume={resumed}")
+    assert done.stdout.splitlines()[-1] == f"To continue: python -m runner resume=checkpoints/{found.info.run_id}"
     assert found.data.tags["runner.ended"] == found.data.tags["runner.unsaved"] == last.removeprefix("error: ")
     assert found.data.metrics["eval/accuracy"] == summary(tmp_path)["eval_accuracy"]
     assert "summary.json" in {item.path for item in client.list_artifacts(found.info.run_id)}
@@ -62,13 +65,13 @@ def test_a_branch_is_a_new_run_and_going_back_replaces_as_it_goes(tmp_path: Path
     other = [keep, "optimizer.learning_rate=0.0005"]
     done = run(tmp_path, "branch=first@22", *other, f"hydra.run.dir={tmp_path / 'second'}", library="jax")
     assert "branch=first@22: a new run begins with that state; run first stays as it is" in done.stdout
-    assert "goes on from run first after step 22: epoch 2 of 2\n" in done.stdout
+    assert "Starting from run first at step 22: epoch 2 of 2\n" in done.stdout
     assert {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()} == before
     branch = tmp_path / "checkpoints" / "second"
     assert storage.steps(branch) == [22, 33, 44]
     done = run(tmp_path, "resume=first@22", *other, library="jax")
     assert "resume=first@22: checkpoints of steps 33, 44" in done.stdout
-    assert lineage.live(storage.lineages(origin)) == storage.steps(origin) == [11, 22, 33, 44]
+    assert index.current_steps(storage.lineages(origin)) == storage.steps(origin) == [11, 22, 33, 44]
     for step in (22, 33, 44):
         one, two = (Checkpoint(storage.place(place, step)) for place in (branch, origin))
         for path in one:

@@ -16,9 +16,10 @@ import safetensors.numpy
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
 from runner.training.checkpoint import saver, storage, tensors
+from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.saver import CheckpointSaver, take_state
-from runner.training.checkpoint.storage import Checkpoint, Content
-from runner.training.history import History
+from runner.training.checkpoint.storage import Content
+from runner.training.recorder import MetricRecorder
 from tests.training.checkpoint.numpy_engine import ABOUT
 
 
@@ -96,7 +97,7 @@ def test_no_two_arrays_are_brought_to_the_host_together(tmp_path: Path) -> None:
 def test_training_does_not_wait_for_arrays_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saver, "MOST_COPIED", 0)
     held = {"v": [Shard((0,), np.ones(1000, np.float32), (1000,))]}
-    engine, history = SimpleNamespace(shards=lambda: held), History(lambda *_: None, 1, lambda _: 0.1)
+    engine, history = SimpleNamespace(shards=lambda: held), MetricRecorder(lambda *_: None, 1, lambda _: 0.1)
     assert not take_state(cast(Engine, engine), ABOUT)(3, history).passing
 
 
@@ -114,7 +115,7 @@ def test_training_waits_for_a_state_that_is_not_copied(
 
     monkeypatch.setattr(storage, "write", noted)
     keeps = CheckpointSaver(CheckpointConfig(), tmp_path, take_state(cast(Engine, engine), ABOUT), pytest.fail)
-    history = History(lambda *_: None, 1, lambda _: 0.1)
+    history = MetricRecorder(lambda *_: None, 1, lambda _: 0.1)
     keeps.save(3, history)
     if waits:
         assert storage.steps(tmp_path) == [3], "the next step gives the state's memory away"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runner.training.checkpoint import best, storage
-from runner.training.checkpoint.storage import Checkpoint
-from runner.training.past import check_arrays, from_arrays
+from runner.training.checkpoint import index, storage
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.metric_history import check_arrays, from_arrays
 from tests import forks
 from tests.run.test_runs import command, run, summary
 
@@ -41,9 +41,9 @@ def test_its_checkpoints_tell_their_past(engine: str) -> None:
     past, told = from_arrays(found.history(), batch_size=32), expected(engine, "step 6")
     assert past.evaluations[-1][1].metrics == {"loss": told["eval_loss"], "accuracy": told["eval_accuracy"]}
     assert past.evaluations[-1][1].examples == 360
-    assert past.epoch[0] == 3 * 32, "three steps of its epoch, counted as examples"
-    assert past.epoch[1] / past.epoch[0] == pytest.approx(told["train_loss"], rel=1e-12)
-    noted = best.read(RUNS / engine)
+    assert past.epoch_sums[0] == 3 * 32, "three steps of its epoch, counted as examples"
+    assert past.epoch_sums[1] / past.epoch_sums[0] == pytest.approx(told["train_loss"], rel=1e-12)
+    noted = index.read_best(RUNS / engine)
     assert noted is not None
     assert (noted["metric"], noted["value"]) == ("eval/accuracy", told["eval_accuracy"])
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from runner.errors import ConfigError
 from runner.training.checkpoint import manifest, storage
+from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import covers
-from runner.training.checkpoint.storage import Checkpoint, DamagedError
+from runner.training.checkpoint.reading import Checkpoint
 from tests.training.checkpoint.test_storage import content
 
 Box = tuple[tuple[int, int], tuple[int, int]]
@@ -155,7 +156,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str) -> 
 def test_a_file_of_any_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     os.truncate(written / manifest.NAME, 1 << 40)  # takes no room
-    with pytest.raises(DamagedError, match="has more than"):
+    with pytest.raises(DamagedError, match="is larger than"):
         Checkpoint(written)
 
 
@@ -184,6 +185,6 @@ def test_a_link_to_a_checkpoint_is_none(tmp_path: Path) -> None:
 def test_a_newer_format_is_no_damage_but_refused(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     forge(written, lambda found: found.update(format=storage.FORMAT + 1))
-    with pytest.raises(ConfigError, match="use the version of the runner that wrote it") as refused:
+    with pytest.raises(ConfigError, match="use the version that wrote it") as refused:
         Checkpoint(written)
     assert not isinstance(refused.value, DamagedError)

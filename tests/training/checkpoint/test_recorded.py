@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.cli.refusals import key_paths
+from runner.cli.overrides import key_paths
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
-from runner.training.checkpoint import arguments, runs, signature, storage
+from runner.training.checkpoint import arguments, recorded, runs, storage
 from runner.training.checkpoint.recorded import Record, _is_known
 from tests.training.checkpoint.test_storage import content
 
@@ -122,7 +122,7 @@ def test_what_a_run_records_is_taken_over_whoever_recorded_it() -> None:
 
 @pytest.mark.parametrize("override", CONFIGS)
 def test_configs_lie_where_this_projects_own_record_says_and_where_no_other_does(override: str) -> None:
-    with pytest.raises(ConfigError, match=r": its recorded .* type yourself what you need of it") as error:
+    with pytest.raises(ConfigError, match=r": its recorded .* type yourself what you need") as error:
         checked([*USUAL, override])
     assert repr(override) in str(error.value)
     assert checked([*USUAL, override], own=True) == [*USUAL, override]
@@ -155,7 +155,7 @@ def test_a_foreign_records_folder_of_checkpoints_is_left_out() -> None:
 
 @pytest.mark.parametrize("overrides", [None, "mesh=single", {"mesh": "single"}, [1], [["mesh=single"]]])
 def test_what_is_no_list_of_overrides_is_refused(overrides: object) -> None:
-    with pytest.raises(ConfigError, match="is no list of overrides"):
+    with pytest.raises(ConfigError, match="is not a list of overrides"):
         checked(overrides)
 
 
@@ -228,7 +228,7 @@ BUILDER = "model._target_=my_models.build"
 
 @pytest.fixture(autouse=True)
 def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signature, "outputs_dir", lambda: tmp_path / "outputs")
+    monkeypatch.setattr(recorded, "outputs_dir", lambda: tmp_path / "outputs")
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_the_builder_of_another_projects_run_is_named_and_refused(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(signature, "outputs_dir", lambda: tmp_path / "foreign")  # its key among its checkpoints
+        elsewhere.setattr(recorded, "outputs_dir", lambda: tmp_path / "foreign")  # its key among its checkpoints
         foreign = _saved(tmp_path / "foreign", "bbbb", [BUILDER])
     assert (foreign.parent / ".key").exists()
     wanted = "bbbb"
@@ -290,8 +290,8 @@ def test_the_builder_of_another_projects_run_is_named_and_refused(
         _saved(own, "bbbb", [])
         signed = {
             "edited": {},
-            "forged": {signature.FIELD: "0" * 64},
-            "of an earlier version": {signature.FIELD: None},
+            "forged": {recorded.SIGNATURE: "0" * 64},
+            "of an earlier version": {recorded.SIGNATURE: None},
         }
         _edit(own / "bbbb", overrides=[BUILDER], **signed[how])
     with pytest.raises(ConfigError, match=r"my_models\.build' would import and run code .* type model\._target_="):
@@ -303,7 +303,7 @@ def test_the_builder_of_another_projects_run_is_named_and_refused(
 
 def test_a_record_of_an_earlier_version_is_taken_over_as_it_was(own: Path) -> None:
     folder = _saved(own, "bbbb", [one for one in USUAL if one])
-    _edit(folder, **{signature.FIELD: None})
+    _edit(folder, **{recorded.SIGNATURE: None})
     assert expand(own, "run=bbbb")[: len(USUAL)] == USUAL
 
 
@@ -314,7 +314,7 @@ def test_a_runs_id_that_is_a_path_is_none(own: Path) -> None:
 
 
 def test_the_key_is_the_owners_alone_and_the_same_for_every_process(tmp_path: Path) -> None:
-    signed = [signature.sign("x", []), signature.sign("x", [])]
+    signed = [recorded.sign("x", []), recorded.sign("x", [])]
     assert signed[0] == signed[1]
     assert (tmp_path / "outputs" / ".key").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in (tmp_path / "outputs").iterdir()] == [".key"]
@@ -322,8 +322,8 @@ def test_the_key_is_the_owners_alone_and_the_same_for_every_process(tmp_path: Pa
 
 def test_a_folder_that_takes_no_key_leaves_a_record_unsigned(tmp_path: Path) -> None:
     (tmp_path / "outputs").write_text("")
-    assert signature.sign("x", []) == ""
-    assert not signature.is_own("x", {"overrides": [], signature.FIELD: ""})
+    assert recorded.sign("x", []) == ""
+    assert not recorded.is_own("x", {"overrides": [], recorded.SIGNATURE: ""})
 
 
 @pytest.mark.parametrize("module", ["runner", "runner.evaluate", "runner.export"])

@@ -17,8 +17,8 @@ from runner.data.base import Dataset, Encoding
 from runner.errors import ConfigError
 from runner.evaluate.saved import open_saved
 from runner.tracking import Tracker, process
-from runner.training.checkpoint import arguments, best, files, recovery, resume, runs, storage
-from runner.training.checkpoint.storage import Checkpoint
+from runner.training.checkpoint import arguments, files, index, recovery, resume, runs, storage
+from runner.training.checkpoint.reading import Checkpoint
 from tests.configs import with_keys
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
@@ -29,11 +29,11 @@ HOLD = """
 import sys, time
 from contextlib import ExitStack
 from pathlib import Path
-from runner.training.checkpoint import recovery
+from runner.training.checkpoint import resume
 from runner.config.schema import RunConfig
 config = RunConfig(resume=sys.argv[1])
 with ExitStack() as held:
-    recovery.open_previous(config, {"a": {"b": [1, None, 1e-7]}}, held)
+    resume.open_previous(config, {"a": {"b": [1, None, 1e-7]}}, held)
     print("held", "tensorflow" in sys.modules or "jax" in sys.modules or "mlflow" in sys.modules, flush=True)
     time.sleep(600)  # until it is killed
 """
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     saved = runs.register(tmp_path, "aaaa", tracked=True, overrides=["trainer.epochs=5"])
     for step in (10, 20, 30):
         storage.write(saved.folder, content(step, "aaaa"))
-    best.write(saved.folder, {"metric": "eval/loss", "value": 0.1, "step": 20})
+    index.write_best(saved.folder, {"metric": "eval/loss", "value": 0.1, "step": 20})
     runs.end(saved, finished=False)
     return saved.folder
 
@@ -57,8 +57,8 @@ def held() -> Iterator[ExitStack]:
         yield stack
 
 
-def previous(held: ExitStack, **given: str) -> recovery.Previous:
-    found = recovery.open_previous(RunConfig(**given), CONTENT, held)
+def previous(held: ExitStack, **given: str) -> resume.Previous:
+    found = resume.open_previous(RunConfig(**given), CONTENT, held)
     assert found is not None
     return found
 
@@ -68,7 +68,7 @@ def test_two_processes_do_not_go_on_with_one_run(folder: Path, held: ExitStack) 
     assert first.stdout is not None
     assert first.stdout.readline().strip() == "held False", "and that before a library is imported"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match=f"resume=aaaa: process {first.pid} runs it") as refused:
+    with pytest.raises(ConfigError, match=f"resume=aaaa: the run is in use by process {first.pid}") as refused:
         previous(held, resume=str(folder))
     assert "\n" not in str(refused.value)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
@@ -82,15 +82,15 @@ def test_the_record_is_looked_at_under_the_lock(
     folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the first look and the lock another process may have begun, and be on another machine."""
-    hold = runs.held
+    hold = runs.locked
 
     def late(key: str, run: runs.SavedRun) -> object:
         there = {**process.identity(), process.HOST: "elsewhere"}
         files.write_json(folder / "run.json", {**run.record, "process": there, "ended": False})
         return hold(key, run)
 
-    monkeypatch.setattr(runs, "held", late)
-    with pytest.raises(ConfigError, match="on elsewhere still runs it"):
+    monkeypatch.setattr(runs, "locked", late)
+    with pytest.raises(ConfigError, match="on elsewhere is still running it"):
         previous(held, resume=str(folder))
 
 
@@ -102,16 +102,16 @@ def test_a_lock_that_is_none_refuses_the_run(folder: Path, held: ExitStack) -> N
 
 
 def test_what_lies_after_the_step_is_said_with_what_becomes_of_it(folder: Path, held: ExitStack) -> None:
-    (line,) = previous(held, resume=f"{folder}@10").says()
-    assert line.startswith("resume=aaaa@10: checkpoints of steps 20 (the best), 30 belong to what this run did after")
+    (line,) = previous(held, resume=f"{folder}@10").describe_other_checkpoints()
+    assert line.startswith("resume=aaaa@10: the checkpoints of steps 20 (the best), 30 are from after that step")
     assert "branch=aaaa@10 keeps all" in line
-    assert previous(ExitStack(), branch=f"{folder}@10").says() == [
-        "branch=aaaa@10: a new run begins with that state; run aaaa stays as it is"
+    assert previous(ExitStack(), branch=f"{folder}@10").describe_other_checkpoints() == [
+        "branch=aaaa@10: a new run begins with that state; run aaaa stays unchanged"
     ]
 
 
 def test_going_on_from_the_last_says_nothing(folder: Path, held: ExitStack) -> None:
-    assert previous(held, resume=str(folder)).says() == []
+    assert previous(held, resume=str(folder)).describe_other_checkpoints() == []
 
 
 class Tracked(Tracker):
@@ -127,7 +127,7 @@ class Tracked(Tracker):
 
 def saved(
     folder: Path,
-    before: recovery.Previous | None,
+    before: resume.Previous | None,
     tracker: Tracked,
     monkeypatch: pytest.MonkeyPatch,
     name: str = "new",
@@ -163,10 +163,10 @@ def test_a_run_goes_back_where_it_goes_on_from_before_its_end_and_a_branch_never
 ) -> None:
     steps = storage.steps(folder)
     assert len(steps) > 1
-    assert not previous(held, branch=f"{folder}@{steps[0]}").goes_back
-    assert previous(held, resume=f"{folder}@{steps[0]}").goes_back
+    assert not previous(held, branch=f"{folder}@{steps[0]}").repeats_steps
+    assert previous(held, resume=f"{folder}@{steps[0]}").repeats_steps
     held.close()
-    assert not previous(held, resume=str(folder)).goes_back
+    assert not previous(held, resume=str(folder)).repeats_steps
 
 
 def test_a_branch_is_a_run_of_its_own_and_its_origin_stays(
@@ -202,13 +202,13 @@ def test_a_new_run_takes_no_folder_that_has_checkpoints(folder: Path, monkeypatc
 
 def test_a_branch_that_has_nothing_to_train_is_refused(folder: Path, held: ExitStack) -> None:
     origin = previous(held, branch=str(folder))
-    recovery.check_unfinished(RunConfig(), origin, 31, KnownTask())
-    with pytest.raises(ConfigError, match="branch=aaaa: the run has done its 30 steps"):
-        recovery.check_unfinished(RunConfig(), origin, 30, KnownTask())
+    resume.check_unfinished(RunConfig(), origin, 31, KnownTask())
+    with pytest.raises(ConfigError, match="branch=aaaa: the run has done all of its 30 steps"):
+        resume.check_unfinished(RunConfig(), origin, 30, KnownTask())
 
 
 def test_evaluation_takes_no_branch(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"branch=x: branch trains on, runner.evaluate takes run"):
+    with pytest.raises(ConfigError, match=r"branch=x: branch continues training, but runner.evaluate takes run"):
         open_saved(RunConfig(branch="x"), "runner.evaluate")
     assert arguments.expand([f"branch={folder}@10"]) == ["trainer.epochs=5", f"branch='{folder.as_posix()}@10'"]
 
@@ -216,7 +216,7 @@ def test_evaluation_takes_no_branch(folder: Path) -> None:
 def test_a_damaged_record_is_refused_by_any_name_of_its_run(folder: Path) -> None:
     (folder / "run.json").write_text('{"run": "aaaa"}')
     for wanted in ("latest", "aaaa", "aa", str(folder)):
-        with pytest.raises(ConfigError, match=r"that run's record is damaged .*run.json is not as it was written"):
+        with pytest.raises(ConfigError, match=r"the record of that run is damaged .*run.json is invalid"):
             runs.find("resume", wanted, folder.parent)
 
 
@@ -250,8 +250,8 @@ def test_a_best_that_is_damaged_is_refused_and_with_early_stopping_the_best_is_o
     run, _ = runs.find("run", "latest", folder.parent)
     assert runs.open_checkpoint("run", run, None).step == 20
     assert runs.open_checkpoint("resume", run, None).step == 30
-    (folder / best.NAME).write_text("{}")
-    with pytest.raises(ConfigError, match=r"its best checkpoint is not known .*best.json is not as it was written"):
+    (folder / index.BEST_FILE).write_text("{}")
+    with pytest.raises(ConfigError, match=r"the record of its best checkpoint is damaged .*best.json is invalid"):
         runs.open_checkpoint("run", run, None)
 
 
@@ -273,7 +273,7 @@ def test_a_run_goes_on_with_the_examples_that_it_was_begun_with(
     if key is None:
         resume.check_order(held, {"dataset": now})
         return
-    with pytest.raises(ConfigError, match=f"{key}: the run has seen its examples with"):
+    with pytest.raises(ConfigError, match=f"{key}: the run has trained with"):
         resume.check_order(held, {"dataset": now})
 
 
@@ -281,5 +281,5 @@ def test_a_run_whose_files_have_changed_does_not_go_on() -> None:
     resume.check_data(cast(Checkpoint, SimpleNamespace(about={"run": "r"})), "b")
     held = cast(Checkpoint, SimpleNamespace(about={"run": "r", "data_sha256": "a"}))
     resume.check_data(held, "a")
-    with pytest.raises(ConfigError, match="the data is not what run r was begun with"):
+    with pytest.raises(ConfigError, match="the data has changed since run r began"):
         resume.check_data(held, "b")

@@ -18,12 +18,11 @@ from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
 from runner.tracking import Tracker
 from runner.training import loop, stopping
-from runner.training.checkpoint import best as best_record
-from runner.training.checkpoint import lineage, storage
+from runner.training.checkpoint import index, storage
+from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.recovery import NewPoints
 from runner.training.checkpoint.resume import load
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
-from runner.training.checkpoint.storage import Checkpoint
 from runner.training.display import Display
 from runner.training.profile import Profiler
 from tests.configs import with_keys
@@ -119,7 +118,7 @@ def nothing(*_: object) -> Any:
 
 
 def last(folder: Path) -> Checkpoint | None:
-    there = lineage.live(storage.lineages(folder))
+    there = index.current_steps(storage.lineages(folder))
     return Checkpoint(storage.place(folder, there[-1])) if there else None
 
 
@@ -133,7 +132,7 @@ def whole() -> tuple[NumpyEngine, loop.Result, Store]:
 def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loop.Result, Store]) -> None:
     np.testing.assert_array_equal(engine.weight, whole[0].weight)
     np.testing.assert_array_equal(engine.momentum, whole[0].momentum)
-    assert result.history.past.train == whole[1].history.past.train
+    assert result.history.train == whole[1].history.train
     assert [(at, one.loss) for at, one in result.history.evaluations] == [
         (at, one.loss) for at, one in whole[1].history.evaluations
     ]
@@ -201,15 +200,15 @@ def test_where_it_died_before_the_best_was_noted_the_note_is_made_up_for(
     config, killed = make_config(None, keep=9), tmp_path / "killed"
     config = with_keys(config, {"trainer.checkpoint.best": "eval/loss"})
     train(config, Store(), tmp_path / "whole")
-    expected = best_record.read(tmp_path / "whole")
+    expected = index.read_best(tmp_path / "whole")
     assert expected is not None
     with monkeypatch.context() as patch:
-        note = best_record.write
-        patch.setattr(best_record, "write", lambda *to: None if to[1] == expected else note(*to))
+        note = index.write_best
+        patch.setattr(index, "write_best", lambda *to: None if to[1] == expected else note(*to))
         train(config, Store(), killed)
-    assert best_record.read(killed) != expected
+    assert index.read_best(killed) != expected
     train(config, Store(), killed, last(killed))
-    assert best_record.read(killed) == expected
+    assert index.read_best(killed) == expected
 
 
 @pytest.mark.parametrize(("goes_back", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
@@ -218,7 +217,7 @@ def test_where_a_run_goes_back_it_logs_what_it_does_again_with_other_values(
 ) -> None:
     train(make_config(10), Store(), tmp_path)
     store = Store([("train/loss", 7, 0.25), ("train/loss", 8, 0.125)])
-    points = NewPoints(store, last(tmp_path), goes_back=goes_back)
+    points = NewPoints(store, last(tmp_path), repeats_steps=goes_back)
     points.log(7, {"train/loss": 0.5})
     points.log(8, {"train/loss": 0.125})
     assert store.points[2:] == logged
@@ -253,7 +252,7 @@ def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_stay
     config = make_config(5, keep=2)
     engine, result = train(config, Store(), tmp_path)
     losses = {at: one.metrics["accuracy"] for at, one in result.history.evaluations}
-    best = best_record.read(tmp_path)
+    best = index.read_best(tmp_path)
     assert best is not None
     assert best["value"] == max(losses.values())
     assert set(storage.steps(tmp_path)) == {20, 24, best["step"]}
@@ -275,7 +274,7 @@ def test_what_lies_after_a_step_is_replaced_as_the_run_comes_as_far_again(tmp_pa
     engine, _ = train(config, Store(), tmp_path, Checkpoint(storage.place(tmp_path, 10)))
     assert storage.steps(tmp_path)[-1] == 24
     np.testing.assert_array_equal(Checkpoint(storage.place(tmp_path, 24))["d/kernel"], engine.weight)
-    assert lineage.live(storage.lineages(tmp_path)) == storage.steps(tmp_path)
+    assert index.current_steps(storage.lineages(tmp_path)) == storage.steps(tmp_path)
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_stop_training(
@@ -291,8 +290,9 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_training(
     engine, result = train(make_config(10), Store(), tmp_path)
     same(engine, result, whole)
     assert len(said) >= 2
-    assert "checkpoint of step 10 is not written: [Errno 28] No space left on device; training goes on" in " ".join(
-        said
+    assert (
+        "could not write the checkpoint of step 10: [Errno 28] No space left on device; training continues"
+        in " ".join(said)
     )
 
 
@@ -308,14 +308,16 @@ def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
     train(make_config(10), Store(), tmp_path)
     found = last(tmp_path)
     assert found is not None
-    with pytest.raises(ConfigError, match=r"of another model, d/kernel has shape \[16, 3\] there and \[16, 4\] here"):
+    with pytest.raises(
+        ConfigError, match=r"with another model, d/kernel has shape \[16, 3\] there and \[16, 4\] here"
+    ):
         load(cast(Engine, NumpyEngine(16, 4)), found)
     found._arrays = {"d/kernel": found._arrays["d/kernel"]}
-    with pytest.raises(ConfigError, match="of another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
+    with pytest.raises(ConfigError, match="with another optimizer, the checkpoint lacks optimizer/momentum/d/kernel"):
         load(cast(Engine, NumpyEngine(16, 3)), found)
     found._arrays["optimizer/momentum/other"] = found._arrays["d/kernel"]
     with pytest.raises(
-        ConfigError, match=r"of another model\.trainable, the checkpoint lacks optimizer/momentum/d/ker"
+        ConfigError, match=r"with another model\.trainable, the checkpoint lacks optimizer/momentum/d/ker"
     ):
         load(cast(Engine, NumpyEngine(16, 3)), found)
 
@@ -334,7 +336,7 @@ def test_killed_before_or_after_it_went_back_it_ends_the_same_and_its_last_point
 
     whole_store = Store()
     whole = (*run(whole_store, tmp_path_factory.mktemp("whole"), None), whole_store)
-    assert len(whole[1].history.past.restores) == 1
+    assert len(whole[1].history.restores) == 1
     folder, store = tmp_path_factory.mktemp("killed"), Store()
     for death in deaths:
         store.begin(last(folder))

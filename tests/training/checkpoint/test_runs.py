@@ -9,7 +9,7 @@ import pytest
 
 from runner.errors import ConfigError
 from runner.tracking import process
-from runner.training.checkpoint import arguments, best, files, manifest, resume, runs, storage
+from runner.training.checkpoint import arguments, files, index, manifest, reading, resume, runs, storage
 from tests.training.checkpoint.test_storage import content, flip
 
 OVERRIDES = ["mesh=batch8", "++mesh.axes.batch=4", "optimizer=sgd", "optimizer.learning_rate=0.1", "trainer.epochs=5"]
@@ -41,7 +41,7 @@ def test_a_run_is_found_by_id_beginning_folder_or_as_the_latest(folder: Path) ->
 
 
 def test_the_best_is_found_by_its_name(folder: Path) -> None:
-    files.write_json(folder / "aaaa2222" / best.NAME, {"metric": "eval/loss", "value": 0.1, "step": 10})
+    files.write_json(folder / "aaaa2222" / index.BEST_FILE, {"metric": "eval/loss", "value": 0.1, "step": 10})
     assert runs.find("run", "latest@best", folder)[1] == 10
 
 
@@ -49,7 +49,7 @@ def test_the_best_is_found_by_its_name(folder: Path) -> None:
     ("wanted", "shown"),
     [
         ("nope", r"resume=nope: no such run in .*; the newest are aaaa2222, aaaa1111; set resume=latest"),
-        ("aaaa", r"several runs begin so; the newest are aaaa2222, aaaa1111"),
+        ("aaaa", r"several runs begin with this; the newest are aaaa2222, aaaa1111"),
         ("latest@15", r"checkpoints of that run are 10, 20; set resume=aaaa2222@20"),
         ("latest@best", r"checkpoints of that run are 10, 20"),
     ],
@@ -94,7 +94,7 @@ def test_a_run_that_still_runs_is_refused(folder: Path, monkeypatch: pytest.Monk
     other = {**process.identity(), process.PID: "1"}
     running = runs.SavedRun(run.folder, {**run.record, "process": other})
     monkeypatch.setattr(process, "is_gone", lambda _: False)
-    with pytest.raises(ConfigError, match=r"process 1 on .* still runs it"):
+    with pytest.raises(ConfigError, match=r"process 1 on .* is still running it"):
         runs.check_not_running("resume", running)
     runs.check_not_running("resume", runs.SavedRun(run.folder, {**running.record, "ended": True}))
     monkeypatch.setattr(process, "is_gone", lambda _: True)
@@ -125,8 +125,8 @@ def test_what_is_typed_again_wins_and_a_groups_option_drops_the_groups_keys(fold
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
-        (["-m", "resume=latest"], "one run, not a multirun; drop -m, or set sweep.resume"),
-        (["run=latest", "resume=latest"], "run and resume are refused together"),
+        (["-m", "resume=latest"], "needs a single run, not a multirun; drop -m, or set sweep.resume"),
+        (["run=latest", "resume=latest"], "run and resume can't be combined"),
     ],
 )
 def test_what_does_not_go_together_is_refused(folder: Path, typed: list[str], shown: str) -> None:
@@ -144,11 +144,11 @@ def test_other_examples_than_the_runs_are_refused(folder: Path) -> None:
     path = storage.write(folder, content(9))
     manifest = json.loads((path / "checkpoint.json").read_text())
     assert manifest["format"] == storage.FORMAT
-    found = storage.Checkpoint(path)
+    found = reading.Checkpoint(path)
     found.about = {"config": before}
     resume.check_order(found, before)
     resume.check_order(found, {**before, "mesh": {"axes": {"batch": 2}}})
-    with pytest.raises(ConfigError, match=r"dataset.batch_size=32: the run has seen its examples with .*=64"):
+    with pytest.raises(ConfigError, match=r"dataset.batch_size=32: the run has trained with .*=64"):
         resume.check_order(found, {**before, "dataset": {"batch_size": 32, "name": "mnist"}})
 
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from runner.engine.base import Shard
 from runner.errors import ConfigError
-from runner.training import past
-from runner.training.checkpoint import best, files, storage
-from runner.training.checkpoint.storage import Checkpoint, Content, DamagedError
+from runner.training import metric_history
+from runner.training.checkpoint import files, index, storage
+from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.storage import Content
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(6, 4)
 ABOUT = {
@@ -27,9 +29,9 @@ ABOUT = {
     "saved_at": "2024-01-01T00:00:00+0000",
     "metrics": {"eval/loss": 0.1, "train/loss": float("nan")},
 }
-PAST = past.begin(["accuracy"])
+PAST = metric_history.empty(["accuracy"])
 PAST.train.append((2, {"loss": 0.1, "accuracy": np.nan}))
-HISTORY = past.to_arrays(PAST)
+HISTORY = metric_history.to_arrays(PAST)
 
 
 def split(array: np.ndarray, rows: int, columns: int) -> list[Shard]:
@@ -108,11 +110,11 @@ def edit(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "shown"),
     [
-        ("arrays-00000.safetensors", flip, "SHA-256 differs"),
+        ("arrays-00000.safetensors", flip, "SHA-256 mismatch"),
         ("arrays-00000.safetensors", cut, "bytes"),
         ("arrays-00000.safetensors", Path.unlink, "is missing"),
-        ("history.safetensors", flip, "SHA-256 differs"),
-        ("checkpoint.json", edit, "not as it was written"),
+        ("history.safetensors", flip, "SHA-256 mismatch"),
+        ("checkpoint.json", edit, "corrupted"),
         ("checkpoint.json", cut, "can't be read"),
         ("checkpoint.json", Path.unlink, "is missing"),
     ],
@@ -131,7 +133,7 @@ def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     manifest = json.loads((written / "checkpoint.json").read_text())
     (written / "checkpoint.json").write_text(json.dumps({**manifest, "format": 99, "news": True}))
-    with pytest.raises(ConfigError, match="it has format 99, this version reads up to 2"):
+    with pytest.raises(ConfigError, match="has format 99, but this version of the runner reads formats up to 2"):
         Checkpoint(written)
 
 
@@ -162,10 +164,10 @@ def test_files_are_as_open_to_others_as_the_user_lets_new_ones_be(tmp_path: Path
     before = os.umask(0o027)
     try:
         written = storage.write(tmp_path, content())
-        best.write(tmp_path, {"metric": "eval/loss", "value": 0.1, "step": 3})
+        index.write_best(tmp_path, {"metric": "eval/loss", "value": 0.1, "step": 3})
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in [*written.iterdir(), tmp_path / best.NAME]} == {0o640}
+    assert {path.stat().st_mode & 0o777 for path in [*written.iterdir(), tmp_path / index.BEST_FILE]} == {0o640}
 
 
 def test_what_is_not_ours_is_never_removed(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_what_can_not_be_written_leaves_nothing_behind(tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="No space left"):
         storage.write(tmp_path, content(2))
     with pytest.raises(OSError, match="No space left"):
-        best.write(tmp_path, {})
+        index.write_best(tmp_path, {})
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
 
 
@@ -239,7 +241,7 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
     ("record", "shown"),
     [
         ({"metric": "eval/loss", "value": 0.1, "step": 4}, "no checkpoint of step 4"),
-        ({"metric": "eval/loss", "value": 0.2, "step": 3}, "has another eval/loss"),
+        ({"metric": "eval/loss", "value": 0.2, "step": 3}, "has another value of eval/loss"),
         ({"metric": "eval/loss", "value": True, "step": 3}, "must be a number"),
         ({"metric": "eval/loss", "value": 0.1, "step": "3"}, "must be a whole number"),
         ({"value": 0.1, "step": 3}, "lacks metric"),
@@ -247,10 +249,10 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
 )
 def test_a_best_that_is_not_so_is_damage(tmp_path: Path, record: dict[str, object], shown: str) -> None:
     storage.write(tmp_path, content())
-    assert best.read(tmp_path) is None
-    best.write(tmp_path, record)
+    assert index.read_best(tmp_path) is None
+    index.write_best(tmp_path, record)
     with pytest.raises(DamagedError, match=shown):
-        best.read(tmp_path)
+        index.read_best(tmp_path)
 
 
 def test_checkpoints_of_before_the_manifest_was_a_schema_load() -> None:
@@ -259,5 +261,5 @@ def test_checkpoints_of_before_the_manifest_was_a_schema_load() -> None:
     for step in (20, 24):
         found = Checkpoint(storage.place(run, step))
         assert found["d/kernel"].shape == (16, 3)
-        assert [at for at, _ in past.from_arrays(found.history()).evaluations] == [8, 16, 24][: step // 8]
-    assert best.read(run) == {"metric": "eval/accuracy", "value": 5 / 14, "step": 24}
+        assert [at for at, _ in metric_history.from_arrays(found.history()).evaluations] == [8, 16, 24][: step // 8]
+    assert index.read_best(run) == {"metric": "eval/accuracy", "value": 5 / 14, "step": 24}

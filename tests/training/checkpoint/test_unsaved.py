@@ -12,8 +12,9 @@ import pytest
 from runner.config.schema import CheckpointConfig, EarlyStoppingConfig
 from runner.errors import Interrupted
 from runner.processes.team import ProcessError, Team
-from runner.training.checkpoint import best, storage
-from runner.training.checkpoint.storage import Checkpoint, Content
+from runner.training.checkpoint import index, storage
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.storage import Content
 from tests.numpy_engine import NumpyEngine
 from tests.training import test_loop
 from tests.training.checkpoint import test_resumed_loop as resumed
@@ -55,23 +56,23 @@ def test_a_last_state_that_is_not_saved_is_told_with_what_there_is_instead(tmp_p
     disk(lambda step: step > STEPS)
     result, seen, _ = train(tmp_path, epochs=3, checkpoint=CheckpointConfig(every_steps=STEPS))
     assert result.unsaved == (
-        f"the state of step 30 is not saved ([Errno 28] No space left on device); make room in {tmp_path} or make it "
-        f"writable, and resume={tmp_path} goes on from step 10"
+        f"the state of step 30 could not be saved ([Errno 28] No space left on device); free space in {tmp_path} or "
+        f"make it writable, then continue from step 10 with resume={tmp_path}"
     )
-    assert any("the checkpoint of step 20 is not written" in line for line in seen.said)
+    assert any("could not write the checkpoint of step 20" in line for line in seen.said)
 
 
 def test_a_process_that_is_gone_is_not_told_twice(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20, ProcessError("process 1 has not answered for 15 s"))
     result, seen, _ = train(tmp_path, epochs=3)
-    assert not any("is not written" in line for line in seen.said)
+    assert not any("could not write" in line for line in seen.said)
     assert result.unsaved is None, "the next one was written"
 
 
 def test_without_any_checkpoint_it_says_to_start_again(tmp_path: Path, disk: Any) -> None:
     disk(lambda _: True)
     result, _, _ = train(tmp_path)
-    assert result.unsaved.endswith("and start again")
+    assert result.unsaved.endswith("then start the run again")
 
 
 def test_a_later_state_that_is_saved_makes_up_for_those_that_were_not(tmp_path: Path, disk: Any) -> None:
@@ -84,7 +85,7 @@ def test_a_later_state_that_is_saved_makes_up_for_those_that_were_not(tmp_path: 
 def test_an_earlier_one_does_not(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 2 * STEPS)
     result, _, _ = train(tmp_path, checkpoint=CheckpointConfig(every_steps=5))
-    assert result.unsaved.startswith("the state of step 20 is not saved")
+    assert result.unsaved.startswith("the state of step 20 could not be saved")
     assert storage.steps(tmp_path)[-1] == 15
 
 
@@ -93,7 +94,7 @@ def test_the_last_state_is_tried_again_and_the_best_with_it(tmp_path: Path, disk
     disk(lambda step: tries.append(step) or (tries.count(20) == 1 and step == 20))  # type: ignore[func-returns-value]
     result, _, _ = train(tmp_path, accuracies=[0.5, 0.7])
     assert result.unsaved is None
-    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 20}
+    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 20}
 
 
 def test_superseded_checkpoints_make_room_for_the_last_but_never_the_newest_or_the_best(
@@ -105,7 +106,7 @@ def test_superseded_checkpoints_make_room_for_the_last_but_never_the_newest_or_t
         tmp_path, epochs=5, accuracies=accuracies, checkpoint=CheckpointConfig(every_steps=10)
     )
     assert result.unsaved is None
-    assert "the checkpoints of steps 30 are removed, to save the last state" in seen.said
+    assert "removed the checkpoints of steps 30 to make room for the last state" in seen.said
     assert storage.steps(tmp_path) == [20, 40, 50], "the best, the newest before, and the last"
     assert float(Checkpoint(storage.place(tmp_path, 50))["d1/w"]) == engine.w
 
@@ -123,39 +124,39 @@ EARLY = EarlyStoppingConfig("eval/accuracy", patience=9)
 def test_a_best_that_is_not_saved_is_not_taken_for_the_best(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20)
     result, seen, engine = train(tmp_path, epochs=3, accuracies=[0.7, 0.9, 0.6], early_stopping=EARLY)
-    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 10}
+    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 10}
     assert result.taken == 10
     assert engine.w == float(Checkpoint(storage.place(tmp_path, 10))["d1/w"])
-    assert "the best evaluation, of step 20, has no checkpoint (any more)" in seen.said
-    assert "the weights of step 10, the best one that has, are taken" in seen.said
-    assert result.unsaved.startswith("the state of step 20 is not saved ([Errno 28]")
+    assert "warning: the best evaluation, of step 20, has no checkpoint" in seen.said
+    assert "using the weights of step 10, the best evaluation that has a checkpoint" in seen.said
+    assert result.unsaved.startswith("the state of step 20 could not be saved ([Errno 28]")
 
 
 def test_the_last_weights_are_taken_where_they_are_better_than_a_stale_best(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step in (20, 30))
     result, _, _ = train(tmp_path, epochs=4, accuracies=[0.5, 0.9, 0.91, 0.8], early_stopping=EARLY)
     assert result.taken == 40
-    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.8, "step": 40}
-    assert result.unsaved.startswith("the state of step 30 is not saved"), "which was better"
+    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.8, "step": 40}
+    assert result.unsaved.startswith("the state of step 30 could not be saved"), "which was better"
 
 
 def test_the_next_good_evaluation_is_the_best_after_one_that_was_not_saved(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20)
     result, seen, _ = train(tmp_path, epochs=3, accuracies=[0.5, 0.9, 0.7])
     assert result.unsaved is None, "the last state is saved"
-    assert seen.tags["runner.unsaved"].startswith("the state of step 20 is not saved")
+    assert seen.tags["runner.unsaved"].startswith("the state of step 20 could not be saved")
     assert any("warning: the best evaluation has no checkpoint: the state of step 20" in line for line in seen.said)
-    assert best.read(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
+    assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
 
 
 def test_a_damaged_best_is_said_and_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_best = best.write
+    write_best = index.write_best
 
     def damages(folder: Path, record: Any) -> None:
         write_best(folder, record)
         (storage.place(folder, 10) / "arrays-00000.safetensors").write_bytes(b"")
 
-    monkeypatch.setattr(best, "write", damages)
+    monkeypatch.setattr(index, "write_best", damages)
     result, seen, _ = train(tmp_path, accuracies=[0.9, 0.6], early_stopping=EARLY)
     assert result.taken == 20
     assert any("arrays-00000.safetensors has 0 bytes" in line for line in seen.said)
@@ -166,5 +167,7 @@ def test_a_signal_tells_that_the_state_is_not_saved(
 ) -> None:
     disk(lambda _: True)
     monkeypatch.setattr(pytest, "fail", str)  # takes warnings
-    with pytest.raises(Interrupted, match=r"ended by signal 15; the state of step \d+ is not saved .*start again"):
+    with pytest.raises(
+        Interrupted, match=r"ended by signal 15; the state of step \d+ could not be saved .*start the run again"
+    ):
         resumed.train(resumed.make_config(None), resumed.Store(), tmp_path, calls=2)

@@ -1,29 +1,28 @@
-"""Text as sequences of tokens: a user's files, Shakespeare, Python's own reference, texts of TFDS.
+"""Text as sequences of tokens: a user's files, Shakespeare, Python's reference, and texts of TFDS.
 
-Documents are encoded once, in a stream, into files of tokens that are mapped into memory: neither the text nor its
-tokens need fit there. A document is a .txt file, a line of a .jsonl, a row of a .parquet. Documents follow one another
-and are cut every `dataset.sequence_length` tokens; the label of a token is the next one.
+Documents are encoded once, as a stream, into memory-mapped files of tokens: neither the text nor its tokens need to
+fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet file. Documents are
+concatenated and cut every `dataset.sequence_length` tokens; the label of a token is the next one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.schema_data import TEXT, DatasetConfig
-from runner.data.base import DataSource, Encoding
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import DataSource, Encoding, FullDataset
 from runner.data.checks_text import APART, BPE, BYTES, LENGTH, VOCABULARY_SIZE
-from runner.data.cut import Whole
-from runner.data.packed import Packed, no_label_counts
+from runner.data.packing import PackedSequences, no_label_counts
+from runner.data.progress import report_progress
+from runner.data.sources import prepared
 from runner.data.sources.text import bpe, files, scan
-from runner.data.sources.text.files import Piece, Source
-from runner.data.sources.text.split import Cut, cut, parted, train_part
-from runner.data.sources.text.store import Pieces, Store, Stored
-from runner.data.tell import tell
+from runner.data.sources.text.files import Piece, TextInput
+from runner.data.sources.text.split import Boundary, find_boundary, split_pieces, train_pieces
+from runner.data.sources.text.store import Pieces, StoredTokens, TokenStore
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, invalid
 
@@ -32,75 +31,85 @@ _COLUMN = "text"
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text before it is encoded.
+    """A text before it is encoded.
 
     Attributes:
       name: of the dataset.
-      version: likewise; empty where there is none.
-      source: where it came from, in words.
-      splits: files of each split; where there is no `test`, the end of `train` is.
-      column: of files that have columns.
+      version: of the dataset; empty if there is none.
+      source: where it came from, for the record.
+      splits: inputs of each split; without `test`, the end of `train` becomes it.
+      column: of the files with columns.
     """
 
     name: str
     version: str
     source: str
-    splits: Mapping[str, Sequence[Source]]
+    splits: Mapping[str, Sequence[TextInput]]
     column: str = _COLUMN
 
 
-def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
-    """Encodes a user's files, where that was not done yet.
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
+    """Encodes a user's files if they are not encoded yet.
 
     Args:
-      config: of which `path` names them.
-      encoding: of the run that the text is read for, whose tokenizer is used; None: the config's.
+      config: its `path` names them.
+      encoding: of the run that the text is read for, whose tokenizer is used; None: the config's tokenizer.
 
     Raises:
-      ConfigError: the run's tokenizer is another one, the config's has no tokens for the text, sequences are longer
-        than the text, or the files have a split test or validation and none that is called train.
+      ConfigError: the run has another tokenizer, the config's tokenizer has no tokens for the text, sequences are
+        longer than the text, or the files have a split test or validation but no split train.
       DataError: a file can't be read or is not UTF-8, or there is no text.
     """
     assert config.path is not None
-    found = files.find(config.path)
-    count = sum(map(len, found.values()))
-    of = f", {count:,} files" if count > 1 else ""
-    name = Path(config.path).name if config.name == TEXT else config.name
-    return encoded(Corpus(name, "", f"{config.path}{of}", found, config.column or _COLUMN), config, encoding)
+    splits = files.find(config.path)
+    count = sum(len(inputs) for inputs in splits.values())
+    source = config.path
+    if count > 1:
+        source += f", {count:,} files"
+    corpus = Corpus(Path(config.path).name, "", source, splits, config.column or _COLUMN)
+    return encode_corpus(corpus, config, encoding)
+
+
+def location(config: DatasetConfig) -> str:
+    """Returns the user's file or folder."""
+    assert config.path is not None
+    return str(Path(config.path).expanduser().absolute())
 
 
 def folder(config: DatasetConfig) -> Path:
-    """Returns where tokens and tokenizers are kept: `dataset.data_dir`, else a folder in the user's cache."""
+    """Returns the folder of tokens and tokenizers: in `dataset.data_dir`, else in the user's cache."""
     if config.data_dir is not None:
         return Path(config.data_dir).expanduser().absolute() / ".text"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "runner" / "text"
+    return prepared.cache_folder("text")
 
 
-def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> Whole:
-    """Encodes a text, where that was not done yet, and cuts it into sequences; see `load`."""
-    store = Store(folder(config), tell)
-    before = scan.stats(corpus.splits)
+def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
+    """Encodes a text if it is not encoded yet, and cuts it into sequences; see `load`."""
+    store = TokenStore(folder(config), report_progress)
+    # Before the digest, so that a change at any later time is noticed.
+    stats_before = scan.stats(corpus.splits)
     content = scan.digest(corpus.splits, corpus.column, store.folder / "files")
-    made = _Encoder(corpus, config, content, before)
-    vocabulary = made.vocabulary(store, encoding)
+    encoder = _Encoder(corpus, config, content, stats_before)
+    vocabulary = encoder.vocabulary(store, encoding)
     try:
-        stored = store.tokens(content, vocabulary, made.pieces)
+        stored = store.tokens(content, vocabulary, encoder.pieces)
     except EncodingError as error:
-        raise _unable(config, f"can't encode it ({error})") from error
-    if any(one.size.bytes for one in stored.values()) and not any(one.size.tokens for one in stored.values()):
-        raise _unable(config, "drops all of it")
-    if "train" not in stored or not any(one.size.tokens for one in stored.values()):
-        raise DataError(
-            f"{corpus.source}: there is no text in it"
-            + (" of a split train" if stored and "train" not in stored else "")
-        )
+        raise _unsuitable_tokenizer(config, f"can't encode the text ({error})") from error
+    _check_not_empty(corpus, config, stored)
+
     length = config.sequence_length or LENGTH
     apart = (config.documents or APART) == APART
-    splits = {name: _packed(corpus, name, stored[name], length, apart=apart) for name in made.names if name in stored}
-    sizes = {name: stored[name].size for name in splits}
+    splits = {}
+    sizes = {}
+    for split in encoder.splits:
+        if split in stored:
+            splits[split] = _sequences(corpus, split, stored[split], length, apart=apart)
+            sizes[split] = stored[split].size
+    about = {}
+    if "test" not in corpus.splits:
+        about = {"test": encoder.boundary.about, "train": "what comes before the test"}
     identity = json.dumps([content, vocabulary.sha256, length, apart])
-    about = {} if "test" in corpus.splits else {"test": made.cut.about, "train": "what comes before the test"}
-    return Whole(
+    return FullDataset(
         name=corpus.name,
         version=corpus.version,
         splits=splits,
@@ -112,31 +121,41 @@ def encoded(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) ->
     )
 
 
-class _Encoder:
-    """Reads a corpus as often as it must: to find what is tested on, to train a tokenizer, to encode.
+def _check_not_empty(corpus: Corpus, config: DatasetConfig, stored: Mapping[str, StoredTokens]) -> None:
+    has_text = any(tokens.size.bytes for tokens in stored.values())
+    has_tokens = any(tokens.size.tokens for tokens in stored.values())
+    if has_text and not has_tokens:
+        raise _unsuitable_tokenizer(config, "drops all of the text")
+    if not has_tokens or "train" not in stored:
+        where = " in the split train" if stored and "train" not in stored else ""
+        raise DataError(f"{corpus.source}: there is no text{where}; check dataset.path and the files")
 
-    What is made of it is stored under its digest, and so is not handed out where a file has changed since.
+
+class _Encoder:
+    """Reads a corpus as often as necessary: to find the test split, to train a tokenizer, and to encode.
+
+    The results are stored under the digest of the content. So it raises if a file has changed since the digest.
     """
 
-    def __init__(self, corpus: Corpus, config: DatasetConfig, content: str, before: Sequence[scan.Stat]) -> None:
+    def __init__(self, corpus: Corpus, config: DatasetConfig, content: str, stats_before: Sequence[scan.Stat]) -> None:
         self._corpus = corpus
         self._config = config
         self._content = content
-        self._before = before
-        self._cut: Cut | None = None
+        self._stats_before = stats_before
+        self._boundary: Boundary | None = None
 
     @property
-    def names(self) -> list[str]:
+    def splits(self) -> list[str]:
         """Names of the splits."""
-        found = list(self._corpus.splits)
-        return found if "test" in found else [*found, "test"]
+        names = list(self._corpus.splits)
+        return names if "test" in names else [*names, "test"]
 
     @property
-    def cut(self) -> Cut:
-        """Where test begins in train; asked for where the files have no test."""
-        if self._cut is None:
-            self._cut = cut(self._read("train"))
-        return self._cut
+    def boundary(self) -> Boundary:
+        """The start of test within train, if the files have no test."""
+        if self._boundary is None:
+            self._boundary = find_boundary(self._read("train"))
+        return self._boundary
 
     def _read(self, split: str) -> Iterator[Piece]:
         return files.pieces(self._corpus.splits[split], self._corpus.column)
@@ -145,77 +164,100 @@ class _Encoder:
         """Yields all documents by split."""
         for split in self._corpus.splits:
             if split == "train" and "test" not in self._corpus.splits:
-                yield from parted(self._read(split), self.cut)
+                yield from split_pieces(self._read(split), self.boundary)
             else:
-                for text, ends in self._read(split):
-                    yield split, text, ends
+                for text, ends_document in self._read(split):
+                    yield split, text, ends_document
         self._check_unchanged()
 
     def _check_unchanged(self) -> None:
-        if scan.stats(self._corpus.splits) != self._before:
+        if scan.stats(self._corpus.splits) != self._stats_before:
             raise DataError(f"{self._corpus.source}: a file was changed while it was read; start again")
 
-    def vocabulary(self, store: Store, encoding: Encoding | None) -> Vocabulary:
-        """Returns what the text is to be encoded by."""
+    def vocabulary(self, store: TokenStore, encoding: Encoding | None) -> Vocabulary:
+        """Returns the vocabulary that encodes the text."""
         recorded = encoding.vocabulary if encoding else None
-        end = self._config.end_token
-        wanted = self._config.tokenizer or BYTES
+        end_token = self._config.end_token
+        tokenizer = self._config.tokenizer or BYTES
         if recorded is not None:
-            return _agreed(self._config, recorded)
-        if wanted == BYTES:
-            return Vocabulary(BYTES, end)
-        if wanted != BPE:
-            return bpe.read(Path(wanted).expanduser(), end)
+            return _recorded_vocabulary(self._config, recorded)
+        if tokenizer == BYTES:
+            return Vocabulary(BYTES, end_token)
+        if tokenizer != BPE:
+            return bpe.read(Path(tokenizer).expanduser(), end_token)
         size = self._config.vocabulary_size or VOCABULARY_SIZE
+        key = [self._content, size, end_token]
+        vocabulary = store.vocabulary(key, end_token, lambda: self._train_tokenizer(size, end_token))
+        bpe.check_end(vocabulary)
+        return vocabulary
 
-        def make() -> Vocabulary:
-            tell(f"{self._corpus.name}: training a tokenizer of {size:,} tokens")
-            whole = "test" in self._corpus.splits
-            texts = self._read("train") if whole else train_part(self._read("train"), self.cut)
-            found = bpe.trained((text for text, _ in texts), size, end)
-            self._check_unchanged()
-            return found
-
-        found = store.vocabulary([self._content, size, end], end, make)
-        bpe.check_end(found)
-        return found
+    def _train_tokenizer(self, size: int, end_token: str | None) -> Vocabulary:
+        report_progress(f"{self._corpus.name}: training a tokenizer of {size:,} tokens")
+        pieces = self._read("train")
+        if "test" not in self._corpus.splits:
+            pieces = train_pieces(pieces, self.boundary)
+        vocabulary = bpe.train((text for text, _ in pieces), size, end_token)
+        self._check_unchanged()
+        return vocabulary
 
 
-def _agreed(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
-    """Returns the tokenizer of a recorded run, unless the config names another one that is there."""
-    wanted = config.tokenizer or BYTES
-    if (wanted == BYTES) != (recorded.kind == BYTES):
-        raise _another("tokenizer", wanted, f"{recorded.kind}, {recorded.size:,} tokens")
+def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
+    """Returns the vocabulary of a recorded run, after a comparison with the config's."""
+    tokenizer = config.tokenizer or BYTES
+    if (tokenizer == BYTES) != (recorded.kind == BYTES):
+        raise _differs_from_run("tokenizer", tokenizer, f"{recorded.kind}, {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
-        raise _another("end_token", config.end_token, str(recorded.end_token or "null"))
-    if wanted not in (BYTES, BPE) and Path(wanted).expanduser().exists():
-        now = bpe.read(Path(wanted).expanduser(), config.end_token)
-        if now.sha256 != recorded.sha256:
-            raise _another("tokenizer", wanted, f"sha256 {recorded.sha256[:12]}, and this file has {now.sha256[:12]}")
-    bpe.settle_threads()
+        raise _differs_from_run("end_token", config.end_token, str(recorded.end_token or "null"))
+    path = Path(tokenizer).expanduser()
+    # The recorded vocabulary is complete, so the file may be gone. If it exists, it must be the same.
+    if tokenizer not in (BYTES, BPE) and path.exists():
+        current = bpe.read(path, config.end_token)
+        if current.sha256 != recorded.sha256:
+            difference = f"sha256 {recorded.sha256[:12]}, but this file has {current.sha256[:12]}"
+            raise _differs_from_run("tokenizer", tokenizer, difference)
+    bpe.limit_threads()
     return recorded
 
 
-def _another(key: str, value: object, was: str) -> ConfigError:
-    allowed = f"what the run was trained with: {was}"
-    return invalid(f"dataset.{key}", value, problem=allowed, fix="give the run's own, or train a new run")
+def _differs_from_run(key: str, value: object, recorded: str) -> ConfigError:
+    return invalid(
+        f"dataset.{key}",
+        value,
+        problem=f"differs from what the run was trained with: {recorded}",
+        fix="use the run's own, or train a new run",
+    )
 
 
-def _unable(config: DatasetConfig, why: str) -> ConfigError:
-    allowed = f"one that has tokens for the text, and this one {why}"
-    fix = "give it a token for what is unknown, or set dataset.tokenizer=bpe"
-    return invalid("dataset.tokenizer", config.tokenizer, problem=allowed, fix=fix)
+def _unsuitable_tokenizer(config: DatasetConfig, problem: str) -> ConfigError:
+    return invalid(
+        "dataset.tokenizer",
+        config.tokenizer,
+        problem=problem,
+        fix="use a tokenizer with an unknown token, or set dataset.tokenizer=bpe",
+    )
 
 
-def _packed(corpus: Corpus, split: str, stored: Stored, length: int, *, apart: bool) -> DataSource:
-    made = Packed(stored.stream, stored.starts, length, apart)
-    least = 2 if apart else length + 1
+def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool) -> DataSource:
+    """Returns the sequences of a split.
+
+    Raises:
+      ConfigError: it has no complete sequence, or no label that counts.
+      DataError: it has fewer than two tokens.
+    """
+    sequences = PackedSequences(stored.stream, stored.starts, length, apart)
+    # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
+    needed = 2 if apart else length + 1
     count = len(stored.stream)
-    has = f"split {split} of {corpus.name} has {count:,} token{'s' if count != 1 else ''}, and {least:,} are needed"
+    tokens = "1 token" if count == 1 else f"{count:,} tokens"
     if count < 2:
-        raise DataError(f"{has}; take more text")
-    if count < least:
-        raise invalid("dataset.sequence_length", length, problem=has, fix="set it lower, or take more text")
+        raise DataError(f"split {split} of {corpus.name} has {tokens}, but needs {needed:,}; use more text")
+    if count < needed:
+        raise invalid(
+            "dataset.sequence_length",
+            length,
+            problem=f"split {split} of {corpus.name} has {tokens}, but needs {needed:,}",
+            fix="lower it, or use more text",
+        )
     if apart and stored.size.tokens == stored.size.documents:
         raise no_label_counts(split)
-    return made.in_memory()
+    return sequences.in_memory()

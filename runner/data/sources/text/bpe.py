@@ -1,4 +1,4 @@
-"""Byte pair encodings (Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909) of bytes, trained by `tokenizers`."""
+"""Byte-level BPE tokenizers (Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909), trained with `tokenizers`."""
 
 from __future__ import annotations
 
@@ -18,83 +18,86 @@ if TYPE_CHECKING:
 else:
     tokenizers = late("tokenizers")
 
+# Special tokens that a message lists.
+_SHOWN_TOKENS = 5
 
-def settle_threads() -> None:
-    """Has the library take this run's share of the cores; before its first use, and for processes started later."""
+
+def limit_threads() -> None:
+    """Limits the library to this run's cores. Call it before the library's first use and before starting processes."""
     os.environ.setdefault("RAYON_NUM_THREADS", str(cores.available()))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def trained(texts: Iterable[str], size: int, end_token: str | None) -> Vocabulary:
-    """Trains one, the same for the same texts on every machine.
+def train(texts: Iterable[str], size: int, end_token: str | None) -> Vocabulary:
+    """Trains a tokenizer; the result depends on the texts only, not on the machine.
 
     Args:
       texts: read once, as a stream.
-      size: tokens at most; fewer where the texts have fewer pairs.
-      end_token: see `Vocabulary`; one of the tokens.
+      size: maximum number of tokens; fewer if the texts have fewer pairs.
+      end_token: becomes one of the tokens; see `Vocabulary`.
     """
-    settle_threads()
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    # As GPT-2's: bytes by characters of their own, pairs within words; nothing is lost, so text is had back exactly.
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
+    limit_threads()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    # As in GPT-2: every byte has a token and merges stay inside words, so decoding restores every text exactly.
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=[] if end_token is None else [end_token],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(texts, trainer)
-    return Vocabulary(BPE, end_token, made.to_str())
+    tokenizer.train_from_iterator(texts, trainer)
+    return Vocabulary(BPE, end_token, tokenizer.to_str())
 
 
 def read(path: Path, end_token: str | None) -> Vocabulary:
     """Reads a user's tokenizer.json.
 
     Raises:
-      ConfigError: it can't be read, has too many tokens, or has no such `end_token` that is not text too.
+      ConfigError: it can't be read, has too many tokens, or `end_token` is unknown or also a piece of text.
     """
-    settle_threads()
+    limit_threads()
     try:
-        found = Vocabulary(BPE, end_token, path.read_text("utf-8"))
-        size = found.size
-        known = end_token is None or found.end is not None
-    except Exception as error:  # the library raises bare exceptions
+        vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
+        size = vocabulary.size
+        is_end_known = end_token is None or vocabulary.end is not None
+    except Exception as error:  # tokenizers raises bare exceptions
         raise invalid(
             "dataset.tokenizer",
             path,
-            problem=f"a tokenizer.json that tokenizers reads, and this is none ({describe(error)})",
-            fix="give another, or set dataset.tokenizer=bpe",
+            problem=f"not a tokenizer.json that the library tokenizers can read ({describe(error)})",
+            fix="use another file, or set dataset.tokenizer=bpe",
         ) from error
     if size > MOST_TOKENS:
         raise invalid(
             "dataset.tokenizer",
             path,
-            problem=f"at most {MOST_TOKENS:,} tokens, and the largest of this one is {size - 1:,}",
-            fix="give another, or set dataset.tokenizer=bpe",
+            problem=f"supports at most {MOST_TOKENS:,} tokens, but the largest of this file is {size - 1:,}",
+            fix="use another file, or set dataset.tokenizer=bpe",
         )
-    if not known:
-        special = ", ".join(found.special[:5]) or "none"
+    if not is_end_known:
+        special = ", ".join(vocabulary.special[:_SHOWN_TOKENS]) or "none"
         raise invalid(
             "dataset.end_token",
             end_token,
-            problem=f"one of the {size:,} tokens of {path}, whose special ones are {special}",
-            fix="name one, or leave it out",
+            problem=f"not one of the {size:,} tokens of {path} (its special tokens: {special})",
+            fix="use one of its tokens, or leave the key out",
         )
-    check_end(found)
-    return found
+    check_end(vocabulary)
+    return vocabulary
 
 
 def check_end(vocabulary: Vocabulary) -> None:
-    """Checks that no text is encoded as the end of a document.
+    """Checks that no text is encoded as the end token.
 
     Raises:
-      ConfigError: one is, and would not be had back.
+      ConfigError: a text is, and decoding would drop it.
     """
     if vocabulary.end_is_text:
         raise invalid(
             "dataset.end_token",
             vocabulary.end_token,
-            problem="what no text is encoded as, and this tokenizer has it for a piece of text",
-            fix=f"set {END_TOKEN}, or to a special token of the tokenizer",
+            problem="must be a token that no text is encoded as, but this tokenizer uses it for a piece of text",
+            fix=f"set {END_TOKEN}, or use a special token of the tokenizer",
         )

@@ -1,4 +1,4 @@
-"""A user's files of text: which there are, and their documents, read piece by piece."""
+"""A user's text files: the files of each split, and their documents, read piece by piece."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.data.base import in_order
 from runner.data.checks_text import SUFFIXES, matches
+from runner.data.sources.split_names import ALIASES, canonical_splits
 from runner.errors import DataError, invalid
 from runner.host.late import late
 
@@ -19,245 +19,280 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 else:
-    # a second to import, which other files do without
+    # Takes a second to import, and only .parquet files need it.
     pa = late("pyarrow")
     pq = late("pyarrow.parquet")
 
-PIECE = 1 << 16  # characters of a piece, at most
-_CHUNK = 1 << 20  # bytes that are read at once
-_ROWS = 256  # of a .parquet
-_OTHER_NAMES = {"val": "validation", "valid": "validation"}
-_HELD = {"test", "validation", *_OTHER_NAMES}  # what is not trained on
-_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")  # a part of a split
+# Maximum characters per piece of a document: large enough that few tokens are at the end of a piece, and small enough
+# that a tokenizer encodes the pieces of a long document in parallel.
+PIECE = 1 << 16
+# Bytes per read of a .txt file, and rows per read of a .parquet file. They bound the memory for any size of file.
+_READ_BYTES = 1 << 20
+_READ_ROWS = 256
+# Names that mean a split which is not trained on.
+_EVALUATION_NAMES = {"test", "validation", *ALIASES}
+# A file of a split that Hugging Face's libraries wrote in parts, such as train-00000-of-00002.parquet.
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
+# Names of fields or columns that a message lists, and characters of a library's error that it shows.
+_SHOWN_NAMES = 5
+_MAX_REASON = 300
 
-Piece = tuple[str, bool]  # a part of a document, and whether the document ends with it
+# Part of a document, and whether the document ends with it.
+Piece = tuple[str, bool]
 
 
 @dataclass(frozen=True)
-class Text:
-    """A document that is not in a file, as one of Python's own."""
+class InlineText:
+    """A document that is not in a file.
+
+    Attributes:
+      name: for messages.
+      content: the text.
+    """
 
     name: str
     content: str
 
 
-Source = Path | Text
+# A file, which has one or many documents, or one document in memory.
+TextInput = Path | InlineText
 
 
-def find(path: str) -> dict[str, Sequence[Source]]:
-    """Returns the files of each split, in the order of their names.
+def find(path: str) -> dict[str, Sequence[TextInput]]:
+    """Returns the files of each split, sorted by name.
 
-    A folder's splits are its folders (`train/`), else its files (`train.txt`), else the shards below it
-    (`data/train-00000-of-00002.parquet`, as Hugging Face calls them), where one is called train. All other files, and
-    those of a glob, are one split `train`.
+    The splits of a folder are its subfolders if one is called `train`; else its files if one is (`train.txt`); else
+    the shards at any depth, as Hugging Face names them (`data/train-00000-of-00002.parquet`). Otherwise, and for a
+    glob, all files are the split `train`.
 
     Raises:
-      ConfigError: a folder has what is called test or validation, and nothing that is called train, or not likewise.
-      DataError: a folder has no such file.
+      ConfigError: a folder has a split test or validation without a split train, or in another form than it.
+      DataError: a folder has no text file.
     """
-    there = matches(path)
-    if len(there) != 1 or not there[0].is_dir():
-        return {"train": list(there)}
-    root = there[0]
-    below = _below(root)
-    inside = {one.name: _below(one) for one in sorted(root.iterdir()) if one.is_dir() and not one.name.startswith(".")}
-    folders = {name: files for name, files in inside.items() if files}
-    own = _by_split(one for one in below if one.parent == root)
-    shards = _by_split(one for one in below if _SHARD.fullmatch(one.stem))
-    found = next((names for names in (folders, own, shards) if "train" in names), {"train": below})
-    if not below:
-        raise DataError(f"{root.absolute()} holds no file that ends in {', '.join(SUFFIXES)}")
-    held = sorted(_HELD & {*folders, *own, *shards})
-    if held and found["train"] is below:
-        raise invalid(
-            "dataset.path",
-            path,
-            problem=f"a folder with a split train, and this one has {', '.join(held)} alone",
-            fix="call what is trained on train, or give a glob, whose files are one split",
-        )
-    if held and (apart := [name for name in held if name not in found]):
-        kind = "folders" if found is folders else "files"
-        raise invalid(
-            "dataset.path",
-            path,
-            problem=f"splits that are all folders or all files, and here train is of {kind} and {apart[0]} is not",
-            fix=f"make {apart[0]} one of {kind} too, or give a glob, whose files are one split",
-        )
-    named: dict[str, Sequence[Source]] = {}
-    for name, files in found.items():
-        split = _OTHER_NAMES.get(name, name)
-        if split in named:
-            raise DataError(f"{root.absolute()} has two of validation, val and valid, which mean one; drop one")
-        named[split] = files
-    return {split: named[split] for split in in_order(sorted(named))}
+    matched = matches(path)
+    if len(matched) != 1 or not matched[0].is_dir():
+        return {"train": list(matched)}
+    root = matched[0]
+    all_files = _text_files_below(root)
+    if not all_files:
+        raise DataError(f"{root.absolute()} has no file with the suffix {', '.join(SUFFIXES)}")
+
+    folders: dict[str, list[Path]] = {}
+    for folder in sorted(root.iterdir()):
+        if folder.is_dir() and not folder.name.startswith("."):
+            files = _text_files_below(folder)
+            if files:
+                folders[folder.name] = files
+    own_files = _by_split_name(file for file in all_files if file.parent == root)
+    shards = _by_split_name(file for file in all_files if _SHARD.fullmatch(file.stem))
+
+    found: dict[str, list[Path]] | None = None
+    for candidate in (folders, own_files, shards):
+        if "train" in candidate:
+            found = candidate
+            break
+    evaluation_names = sorted(_EVALUATION_NAMES & {*folders, *own_files, *shards})
+    if found is None:
+        if evaluation_names:
+            raise invalid(
+                "dataset.path",
+                path,
+                problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
+                fix="name the training files or their folder train, or use a glob, whose files are one split",
+            )
+        return {"train": list(all_files)}
+
+    for name in evaluation_names:
+        if name not in found:
+            kind = "folders" if found is folders else "files"
+            raise invalid(
+                "dataset.path",
+                path,
+                problem=f"train is read from {kind}, but {name} is not",
+                fix=f"store {name} as {kind} too, or use a glob, whose files are one split",
+            )
+    return canonical_splits({name: list(files) for name, files in found.items()}, root)
 
 
-def _by_split(files: Iterable[Path]) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
-    for one in files:
-        shard = _SHARD.fullmatch(one.stem)
-        found.setdefault(shard[1] if shard else one.stem, []).append(one)
-    return found
+def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
+    by_name: dict[str, list[Path]] = {}
+    for file in files:
+        shard = _SHARD.fullmatch(file.stem)
+        name = shard[1] if shard else file.stem
+        by_name.setdefault(name, []).append(file)
+    return by_name
 
 
-def _below(folder: Path) -> list[Path]:
-    files = sorted(folder.rglob("*"), key=lambda one: one.relative_to(folder).as_posix())
-    hidden = [any(part.startswith(".") for part in one.relative_to(folder).parts) for one in files]
-    return [one for one, is_hidden in zip(files, hidden, strict=True) if not is_hidden and _is_text(one)]
+def _text_files_below(folder: Path) -> list[Path]:
+    """Returns the text files in a folder at any depth, sorted, without hidden files and folders."""
+    files = []
+    for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not is_hidden and path.suffix.lower() in SUFFIXES and path.is_file():
+            files.append(path)
+    return files
 
 
-def _is_text(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+def pieces(inputs: Sequence[TextInput], column: str) -> Iterator[Piece]:
+    """Yields the documents in pieces, none of them empty unless the document is.
 
-
-def name_of(source: Source) -> str:
-    """Returns what a message calls it."""
-    return source.name if isinstance(source, Text) else str(source)
-
-
-def pieces(sources: Sequence[Source], column: str) -> Iterator[Piece]:
-    """Yields the documents of files in pieces, none of them empty but where a document is.
-
-    A document that is longer than 64 Ki characters is cut where a line ends between two letters, if it can be: a
-    byte-level tokenizer then nearly always gives the same tokens for the pieces as for the whole. Where all lines are
-    indented or end in CRLF it is cut where any ends, and a longer line within itself, perhaps within a word.
+    A document of more than 64 Ki characters is split at a line break between two letters if possible. A byte-level
+    tokenizer then nearly always gives the same tokens for the pieces as for the whole document. If all lines are
+    indented or end in CRLF, it is split at any line break; a longer line is split anywhere, perhaps inside a word.
 
     Args:
-      sources: in order.
-      column: the field or column that holds the text.
+      inputs: in order.
+      column: the field or column with the text.
 
     Raises:
-      DataError: a file can't be read, is not UTF-8, or has no such field; names the file and the place.
+      DataError: a file can't be read, is not UTF-8 or has no such field; the message names the file and the place.
     """
-    for source in sources:
-        if isinstance(source, Text):
-            yield from _cut([source.content])
+    for text_input in inputs:
+        if isinstance(text_input, InlineText):
+            yield from _split([text_input.content])
             continue
-        kind = source.suffix.lower()
+        suffix = text_input.suffix.lower()
         try:
-            if kind == ".jsonl":
-                for text in _lines(source, column):
-                    yield from _cut([text])
-            elif kind == ".parquet":
-                for text in _rows(source, column):
-                    yield from _cut([text])
+            if suffix == ".jsonl":
+                for text in _read_jsonl(text_input, column):
+                    yield from _split([text])
+            elif suffix == ".parquet":
+                for text in _read_parquet(text_input, column):
+                    yield from _split([text])
             else:
-                yield from _cut(_plain(source))
+                yield from _split(_read_txt(text_input))
         except OSError as error:
-            raise DataError(f"{source} can't be read: {' '.join(str(error.strerror or error).split())}") from error
+            reason = " ".join(str(error.strerror or error).split())
+            raise DataError(f"{text_input} can't be read: {reason}") from error
 
 
-def _cut(texts: Sequence[str] | Iterator[str]) -> Iterator[Piece]:
-    """Cuts one document that comes in parts."""
-    held = ""
-    for text in texts:
-        held += text
+def _split(parts: Iterable[str]) -> Iterator[Piece]:
+    """Splits one document, given in parts, into pieces."""
+    rest = ""
+    for part in parts:
+        rest += part
         start = 0
-        while len(held) - start > PIECE:
-            stop = _place(held, start, start + PIECE)
-            yield held[start:stop], False
+        while len(rest) - start > PIECE:
+            stop = _split_position(rest, start, start + PIECE)
+            yield rest[start:stop], False
             start = stop
-        held = held[start:]
-    yield held, True
+        rest = rest[start:]
+    yield rest, True
 
 
-def _place(text: str, start: int, stop: int) -> int:
-    """Returns where a text is cut: behind the last line's end between two letters, else the last line's end."""
-    line = last = text.rfind("\n", start, stop)
-    while line > start:
-        if not text[line - 1].isspace() and not text[line + 1].isspace():
-            return line + 1
-        line = text.rfind("\n", start, line)
+def _split_position(text: str, start: int, stop: int) -> int:
+    """Returns the position after the last line break between two letters, else after the last one, else `stop`."""
+    last = text.rfind("\n", start, stop)
+    line_break = last
+    while line_break > start:
+        if not text[line_break - 1].isspace() and not text[line_break + 1].isspace():
+            return line_break + 1
+        line_break = text.rfind("\n", start, line_break)
     return last + 1 or stop
 
 
-def _plain(path: Path) -> Iterator[str]:
+def _read_txt(path: Path) -> Iterator[str]:
+    """Yields a .txt file in parts, decoded."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    read = 0
-    lines = 1
+    bytes_read = 0
+    line = 1
     with path.open("rb") as file:
         if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
-            read = len(codecs.BOM_UTF8)
-        file.seek(read)
+            bytes_read = len(codecs.BOM_UTF8)
+        file.seek(bytes_read)
         while True:
-            chunk = file.read(_CHUNK)
-            waiting = len(decoder.getstate()[0])
+            chunk = file.read(_READ_BYTES)
+            # Bytes of an incomplete character, which the decoder kept from the previous chunk.
+            kept = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
-                at = read - waiting + error.start
-                line = lines + error.object[: error.start].count(b"\n")
-                raise _not_utf8(f"{path}, line {line:,}", error.object[error.start], at) from error
+                error_line = line + error.object[: error.start].count(b"\n")
+                byte = error.object[error.start]
+                raise _not_utf8(f"{path}, line {error_line:,}", byte, bytes_read - kept + error.start) from error
             if text:
                 yield text
             if not chunk:
                 return
-            read = read + len(chunk)
-            lines = lines + text.count("\n")
+            bytes_read += len(chunk)
+            line += text.count("\n")
 
 
-def _not_utf8(where: str, byte: int, at: int) -> DataError:
+def _not_utf8(where: str, byte: int, position: int) -> DataError:
     return DataError(
-        f"{where}: byte 0x{byte:02x} at {at:,} is not UTF-8; convert the file, as by iconv -t utf-8, or leave it out"
+        f"{where}: byte 0x{byte:02x} at {position:,} is not UTF-8; convert the file, for example with iconv -t utf-8, "
+        "or leave it out"
     )
 
 
-def _lines(path: Path, column: str) -> Iterator[str]:
-    read = 0
+def _read_jsonl(path: Path, column: str) -> Iterator[str]:
+    """Yields the text of each line's object; empty lines are skipped."""
+    bytes_read = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             where = f"{path}, line {number:,}"
             if number == 1 and line.startswith(codecs.BOM_UTF8):
-                read = len(codecs.BOM_UTF8)
+                bytes_read = len(codecs.BOM_UTF8)
                 line = line.removeprefix(codecs.BOM_UTF8)
+            content: object = None
             try:
-                content = json.loads(line.decode(), parse_int=_number) if line.strip() else None
+                if line.strip():
+                    content = json.loads(line.decode(), parse_int=_parse_int)
             except UnicodeDecodeError as error:
-                raise _not_utf8(where, line[error.start], read + error.start) from error
+                raise _not_utf8(where, line[error.start], bytes_read + error.start) from error
             except (ValueError, RecursionError) as error:
-                why = "too deeply nested" if isinstance(error, RecursionError) else error
-                raise DataError(f"{where}: no JSON ({why}); a .jsonl has an object a line") from error
-            read += len(line)
+                reason = "too deeply nested" if isinstance(error, RecursionError) else error
+                raise DataError(
+                    f"{where}: invalid JSON ({reason}); a .jsonl file needs one object per line"
+                ) from error
+            bytes_read += len(line)
             if line.strip():
-                yield _field(where, content, column)
+                yield _text_field(where, content, column)
 
 
-def _number(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     try:
         return int(digits)
-    except ValueError as error:  # Python's own advice is of no use here
+    except ValueError as error:
+        # Python's own message advises to change a setting of the interpreter.
         raise ValueError(f"a number of {len(digits):,} digits") from error
 
 
-def _field(where: str, content: object, column: str) -> str:
+def _text_field(where: str, content: object, column: str) -> str:
     if not isinstance(content, Mapping):
-        raise DataError(f"{where}: {type(content).__name__}, and an object with the field {column!r} is needed")
+        raise DataError(f"{where}: must be an object with the field {column!r}, not {type(content).__name__}")
     if column not in content:
-        names = ", ".join(map(str, list(content)[:5])) or "none"
-        raise DataError(f"{where}: no field {column!r}; the fields are {names}: set dataset.column to one")
+        names = ", ".join(map(str, list(content)[:_SHOWN_NAMES])) or "none"
+        raise DataError(f"{where}: there is no field {column!r} (the fields: {names}); set dataset.column to one")
     text = content[column]
     if not isinstance(text, str):
-        raise DataError(f"{where}: {column!r} holds {type(text).__name__}, and a text is needed")
+        raise DataError(f"{where}: {column!r} must be a string, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: {column!r} holds half a character ({error.reason}), which no UTF-8 has") from error
+        raise DataError(
+            f"{where}: {column!r} has half a character ({error.reason}), which UTF-8 can't represent; fix that line"
+        ) from error
     return text
 
 
-def _rows(path: Path, column: str) -> Iterator[str]:
+def _read_parquet(path: Path, column: str) -> Iterator[str]:
+    """Yields the text of each row."""
     try:
         with pq.ParquetFile(path) as file:
-            if column not in file.schema_arrow.names:
-                names = ", ".join(file.schema_arrow.names[:5])
-                raise DataError(f"{path} has no column {column!r}; the columns are {names}: set dataset.column to one")
+            columns = file.schema_arrow.names
+            if column not in columns:
+                names = ", ".join(columns[:_SHOWN_NAMES])
+                raise DataError(
+                    f"{path}: there is no column {column!r} (the columns: {names}); set dataset.column to one"
+                )
             row = 0
-            for batch in file.iter_batches(batch_size=_ROWS, columns=[column], use_threads=False):
+            for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False):
                 for text in batch.column(0).to_pylist():
                     row += 1
                     if not isinstance(text, str):
-                        what = "is missing" if text is None else f"holds {type(text).__name__}, and a text is needed"
-                        raise DataError(f"{path}, {column}: row {row:,} {what}; fix it or leave it out")
+                        problem = "is missing" if text is None else f"must be a string, not {type(text).__name__}"
+                        raise DataError(f"{path}, {column}: row {row:,} {problem}; fix that row or remove it")
                     yield text
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:300]}") from error
+        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:_MAX_REASON]}") from error

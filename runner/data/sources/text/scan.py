@@ -1,111 +1,111 @@
-"""What identifies files of text: the sha256 of each, remembered by its size and time of change.
-
-So a second run on a large corpus reads none of it. A file that changed within the clock's tick of the look at it is
-not remembered: it may change again unseen.
-"""
+"""Digests of text files, recorded by size and time of change, so that a second run does not read a large corpus."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
-from runner.data.sources.text.files import Source, Text
+from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
+from runner.data.sources.text.files import InlineText, TextInput
 from runner.errors import DataError
 from runner.host import cores
 
-_TICK_NS = 3_000_000_000  # file systems keep times in up to 2 s
-_FORMAT = 1  # of what is remembered
+# Version of the records.
+_FORMAT = 1
+# File types whose documents depend on `dataset.column`.
+_SUFFIXES_WITH_COLUMNS = (".jsonl", ".parquet")
 
-Stat = tuple[int, int]  # bytes, and time of change (ctime, which nothing sets back) in ns
+# Size in bytes, and time of change in ns.
+Stat = tuple[int, int]
 
 
-def digest(splits: Mapping[str, Sequence[Source]], column: str, memory: Path) -> str:
-    """Returns sha256 (hex) of what documents are read from, by split and in order; names of files don't matter.
+def digest(splits: Mapping[str, Sequence[TextInput]], column: str, records_folder: Path) -> str:
+    """Returns the sha256 (hex) of all inputs, by split and in order; the names of files do not matter.
 
     Args:
-      splits: files of each split.
-      column: of those that have columns.
-      memory: folder in which digests are remembered; one that can't be written is done without.
+      splits: inputs of each split.
+      column: of the files with columns.
+      records_folder: for the recorded digests; optional in that it need not be writable.
 
     Raises:
       DataError: a file can't be read.
     """
-    files = [one for group in splits.values() for one in group if isinstance(one, Path)]
-    found = _digests(files, memory)
+    file_digests = _file_digests(_paths(splits), records_folder)
     total = hashlib.sha256()
-    for split, group in sorted(splits.items()):
-        for one in group:
-            if isinstance(one, Text):
-                kind = ".txt"
-                sha256 = hashlib.sha256(one.content.encode()).hexdigest()
+    for split, inputs in sorted(splits.items()):
+        for text_input in inputs:
+            if isinstance(text_input, InlineText):
+                suffix = ".txt"
+                sha256 = hashlib.sha256(text_input.content.encode()).hexdigest()
             else:
-                kind = one.suffix.lower()
-                sha256 = found[str(one.absolute())]
-            own = f" {column}" if kind in (".jsonl", ".parquet") else ""
-            total.update(f"{split}{own} {sha256}\n".encode())
+                suffix = text_input.suffix.lower()
+                sha256 = file_digests[str(text_input.absolute())]
+            column_part = f" {column}" if suffix in _SUFFIXES_WITH_COLUMNS else ""
+            total.update(f"{split}{column_part} {sha256}\n".encode())
     return total.hexdigest()
 
 
-def stats(splits: Mapping[str, Sequence[Source]]) -> list[Stat]:
-    """Returns what tells whether a file changed meanwhile."""
-    return [_stat(one) for group in splits.values() for one in group if isinstance(one, Path)]
+def stats(splits: Mapping[str, Sequence[TextInput]]) -> list[Stat]:
+    """Returns the size and time of change of every file, which show whether one changed in the meantime."""
+    return [_stat(path) for path in _paths(splits)]
+
+
+def _paths(splits: Mapping[str, Sequence[TextInput]]) -> list[Path]:
+    paths: list[Path] = []
+    for inputs in splits.values():
+        paths.extend(text_input for text_input in inputs if isinstance(text_input, Path))
+    return paths
 
 
 def _stat(path: Path) -> Stat:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
-    return found.st_size, found.st_ctime_ns
+    return stat.st_size, stat.st_ctime_ns
 
 
-def _digests(files: Sequence[Path], memory: Path) -> dict[str, str]:
-    names = [str(one.absolute()) for one in files]
-    place = memory / f"{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]}.json"
-    known = _remembered(place)
+def _file_digests(files: Sequence[Path], records_folder: Path) -> dict[str, str]:
+    """Returns the digest of each file by its absolute path; only new and changed files are read."""
+    names = [str(file.absolute()) for file in files]
+    key = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
+    records_path = records_folder / f"{key}.json"
+    recorded = _read_records(records_path)
 
-    def one(name: str) -> tuple[Stat, str]:
-        now = _stat(Path(name))
-        old = known.get(name)
-        if old is not None and old[0] == now:
-            return old
+    def stat_and_digest(name: str) -> tuple[Stat, str]:
+        stat = _stat(Path(name))
+        record = recorded.get(name)
+        if record is not None and record[0] == stat:
+            return record
         try:
             with Path(name).open("rb") as opened:
-                return now, hashlib.file_digest(opened, "sha256").hexdigest()
+                return stat, hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
             raise DataError(f"{name} can't be read: {error.strerror}") from error
 
     with ThreadPoolExecutor(cores.available()) as pool:
-        found = dict(zip(names, pool.map(one, names), strict=True))
-    if found != known:
-        _remember(place, found)
-    return {name: sha256 for name, (_, sha256) in found.items()}
+        results = dict(zip(names, pool.map(stat_and_digest, names), strict=True))
+    if results != recorded:
+        _write_records(records_path, results)
+    return {name: sha256 for name, (_, sha256) in results.items()}
 
 
-def _remembered(place: Path) -> dict[str, tuple[Stat, str]]:
-    try:
-        content = json.loads(place.read_text())
-        if content["format"] != _FORMAT:
-            return {}
-        return {name: ((int(size), int(changed)), str(sha)) for name, (size, changed, sha) in content["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or another program's
-        return {}
+def _read_records(path: Path) -> dict[str, tuple[Stat, str]]:
+    records = {}
+    for name, fields in read_records(path, _FORMAT).items():
+        match fields:
+            case [int(size), int(changed), str(sha256)]:
+                records[name] = ((size, changed), sha256)
+    return records
 
 
-def _remember(place: Path, found: Mapping[str, tuple[Stat, str]]) -> None:
-    latest = time.time_ns() - _TICK_NS
-    kept = {name: [*stat, sha256] for name, (stat, sha256) in found.items() if stat[1] < latest}
-    partial = place.with_suffix(f".{os.getpid()}")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"format": _FORMAT, "files": kept}))
-        partial.replace(place)
-    except OSError:  # the next run looks again
-        with suppress(OSError):
-            partial.unlink()
+def _write_records(path: Path, results: Mapping[str, tuple[Stat, str]]) -> None:
+    latest = latest_recordable_ns()
+    records = {}
+    for name, ((size, changed), sha256) in results.items():
+        if changed < latest:
+            records[name] = [size, changed, sha256]
+    write_records(path, _FORMAT, records)

@@ -1,10 +1,10 @@
-"""Tokens on disk: encoded once, in a stream, and mapped into memory by every process that reads them.
+"""Store of tokens: encoded once, as a stream, and memory-mapped by every process that reads them.
 
     <folder>/tokens/<key>/meta.json, train.tokens, train.starts, test.tokens, ...
     <folder>/tokenizers/<key>.json
 
-The key is a digest of the content, of how it is split and of the tokenizer. A folder comes to its place in one step,
-under a lock, so that of several processes one encodes and the others wait.
+The key is a digest of the content, the splits and the tokenizer. A folder appears in one step, under a lock: if
+several processes need it, one encodes and the others wait.
 """
 
 from __future__ import annotations
@@ -19,27 +19,31 @@ from pathlib import Path
 import numpy as np
 
 from runner.data.base import Array, TextSize
-from runner.data.sources.place import META, made_once
+from runner.data.sources.prepared import META, load_or_write
 from runner.data.vocabulary import BPE, Vocabulary
 from runner.errors import DataError
 from runner.host.lock import locked
 
+# Version of the layout, part of every key.
 FORMAT = 1
-_KINDS = ("tokens", "starts")
-_BATCH = 1 << 22  # characters that are encoded at once
-_MOST_PIECES = 1 << 12
+_SUFFIXES = ("tokens", "starts")
+# A batch of pieces that a tokenizer encodes in parallel is limited by its characters, which bounds the memory, and by
+# its number of pieces, because short documents have a cost of their own.
+_BATCH_CHARACTERS = 1 << 22
+_BATCH_PIECES = 1 << 12
 
-Pieces = Iterable[tuple[str, str, bool]]  # split, text, whether a document of the split ends with it
+# Split, text, and whether a document of the split ends with it.
+Pieces = Iterable[tuple[str, str, bool]]
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredTokens:
     """A split's tokens.
 
     Attributes:
-      stream: of all documents (n,), mapped from disk.
-      starts: int64 (documents,), where each begins.
-      size: what they are of.
+      stream: tokens of all documents (n,), memory-mapped.
+      starts: int64 (documents,), the first token of each document.
+      size: number of documents, tokens and bytes.
     """
 
     stream: Array
@@ -48,166 +52,184 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Store:
+class TokenStore:
     """A folder of tokens and tokenizers.
 
     Attributes:
-      folder: made where it is not there.
-      say: told what takes time.
+      folder: created if it does not exist.
+      report: receives progress lines.
     """
 
     folder: Path
-    say: Callable[[str], object]
+    report: Callable[[str], object]
 
-    def vocabulary(self, key: object, end_token: str | None, make: Callable[[], Vocabulary]) -> Vocabulary:
-        """Returns a trained tokenizer, which is trained where it was not yet.
+    def vocabulary(self, key: object, end_token: str | None, train: Callable[[], Vocabulary]) -> Vocabulary:
+        """Returns a trained tokenizer; trains and stores it first if necessary.
 
         Args:
-          key: plain values that it is a function of.
-          end_token: of it.
-          make: trains it.
+          key: plain values that determine the tokenizer.
+          end_token: of the tokenizer.
+          train: trains it.
 
         Raises:
           DataError: the folder can't be written.
         """
-        place = self.folder / "tokenizers" / f"{_hashed(key)}.json"
+        path = self.folder / "tokenizers" / f"{_hashed(key)}.json"
         try:
-            if (found := _trained(place, end_token)) is not None:  # it comes to its place whole
-                return found
-            with locked(place.with_suffix(".lock"), self.say, "the tokenizer"):
-                found = _trained(place, end_token)
-                if found is None:
-                    found = make()
-                    partial = place.with_suffix(".partial")  # under the lock, so one there is a killed run's
-                    with partial.open("wb") as file:
-                        file.write(found.tokenizer.encode())
-                        file.flush()
-                        os.fsync(file.fileno())
-                    partial.replace(place)
-                return found
+            # Without the lock: the file appears in one step.
+            vocabulary = _read_tokenizer(path, end_token)
+            if vocabulary is not None:
+                return vocabulary
+            with locked(path.with_suffix(".lock"), self.report, "the tokenizer"):
+                # Another process may have trained it while this one waited.
+                vocabulary = _read_tokenizer(path, end_token)
+                if vocabulary is None:
+                    vocabulary = train()
+                    _write_tokenizer(path, vocabulary)
+                return vocabulary
         except OSError as error:
-            raise _unwritable(self.folder, error) from error
+            raise _not_writable(self.folder, error) from error
 
-    def tokens(self, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, Stored]:
-        """Returns the tokens of every split, which are encoded where they were not yet.
+    def tokens(self, key: object, vocabulary: Vocabulary, pieces: Callable[[], Pieces]) -> dict[str, StoredTokens]:
+        """Returns the tokens of every split; encodes and stores them first if necessary.
 
         Args:
-          key: plain values that the text is a function of.
-          vocabulary: encodes it.
-          pieces: gives the documents, in order.
+          key: plain values that determine the text.
+          vocabulary: encodes the text.
+          pieces: returns the documents, in order.
 
         Raises:
-          DataError: the folder can't be written or is broken, or the text can't be read.
+          DataError: the folder can't be written or is corrupted, or the text can't be read.
         """
-        place = self.folder / "tokens" / _hashed([key, vocabulary.sha256])
+        folder = self.folder / "tokens" / _hashed([key, vocabulary.sha256])
 
-        def read(there: Path) -> dict[str, Stored] | None:
-            return _read(there, vocabulary)
+        def read(path: Path) -> dict[str, StoredTokens] | None:
+            return _read(path, vocabulary)
 
         def write(partial: Path) -> None:
             _write(partial, vocabulary, pieces())
 
         try:
-            return made_once(place, _KINDS, read, write, self.say, "the tokens")
+            return load_or_write(folder, _SUFFIXES, read, write, self.report, "the tokens")
         except OSError as error:
-            raise _unwritable(self.folder, error) from error
+            raise _not_writable(self.folder, error) from error
 
 
 def _hashed(key: object) -> str:
     return hashlib.sha256(json.dumps([FORMAT, key], sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _trained(place: Path, end_token: str | None) -> Vocabulary | None:
-    """Reads a trained tokenizer; None where there is none, or what a power cut left of one."""
+def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary | None:
+    """Reads a trained tokenizer; None if it is missing, or truncated by a power failure."""
     try:
-        content = place.read_text("utf-8")
+        content = path.read_text("utf-8")
         json.loads(content)
     except (FileNotFoundError, ValueError):
         return None
     return Vocabulary(BPE, end_token, content)
 
 
-def _unwritable(folder: Path, error: OSError) -> DataError:
+def _write_tokenizer(path: Path, vocabulary: Vocabulary) -> None:
+    # Only the holder of the lock writes here, so an existing partial file is of a run that was killed.
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(vocabulary.tokenizer.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _not_writable(folder: Path, error: OSError) -> DataError:
+    reason = error.strerror or error
     return DataError(
-        f"{folder} can't be written ({error.strerror or error}); make room, or set dataset.data_dir=<your own folder>"
+        f"{folder} can't be written ({reason}); free disk space, or set dataset.data_dir to another folder"
     )
 
 
-def _read(place: Path, vocabulary: Vocabulary) -> dict[str, Stored] | None:
-    """Maps what is there; None where there is nothing, or no such thing."""
+def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | None:
+    """Maps the stored tokens; None if they are missing, incomplete or of another format."""
     try:
-        content = json.loads((place / META).read_text("utf-8"))
+        content = json.loads((folder / META).read_text("utf-8"))
         if content["format"] != FORMAT:
             return None
-        sizes = {split: TextSize(**one) for split, one in content["splits"].items()}
-        found = {}
-        for split, size in sizes.items():
-            stream = _mapped(place / f"{split}.tokens", vocabulary.dtype, size.tokens)
-            starts = _mapped(place / f"{split}.starts", np.dtype(np.int64), size.documents)
-            found[split] = Stored(stream, starts, size)
+        splits = {}
+        for split, fields in content["splits"].items():
+            size = TextSize(**fields)
+            stream = _map(folder / f"{split}.tokens", vocabulary.dtype, size.tokens)
+            starts = _map(folder / f"{split}.starts", np.dtype(np.int64), size.documents)
+            splits[split] = StoredTokens(stream, starts, size)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found
+    return splits
 
 
-def _mapped(path: Path, dtype: np.dtype, count: int) -> Array:
+def _map(path: Path, dtype: np.dtype, count: int) -> Array:
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} has another size")
+    # An empty file can't be mapped.
     return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
 
 
-class _Split:
-    """The files of a split that is being written."""
+class _SplitWriter:
+    """Writes the files of one split."""
 
     def __init__(self, folder: Path, name: str, end: int | None, dtype: np.dtype) -> None:
-        self._tokens, self._starts = ((folder / f"{name}.{kind}").open("wb") for kind in ("tokens", "starts"))
+        self._tokens = (folder / f"{name}.tokens").open("wb")
+        self._starts = (folder / f"{name}.starts").open("wb")
         self._end = None if end is None else np.array([end], dtype)
-        self._documents = self._count = self._begun = self._bytes = 0
+        self._document_count = 0
+        self._token_count = 0
+        self._byte_count = 0
+        # The first token of the current document.
+        self._document_start = 0
 
-    def add(self, text: str, tokens: Array, *, ends: bool) -> None:
+    def add(self, text: str, tokens: Array, *, ends_document: bool) -> None:
         self._append(tokens)
-        self._bytes += len(text) if text.isascii() else len(text.encode())
-        if ends and self._count > self._begun:  # an empty document is none
+        self._byte_count += len(text) if text.isascii() else len(text.encode())
+        is_empty = self._token_count == self._document_start
+        if ends_document and not is_empty:
             if self._end is not None:
                 self._append(self._end)
-            self._starts.write(np.int64(self._begun).tobytes())
-            self._documents = self._documents + 1
-            self._begun = self._count
+            self._starts.write(np.int64(self._document_start).tobytes())
+            self._document_count += 1
+            self._document_start = self._token_count
 
     def _append(self, tokens: Array) -> None:
         self._tokens.write(tokens.tobytes())
-        self._count += len(tokens)
+        self._token_count += len(tokens)
 
     def close(self) -> TextSize:
         for file in (self._tokens, self._starts):
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        return TextSize(self._documents, self._count, self._bytes)
+        return TextSize(self._document_count, self._token_count, self._byte_count)
 
 
 def _write(folder: Path, vocabulary: Vocabulary, pieces: Pieces) -> None:
-    splits: dict[str, _Split] = {}
+    writers: dict[str, _SplitWriter] = {}
     for batch in _batches(pieces):
-        tokens = vocabulary.encode_pieces([text for _, text, _ in batch])
-        for (split, text, ends), own in zip(batch, tokens, strict=True):
-            if split not in splits:
-                splits[split] = _Split(folder, split, vocabulary.end, vocabulary.dtype)
-            splits[split].add(text, own, ends=ends)
-    sizes: Mapping[str, TextSize] = {name: one.close() for name, one in splits.items()}
-    content = {"format": FORMAT, "splits": {name: asdict(size) for name, size in sizes.items()}}
-    (folder / META).write_text(json.dumps(content, indent=1), "utf-8")  # last: a folder that has it is complete
+        tokens_of_pieces = vocabulary.encode_pieces([text for _, text, _ in batch])
+        for (split, text, ends_document), tokens in zip(batch, tokens_of_pieces, strict=True):
+            if split not in writers:
+                writers[split] = _SplitWriter(folder, split, vocabulary.end, vocabulary.dtype)
+            writers[split].add(text, tokens, ends_document=ends_document)
+    sizes: Mapping[str, TextSize] = {split: writer.close() for split, writer in writers.items()}
+    content = {"format": FORMAT, "splits": {split: asdict(size) for split, size in sizes.items()}}
+    # Last: a folder that has this file is complete.
+    (folder / META).write_text(json.dumps(content, indent=1), "utf-8")
 
 
 def _batches(pieces: Pieces) -> Iterator[list[tuple[str, str, bool]]]:
     batch = []
-    size = 0
-    for one in pieces:
-        batch.append(one)
-        size += len(one[1])
-        if size >= _BATCH or len(batch) >= _MOST_PIECES:
+    characters = 0
+    for piece in pieces:
+        _, text, _ = piece
+        batch.append(piece)
+        characters += len(text)
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_PIECES:
             yield batch
             batch = []
-            size = 0
+            characters = 0
     if batch:
         yield batch

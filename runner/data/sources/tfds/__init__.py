@@ -1,7 +1,6 @@
-"""Datasets of TFDS: fetched, prepared and decoded once, then read as plain arrays.
+"""TFDS datasets: downloaded, prepared and decoded once, then read as memory-mapped arrays.
 
-Importing this package imports no TensorFlow. TFDS works in a child process, because TensorFlow must not be initialized
-here before the mesh is set up.
+Importing this package imports no TensorFlow; TFDS runs in a child process, see `child`.
 """
 
 from __future__ import annotations
@@ -9,44 +8,51 @@ from __future__ import annotations
 import hashlib
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Encoding
-from runner.data.cut import Whole
+from runner.data.base import Encoding, FullDataset
 from runner.data.sources import text
 from runner.data.sources.tfds import cache, child
 from runner.errors import DataError
 from runner.host import definition
 
 
-def load(config: DatasetConfig, encoding: Encoding | None = None) -> Whole:
-    """Loads a builder's data, fetching and decoding it first where that was not done yet.
+def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
+    """Loads a builder's data; downloads and decodes it first if necessary.
 
     Args:
       config: the dataset's config.
-      encoding: of the run that text is read for; of arrays without effect: a builder's categories are its own.
+      encoding: of the run that text is read for; not used for arrays, whose categories are the builder's.
 
     Raises:
-      ConfigError: a key's value does not work with this builder.
-      DataError: the data is not there and can't be fetched, or is broken.
+      ConfigError: the value of a key does not fit this builder.
+      DataError: the data is missing and can't be downloaded, or is corrupted.
     """
-    wanted = cache.request(config, _code(config.builder))
+    request = cache.request(config, _code_digest(config.builder))
     root = cache.data_dir(config)
-    found = cache.find(root, wanted)
-    if found is None:
-        child.decode(root, wanted, download=config.download, mirror=config.mirror)
-        found = cache.find(root, wanted)
-    if found is None:
-        raise DataError(f"{wanted.key} was decoded and yet is not in {cache.decoded_dir(root)}")
-    if not wanted.text:
-        return cache.read(*found)
-    folder, meta = found
-    documents = {split: [cache.texts(folder, split)] for split in meta.splits}
-    name = f"{meta.name}/{meta.config}" if meta.config else meta.name
-    return text.encoded(text.Corpus(name, meta.version, meta.source, documents), config, encoding)
+    decoded = cache.find(root, request)
+    if decoded is None:
+        child.decode(root, request, download=config.download, mirror=config.mirror)
+        decoded = cache.find(root, request)
+    if decoded is None:
+        raise DataError(f"{request.key} was decoded, but is not in {cache.decoded_dir(root)}; start again")
+    folder, meta = decoded
+    if not request.text:
+        return cache.read(folder, meta)
+    documents = {split: [cache.text_file(folder, split)] for split in meta.splits}
+    corpus = text.Corpus(meta.full_name, meta.version, meta.source, documents)
+    return text.encode_corpus(corpus, config, encoding)
 
 
-def _code(builder: str | None) -> str | None:
-    """Returns what identifies the source of a user's own builder; its stated version may stay while it changes."""
+def location(config: DatasetConfig) -> str:
+    """Returns the folder of the decoded arrays, or of a text's tokens."""
+    if config.tokenizer is not None:
+        return str(text.folder(config))
+    return str(cache.decoded_dir(cache.data_dir(config)))
+
+
+def _code_digest(builder: str | None) -> str | None:
+    """Returns a digest of the code of a user's own builder, whose version may stay the same while the code changes."""
     if builder is None:
         return None
     source = definition.source_of(builder.rpartition(".")[0])
-    return hashlib.sha256(source.read_bytes() if source else b"").hexdigest()[:12]
+    content = source.read_bytes() if source else b""
+    return hashlib.sha256(content).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""TFDS builders: found by name or import path, and what of them is taken. Imported in the child process only."""
+"""TFDS builders, found by name or import path, and the selection of their features. Child process only."""
 
 from __future__ import annotations
 
@@ -12,163 +12,196 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from runner.data.base import RESERVED, ArraySpec
-from runner.data.sources.tfds import cache
+from runner.data.base import IMAGE_DIMS, RESERVED, ArraySpec
 from runner.data.sources.tfds.cache import Request
 from runner.errors import ConfigError, DataError, invalid
 
 _FEATURES = "dataset.features"
+# dtype of the array, by the kind of a feature's dtype.
+_ARRAY_DTYPES = {"b": "bool", "f": "float32", "i": "int32", "u": "int32"}
+# Suggestions that an error lists, and how similar they must be to what was typed.
+_SUGGESTIONS = 3
+_SIMILARITY = 0.5
 
 
 @dataclass(frozen=True)
-class Taken:
+class SelectedFeature:
     """One feature of a builder, and the array that it becomes.
 
     Attributes:
-      feature: its path in the builder's examples, as `image` or `features/age`.
-      spec: of the array; of words, its `names` are known once all are read.
+      feature: its path in the builder's examples, such as `image` or `features/age`.
+      spec: of the array; the `names` of strings are known only once all of them are read.
       resize: whether images must be resized to the spec's shape.
-      words: whether it holds words, which become categories.
+      is_string: whether the feature is a string, which becomes a category.
     """
 
     feature: str
     spec: ArraySpec
     resize: bool = False
-    words: bool = False
+    is_string: bool = False
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """An exception as one line: its type, and its text cut to `limit` characters."""
+    """Returns an exception as one line: its type, and its text truncated to `limit` characters."""
     text = " ".join(str(error).split())
-    shown = text if len(text) <= limit else text[:limit].rstrip() + "…"
-    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+    if len(text) > limit:
+        text = text[:limit].rstrip() + "…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def find_builder(root: Path, wanted: Request) -> Any:
-    """Makes the TFDS builder that a request names: of the code that TFDS ships, or a user's own.
+def find_builder(root: Path, request: Request) -> Any:
+    """Returns the TFDS builder that a request names: one that TFDS ships, or a user's own.
 
     Args:
       root: the data_dir.
-      wanted: builder, config and version.
+      request: its builder, config and version.
 
     Returns:
       The `tfds.core.DatasetBuilder`.
 
     Raises:
-      ConfigError: TFDS has no such builder, config or version, or the user's own is none.
+      ConfigError: TFDS has no such builder, config or version, or the user's class is not a builder.
       DataError: the builder needs a module that is not installed.
     """
-    if wanted.code is not None:
-        return _own_builder(root, wanted)
+    if request.code is not None:
+        return _own_builder(root, request)
     names = tfds.list_builders(with_community_datasets=False)
-    if wanted.builder not in names:
-        raise _unknown("dataset.name", wanted.builder, [*names, "digits"], "a TFDS builder's name or digits")
+    if request.builder not in names:
+        raise _unknown("dataset.name", request.builder, [*names, "digits"], "is not the name of a TFDS builder")
     try:
-        cls = tfds.builder_cls(wanted.builder)
-        configs = list(cls.builder_configs)
-        if wanted.config and wanted.config not in configs:
-            allowed = f"{wanted.builder} has {len(configs)} configs" if configs else f"{wanted.builder} has no configs"
-            raise _unknown("dataset.name", wanted.name, [f"{wanted.builder}/{name}" for name in configs], allowed)
-        return cls(data_dir=str(root), config=wanted.config, version=wanted.version)
+        builder_class = tfds.builder_cls(request.builder)
+        configs = list(builder_class.builder_configs)
+        if request.config and request.config not in configs:
+            problem = f"{request.builder} has {len(configs) or 'no'} configs, and this is not one of them"
+            raise _unknown("dataset.name", request.name, [f"{request.builder}/{name}" for name in configs], problem)
+        return builder_class(data_dir=str(root), config=request.config, version=request.version)
     except ConfigError:
         raise
     except ImportError as error:
-        raise DataError(f"dataset.name={wanted.name} needs a module that is missing: {one_line(error)}") from error
-    except Exception as error:
-        asked = f"{wanted.name}:{wanted.version}" if wanted.version else wanted.name
-        raise invalid("dataset.name", asked, problem=one_line(error), fix=f"try dataset.name={wanted.name}") from error
-
-
-def _own_builder(root: Path, wanted: Request) -> Any:
-    """Makes a user's own builder; what it prepares lies in a folder that its source names, so it is never stale."""
-    module, _, name = wanted.builder.rpartition(".")
-    try:
-        cls = getattr(import_module(module), name)
-    except Exception as error:  # whatever a user's module raises at import
-        fix = "fix that module"
-        raise invalid(
-            "dataset.builder", wanted.builder, problem=f"it does not import ({one_line(error)})", fix=fix
+        raise DataError(
+            f"dataset.name={request.name}: needs a module that is not installed ({one_line(error)}); install it"
         ) from error
-    if not (isinstance(cls, type) and issubclass(cls, tfds.core.DatasetBuilder)):
-        fix = "derive it from tfds.core.GeneratorBasedBuilder"
-        raise invalid("dataset.builder", wanted.builder, problem="a builder class of TFDS", fix=fix)
+    except Exception as error:  # builders raise anything
+        typed = f"{request.name}:{request.version}" if request.version else request.name
+        fix = f"try dataset.name={request.name}"
+        raise invalid("dataset.name", typed, problem=one_line(error), fix=fix) from error
+
+
+def _own_builder(root: Path, request: Request) -> Any:
+    """Returns a user's own builder; its data is in a folder named by its source code, so it is never out of date."""
+    module, _, name = request.builder.rpartition(".")
     try:
-        return cls(data_dir=str(cache.decoded_dir(root).parent / ".own_builders" / str(wanted.code)))
-    except Exception as error:  # whatever its constructor raises
-        raise invalid("dataset.builder", wanted.builder, problem=one_line(error), fix="fix that class") from error
+        builder_class = getattr(import_module(module), name)
+    except Exception as error:  # a user's module raises anything at import
+        problem = f"can't be imported ({one_line(error)})"
+        raise invalid("dataset.builder", request.builder, problem=problem, fix="fix that module") from error
+    if not (isinstance(builder_class, type) and issubclass(builder_class, tfds.core.DatasetBuilder)):
+        raise invalid(
+            "dataset.builder",
+            request.builder,
+            problem="must be a TFDS builder class",
+            fix="derive it from tfds.core.GeneratorBasedBuilder",
+        )
+    data_dir = root / ".own_builders" / str(request.code)
+    try:
+        return builder_class(data_dir=str(data_dir))
+    except Exception as error:  # a user's constructor raises anything
+        raise invalid("dataset.builder", request.builder, problem=one_line(error), fix="fix that class") from error
 
 
-def _unknown(key: str, value: str, known: list[str], allowed: str) -> ConfigError:
-    close = difflib.get_close_matches(value, known, n=3, cutoff=0.5) or known[:3]
-    fix = f"did you mean {' or '.join(close)}?" if close else "leave the config out"
-    return invalid(key, value, problem=allowed, fix=fix)
+def _unknown(key: str, value: str, known: list[str], problem: str) -> ConfigError:
+    similar = difflib.get_close_matches(value, known, n=_SUGGESTIONS, cutoff=_SIMILARITY)
+    suggestions = similar or known[:_SUGGESTIONS]
+    fix = f"did you mean {' or '.join(suggestions)}?" if suggestions else "leave the config out"
+    return invalid(key, value, problem=problem, fix=fix)
 
 
-def taken(builder: Any, wanted: Request) -> dict[str, Taken]:
-    """Chooses a builder's features.
+def selected_features(builder: Any, request: Request) -> dict[str, SelectedFeature]:
+    """Selects the features of a builder that become arrays.
 
     Args:
       builder: from `find_builder`; it need not be prepared.
-      wanted: names the features, and the size to resize images to, if any.
+      request: names the features, and the size to resize images to.
 
     Returns:
-      What is taken, by the array's name: `image` and `label` of a supervised pair of these kinds, else the features'
+      The features by the array's name: `image` and `label` for a supervised pair of these kinds, else the features'
       own names.
 
     Raises:
-      ConfigError: there is no such feature, one that is no array, or images differ in size and no size is given.
+      ConfigError: there is no such feature, one can't become an array, or images differ in size and no size is given.
     """
     features = dict(_flat(builder.info.features))
-    if wanted.features is not None:
-        for name in wanted.features:
-            if name not in features:
-                close = difflib.get_close_matches(name, features, n=1)
-                fix = f"did you mean {close[0]}?" if close else f"write {_FEATURES}=[{','.join(list(features)[:2])}]"
-                raise invalid(
-                    _FEATURES, name, problem=f"the features of {wanted.name}: {', '.join(features)}", fix=fix
-                )
-        found = {_array_name(name): _taken(name, features[name], wanted, named=True) for name in wanted.features}
+    if request.features is not None:
+        selected = _named_features(features, request)
     else:
-        names = list(_supervised(builder.info.supervised_keys))
-        if not names:
-            known = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
-            first = ",".join(list(features)[:2])
-            raise invalid(
-                _FEATURES, None, problem=f"{wanted.name} names no supervised ones; it has {known}",
-                fix=f"write {_FEATURES}=[{first}]",
-            )  # fmt: skip
-        found = {_array_name(name): _taken(name, features[name], wanted, named=False) for name in names}
-        kinds = [type(features[name]) for name in names]
-        if kinds == [tfds.features.Image, tfds.features.ClassLabel]:
-            found = dict(zip(("image", "label"), found.values(), strict=True))
-    for name in found:
+        selected = _supervised_features(builder, features, request)
+    for name in selected:
         if name in RESERVED:
-            raise invalid(_FEATURES, name, problem=f"{' and '.join(RESERVED)} are the runner's own", fix="rename it")
-    return found
+            problem = f"is a reserved name ({' and '.join(RESERVED)} are the runner's)"
+            raise invalid(_FEATURES, name, problem=problem, fix="select other features")
+    return selected
 
 
-def text_of(builder: Any, wanted: Request) -> Taken:
-    """Chooses the feature of a builder that holds its documents.
+def _named_features(features: Mapping[str, Any], request: Request) -> dict[str, SelectedFeature]:
+    assert request.features is not None
+    selected = {}
+    for name in request.features:
+        if name not in features:
+            similar = difflib.get_close_matches(name, features, n=1)
+            fix = f"set {_FEATURES}=[{','.join(list(features)[:2])}]"
+            if similar:
+                fix = f"did you mean {similar[0]}?"
+            problem = f"{request.name} has no such feature (its features: {', '.join(features)})"
+            raise invalid(_FEATURES, name, problem=problem, fix=fix)
+        selected[_array_name(name)] = _select(name, features[name], request, is_named=True)
+    return selected
+
+
+def _supervised_features(builder: Any, features: Mapping[str, Any], request: Request) -> dict[str, SelectedFeature]:
+    names = list(_supervised_names(builder.info.supervised_keys))
+    if not names:
+        described = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
+        raise invalid(
+            _FEATURES,
+            None,
+            problem=f"{request.name} states no supervised features (its features: {described})",
+            fix=f"set {_FEATURES}=[{','.join(list(features)[:2])}]",
+        )
+    selected = {}
+    for name in names:
+        selected[_array_name(name)] = _select(name, features[name], request, is_named=False)
+    kinds = [type(features[name]) for name in names]
+    if kinds == [tfds.features.Image, tfds.features.ClassLabel]:
+        image, label = selected.values()
+        return {"image": image, "label": label}
+    return selected
+
+
+def selected_text(builder: Any, request: Request) -> SelectedFeature:
+    """Selects the feature of a builder that has its documents.
 
     Args:
       builder: from `find_builder`; it need not be prepared.
-      wanted: names it, unless there is one alone or a supervised one.
+      request: names the feature, unless there is only one text feature or a supervised one.
 
     Raises:
-      ConfigError: there is no such feature, none of text, or several.
+      ConfigError: there is no such feature, no text feature, or several.
     """
     texts = [name for name, feature in _flat(builder.info.features) if type(feature) is tfds.features.Text]
-    supervised = [name for name in _supervised(builder.info.supervised_keys) if name in texts]
-    named = list(wanted.features) if wanted.features is not None else (texts if len(texts) == 1 else supervised[:1])
-    if len(named) != 1 or named[0] not in texts:
-        there = ", ".join(texts) or "none"
+    if request.features is not None:
+        names = list(request.features)
+    elif len(texts) == 1:
+        names = texts
+    else:
+        names = [name for name in _supervised_names(builder.info.supervised_keys) if name in texts][:1]
+    if len(names) != 1 or names[0] not in texts:
         raise invalid(
             _FEATURES,
-            ",".join(named) or None,
-            problem=f"one feature of text of {wanted.name}, which has {there}",
-            fix=f"write {_FEATURES}=[{texts[0]}]" if texts else "leave dataset.tokenizer out",
+            ",".join(names) or None,
+            problem=f"must name one text feature of {request.name} (its text features: {', '.join(texts) or 'none'})",
+            fix=f"set {_FEATURES}=[{texts[0]}]" if texts else "leave dataset.tokenizer out",
         )
-    return Taken(named[0], ArraySpec((), "int32"), words=True)
+    return SelectedFeature(names[0], ArraySpec((), "int32"), is_string=True)
 
 
 def _array_name(feature: str) -> str:
@@ -176,6 +209,7 @@ def _array_name(feature: str) -> str:
 
 
 def _flat(features: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every feature with its path, such as `features/age`."""
     for name, feature in features.items():
         if type(feature) is tfds.features.FeaturesDict:
             yield from _flat(feature, f"{prefix}{name}/")
@@ -183,51 +217,65 @@ def _flat(features: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", feature
 
 
-def _supervised(keys: Any) -> Iterator[str]:
-    """Yields the paths of the supervised features, which may be nested in any way."""
+def _supervised_names(keys: Any) -> Iterator[str]:
+    """Yields the paths of the supervised features, which TFDS allows to be nested in any way."""
     if isinstance(keys, str):
         yield keys
     elif isinstance(keys, Mapping):
-        for one in keys.values():
-            yield from _supervised(one)
+        for value in keys.values():
+            yield from _supervised_names(value)
     elif keys:
-        for one in keys:
-            yield from _supervised(one)
+        for value in keys:
+            yield from _supervised_names(value)
 
 
-def _taken(name: str, feature: Any, wanted: Request, *, named: bool) -> Taken:
+def _select(name: str, feature: Any, request: Request, *, is_named: bool) -> SelectedFeature:
+    """Returns the array of one feature; strings become categories only if the config names the feature."""
     if type(feature) is tfds.features.Image:
-        return _image(name, feature, wanted)
+        return _select_image(name, feature, request)
     if isinstance(feature, tfds.features.ClassLabel) and feature.num_classes is not None:
-        return Taken(name, ArraySpec((), "int32", names=tuple(str(one) for one in feature.names)))
-    text = f"{wanted.name}: {name} is {type(feature).__name__}"
-    others = f"name others, as {_FEATURES}=[image,label]"
-    plain = type(feature) in (tfds.features.Tensor, tfds.features.Scalar, tfds.features.Text, tfds.features.ClassLabel)
-    if not plain or feature.shape is None or any(size is None for size in feature.shape):
-        allowed = f"images, labels, numbers and arrays of a fixed shape, and {text}"
-        raise invalid(_FEATURES, name, problem=allowed, fix=others)
+        return SelectedFeature(name, ArraySpec((), "int32", names=tuple(str(label) for label in feature.names)))
+    described = f"{request.name}: {name} is {type(feature).__name__}"
+    fix = f"select other features, such as {_FEATURES}=[image,label]"
+    simple_types = (tfds.features.Tensor, tfds.features.Scalar, tfds.features.Text, tfds.features.ClassLabel)
+    has_fixed_shape = feature.shape is not None and all(size is not None for size in feature.shape)
+    if type(feature) not in simple_types or not has_fixed_shape:
+        problem = f"must be images, labels, numbers or arrays of a fixed shape, but {described}"
+        raise invalid(_FEATURES, name, problem=problem, fix=fix)
     dtype = np.dtype(feature.np_dtype)
     if dtype.kind in "OSU":
-        if feature.shape == () and named:
-            return Taken(name, ArraySpec((), "int32"), words=True)
-        fix = f"set dataset.tokenizer=bytes, or {others}; words of few kinds can be named there"
-        raise invalid(_FEATURES, name, problem=f"numbers, and {text}, which needs a tokenizer", fix=fix)
-    kind = {"b": "bool", "f": "float32", "i": "int32", "u": "int32"}.get(dtype.kind)
-    if kind is None:
-        raise invalid(_FEATURES, name, problem=f"numbers, and {text} of {dtype}", fix=others)
-    return Taken(name, ArraySpec(tuple(feature.shape), kind))
-
-
-def _image(name: str, feature: Any, wanted: Request) -> Taken:
-    height, width, channels = feature.shape
-    if np.dtype(feature.np_dtype) != np.uint8 or channels is None:
-        found = f"{np.dtype(feature.np_dtype)} with {channels or 'varying'} channels"
+        if feature.shape == () and is_named:
+            return SelectedFeature(name, ArraySpec((), "int32"), is_string=True)
         raise invalid(
-            _FEATURES, name, problem=f"only 8-bit images, {wanted.name} has {found}", fix="try dataset.name=cifar10"
+            _FEATURES,
+            name,
+            problem=f"must be numeric, but {described}, which needs a tokenizer",
+            fix=f"set dataset.tokenizer=bytes, or {fix}; strings of few kinds can be named there",
         )
-    rows, columns = wanted.image_size or (height, width)
+    array_dtype = _ARRAY_DTYPES.get(dtype.kind)
+    if array_dtype is None:
+        raise invalid(_FEATURES, name, problem=f"must be numeric, but {described} of {dtype}", fix=fix)
+    return SelectedFeature(name, ArraySpec(tuple(feature.shape), array_dtype))
+
+
+def _select_image(name: str, feature: Any, request: Request) -> SelectedFeature:
+    height, width, channels = feature.shape
+    dtype = np.dtype(feature.np_dtype)
+    if dtype != np.uint8 or channels is None:
+        described = f"{dtype} with {channels or 'varying'} channels"
+        raise invalid(
+            _FEATURES,
+            name,
+            problem=f"must be 8-bit images, but {request.name} has {described}",
+            fix="try dataset.name=cifar10",
+        )
+    rows, columns = request.image_size or (height, width)
     if rows is None or columns is None:
-        allowed = f"the images of {wanted.name} differ in size, so one is needed"
-        raise invalid("dataset.image_size", None, problem=allowed, fix="write dataset.image_size=[64,64]")
-    spec = ArraySpec((rows, columns, channels), "uint8", ("height", "width", "channel"))
-    return Taken(name, spec, resize=(rows, columns) != (height, width))
+        raise invalid(
+            "dataset.image_size",
+            None,
+            problem=f"the images of {request.name} differ in size, so they need a common one",
+            fix="set dataset.image_size=[64,64]",
+        )
+    spec = ArraySpec((rows, columns, channels), "uint8", IMAGE_DIMS)
+    return SelectedFeature(name, spec, resize=(rows, columns) != (height, width))

@@ -1,4 +1,4 @@
-"""The decoded cache: `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW][-...]/`, one folder of arrays a split."""
+"""The decoded cache: `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW][-...]/<split>/<array>.npy`."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import Array, ArraySource, ArraySpec
-from runner.data.cut import Whole
+from runner.data.base import IMAGE_DIMS, Array, ArraySource, ArraySpec, FullDataset
+from runner.data.sources import prepared
 from runner.errors import DataError, invalid
 from runner.host.folders import remove_empty, remove_files
 
+Value = TypeVar("Value")
+
+# Versions of the layout. 1: images and class labels only, in images.npy and labels.npy; still read. 2: any arrays.
+# 3: documents, in text.jsonl.
+_IMAGES_FORMAT = 1
 FORMAT = 2
-TEXTS_FORMAT = 3  # of documents, in text.jsonl
-_IMAGES_FORMAT = 1  # of images and class labels alone, in images.npy and labels.npy
+TEXTS_FORMAT = 3
+_FORMATS = (_IMAGES_FORMAT, FORMAT, TEXTS_FORMAT)
 _IMAGES_FILES = {"image": "images.npy", "label": "labels.npy"}
-_META = "meta.json"
-_TEXTS = "text.jsonl"
+_TEXT_FILE = "text.jsonl"
 
 _NAME = re.compile(r"(?P<builder>\w+)(?:/(?P<config>[\w.+-]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
 
 
 @dataclass(frozen=True)
 class Request:
-    """Which decoded dataset is wanted.
+    """The requested decoded dataset.
 
     Attributes:
       builder: name of the TFDS builder, or import path of a user's own.
-      config: name of the builder's config; null: its default.
-      version: null: the newest there is.
-      image_size: height and width to resize to; null: as they are.
-      features: names of the features that are taken; null: the supervised ones.
-      code: of a user's own builder, the first digits of its source's sha256; null: one that TFDS ships.
-      text: whether a feature of text is wanted, as documents; else arrays are.
+      config: name of the builder's config; None: its default.
+      version: None: the newest.
+      image_size: height and width to resize to; None: no resizing.
+      features: names of the features to decode; None: the supervised ones.
+      code: of a user's own builder, the first digits of its source's sha256; None: one that TFDS ships.
+      text: whether a text feature is requested, as documents; else arrays are.
     """
 
     builder: str
@@ -54,31 +58,33 @@ class Request:
     @property
     def name(self) -> str:
         """The name as TFDS writes it, without the version."""
-        return f"{self.builder}/{self.config}" if self.config else self.builder
+        return _full_name(self.builder, self.config)
 
     @property
     def key(self) -> str:
-        """What names it on the command line, with its value."""
-        return f"dataset.builder={self.builder}" if self.code else f"dataset.name={self.name}"
+        """The config key that names the dataset, with its value."""
+        if self.code:
+            return f"dataset.builder={self.builder}"
+        return f"dataset.name={self.name}"
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What meta.json says of a decoded dataset.
+    """The content of a decoded dataset's meta.json.
 
     Attributes:
-      name: builder.
-      config: the builder's config, null where it has none.
-      default_config: whether `config` is what the bare builder name means.
-      version: the builder's version.
-      image_size: size that images were resized to, null for their own.
-      features: names of the features that were asked for, null for the supervised ones.
+      name: of the builder.
+      config: of the builder; None if it has none.
+      default_config: whether the builder's name without a config means `config`.
+      version: of the builder.
+      image_size: size that images were resized to; None: not resized.
+      features: names of the requested features; None: the supervised ones.
       code: see `Request.code`.
       arrays: by name, the fields of an `ArraySpec`.
       splits: number of examples of each split, in TFDS's order.
       digest: see `runner.data.digest`.
-      source: where the data came from, in words.
-      format: version of this layout.
+      source: where the data came from, for the record.
+      format: version of the layout.
     """
 
     name: str
@@ -95,116 +101,153 @@ class Meta:
     format: int = FORMAT
 
     @property
+    def full_name(self) -> str:
+        """The name as TFDS writes it, without the version."""
+        return _full_name(self.name, self.config)
+
+    @property
     def folder(self) -> str:
-        """Folder name in the cache."""
-        size = "x".join(str(side) for side in self.image_size) if self.image_size else None
-        features = ",".join(self.features) if self.features else None
-        kind = "text" if self.format == TEXTS_FORMAT else None
-        parts = [part for part in (self.name, self.config, self.version, size, features, self.code, kind) if part]
-        return re.sub(r"[^\w.+-]", "_", "-".join(parts))
+        """Name of the folder in the cache."""
+        parts = [self.name, self.config, self.version]
+        if self.image_size:
+            parts.append("x".join(str(side) for side in self.image_size))
+        if self.features:
+            parts.append(",".join(self.features))
+        parts.append(self.code)
+        if self.format == TEXTS_FORMAT:
+            parts.append("text")
+        name = "-".join(part for part in parts if part)
+        return re.sub(r"[^\w.+-]", "_", name)
 
     @property
     def specs(self) -> dict[str, ArraySpec]:
         """Specs of the arrays."""
-        return {
-            name: ArraySpec(tuple(one["shape"]), one["dtype"], tuple(one["dims"]), tuple(one["names"]))
-            for name, one in self.arrays.items()
-        }
+        specs = {}
+        for name, fields in self.arrays.items():
+            specs[name] = ArraySpec(
+                tuple(fields["shape"]), fields["dtype"], tuple(fields["dims"]), tuple(fields["names"])
+            )
+        return specs
 
     def file(self, array: str) -> str:
-        """Name of an array's file in the folder of a split."""
+        """Returns the name of an array's file in the folder of a split."""
         return _IMAGES_FILES[array] if self.format == _IMAGES_FORMAT else f"{array}.npy"
 
 
+def _full_name(builder: str, config: str | None) -> str:
+    return f"{builder}/{config}" if config else builder
+
+
 def data_dir(config: DatasetConfig) -> Path:
-    """Where prepared data lies: `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
-    chosen = config.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return Path(chosen).expanduser().absolute()
+    """Returns the folder of prepared data: `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    folder = config.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return Path(folder).expanduser().absolute()
 
 
 def decoded_dir(root: Path) -> Path:
-    """The cache's folder inside a data_dir."""
+    """Returns the cache's folder inside a data_dir."""
     return root / ".decoded"
 
 
 def request(config: DatasetConfig, code: str | None = None) -> Request:
-    """Reads what of a config says which data is wanted.
+    """Returns the data that a config requests.
 
     Args:
       config: the dataset's config.
       code: of a user's own builder, see `Request.code`.
 
-    Returns:
-      What to look for in the cache.
-
     Raises:
-      ConfigError: the name is none of a builder that TFDS ships.
+      ConfigError: the name is not that of a builder that TFDS ships.
     """
-    size = (config.image_size[0], config.image_size[1]) if config.image_size else None
+    size = None
+    if config.image_size:
+        height, width = config.image_size
+        size = (height, width)
     features = tuple(config.features) if config.features else None
     text = config.tokenizer is not None
     if config.builder is not None:
         return Request(config.builder, image_size=size, features=features, code=code, text=text)
     match = _NAME.fullmatch(config.name)
     if match is None:
-        # Community names, as in `namespace:name`, would have TFDS fetch and import code.
-        allowed = "a builder that TFDS ships, as cifar10, emnist/letters or mnist:3.0.1, or digits"
-        raise invalid("dataset.name", config.name, problem=allowed, fix="dataset.name=mnist works")
+        # This excludes community names such as `namespace:name`, for which TFDS would download and import code.
+        raise invalid(
+            "dataset.name",
+            config.name,
+            problem="must be a builder that TFDS ships, such as cifar10, emnist/letters or mnist:3.0.1, or digits",
+            fix="try dataset.name=mnist",
+        )
     return Request(match["builder"], match["config"], match["version"], size, features, text=text)
 
 
-def find(root: Path, wanted: Request) -> tuple[Path, Meta] | None:
-    """Looks a decoded dataset up.
+def as_list(values: Sequence[Value] | None) -> list[Value] | None:
+    """Returns values as JSON stores them; None if there are none."""
+    return list(values) if values else None
+
+
+def find(root: Path, request: Request) -> tuple[Path, Meta] | None:
+    """Looks up a decoded dataset.
 
     Args:
       root: the data_dir.
-      wanted: what is asked for; without a version, the newest is taken.
+      request: the requested data; without a version, the newest is returned.
 
     Returns:
       Its folder and its meta.json, or None.
     """
-    found = [(path.parent, meta) for path in decoded_dir(root).glob("[!.]*/meta.json") if (meta := _read_meta(path))]
-    fits = [entry for entry in found if _fits(entry[1], wanted)]
-    return max(fits, key=lambda entry: [int(part) for part in entry[1].version.split(".")], default=None)
+    newest: tuple[Path, Meta] | None = None
+    newest_version: list[int] = []
+    for path in decoded_dir(root).glob(f"[!.]*/{prepared.META}"):
+        meta = _read_meta(path)
+        if meta is None or not _matches(meta, request):
+            continue
+        version = [int(part) for part in meta.version.split(".")]
+        if newest is None or version > newest_version:
+            newest = (path.parent, meta)
+            newest_version = version
+    return newest
 
 
-def _fits(meta: Meta, wanted: Request) -> bool:
-    return (
-        meta.code == wanted.code
-        and (meta.format == TEXTS_FORMAT) == wanted.text
-        and (wanted.code is not None or meta.name == wanted.builder)
-        and (meta.config == wanted.config if wanted.config else meta.default_config)
-        and wanted.version in (None, meta.version)
-        and meta.image_size == (list(wanted.image_size) if wanted.image_size else None)
-        and meta.features == (list(wanted.features) if wanted.features else None)
+def _matches(meta: Meta, request: Request) -> bool:
+    is_same_builder = meta.code == request.code and (request.code is not None or meta.name == request.builder)
+    is_same_config = meta.config == request.config
+    if request.config is None:
+        is_same_config = meta.default_config
+    is_same_version = request.version in (None, meta.version)
+    is_same_content = (
+        (meta.format == TEXTS_FORMAT) == request.text
+        and meta.image_size == as_list(request.image_size)
+        and meta.features == as_list(request.features)
     )
+    return is_same_builder and is_same_config and is_same_version and is_same_content
 
 
 def _read_meta(path: Path) -> Meta | None:
     try:
         fields = json.loads(path.read_text("utf-8"))
         if fields.get("format") == _IMAGES_FORMAT:
-            fields = _of_images(path.parent, fields)
-        return Meta(**fields) if fields.get("format") in (_IMAGES_FORMAT, FORMAT, TEXTS_FORMAT) else None
+            fields = _upgraded(path.parent, fields)
+        return Meta(**fields) if fields.get("format") in _FORMATS else None
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return None  # of another layout, or removed meanwhile: it is decoded again
+        # Another layout, or deleted in the meantime: the data is decoded again.
+        return None
 
 
-def _of_images(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Completes what meta.json says in the first format, whose images tell their shape themselves."""
+def _upgraded(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """Completes a meta.json of the first format, which has no specs; the shape is that of the stored images."""
     del fields["num_classes"]
     label = ArraySpec((), "int32", (), tuple(fields.pop("class_names")))
     shape: tuple[int, ...] = ()
-    with contextlib.suppress(OSError, ValueError):  # a broken file is told of by who reads it
+    # Reading the arrays reports a corrupted file.
+    with contextlib.suppress(OSError, ValueError):
         first = folder / next(iter(fields["splits"])) / "images.npy"
         shape = np.load(first, mmap_mode="r", allow_pickle=False).shape[1:]
-    image = ArraySpec(shape, "uint8", ("height", "width", "channel"))
+    image = ArraySpec(shape, "uint8", IMAGE_DIMS)
     return fields | {"features": None, "code": None, "arrays": {"image": asdict(image), "label": asdict(label)}}
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
-    """Writes meta.json; it comes last, so a folder that has one is complete."""
-    (folder / _META).write_text(json.dumps(asdict(meta), indent=1), "utf-8")
+    """Writes meta.json, last: a folder that has one is complete."""
+    (folder / prepared.META).write_text(json.dumps(asdict(meta), indent=1), "utf-8")
 
 
 def publish(partial: Path, root: Path, meta: Meta) -> Path:
@@ -213,38 +256,40 @@ def publish(partial: Path, root: Path, meta: Meta) -> Path:
     Args:
       partial: the folder, on the same file system.
       root: the data_dir.
-      meta: names the place.
+      meta: determines the place.
 
     Returns:
       The place.
     """
     final = decoded_dir(root) / meta.folder
-    remove(final)  # of another format, or broken
+    # An existing folder there has another format or is corrupted.
+    remove(final)
     partial.replace(final)
     return final
 
 
 def remove(folder: Path) -> None:
-    """Removes a decoded dataset, or what a killed process left of one.
+    """Deletes a decoded dataset, or the remains of a killed process.
 
     Raises:
-      DataError: it holds something else besides, which stays.
+      DataError: it has other files, which stay.
     """
-    written = [one for pattern in ("*.npy", _TEXTS) for one in folder.glob(f"*/{pattern}")]
-    names = [_META, *(f"{one.parent.name}/{one.name}" for one in written)]
+    names = [prepared.META]
+    for pattern in ("*.npy", _TEXT_FILE):
+        names.extend(f"{file.parent.name}/{file.name}" for file in folder.glob(f"*/{pattern}"))
     remove_files(folder, names)
     remove_empty([*folder.glob("*"), folder])
     if folder.exists():
-        raise DataError(f"{folder} is in the way, and holds what no run wrote; move that elsewhere")
+        raise prepared.foreign_files(folder)
 
 
-def texts(folder: Path, split: str) -> Path:
-    """Returns the file of a split's documents, an object a line whose field `text` holds one."""
-    return folder / split / _TEXTS
+def text_file(folder: Path, split: str) -> Path:
+    """Returns the file of a split's documents, one object per line with the field `text`."""
+    return folder / split / _TEXT_FILE
 
 
 def arrays(folder: Path, meta: Meta, split: str) -> dict[str, Array]:
-    """Maps a split's arrays from disk.
+    """Memory-maps a split's arrays.
 
     Args:
       folder: a dataset's folder in the cache.
@@ -255,31 +300,37 @@ def arrays(folder: Path, meta: Meta, split: str) -> dict[str, Array]:
       Arrays by name, each (N, ...), read-only.
 
     Raises:
-      DataError: a file is missing or no such array.
+      DataError: a file is missing or has another array.
     """
-    found = {}
+    mapped = {}
     for name, spec in meta.specs.items():
         try:
             array = np.load(folder / split / meta.file(name), mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise DataError(f"the decoded data in {folder} is broken ({error}), remove that folder") from error
+            raise _corrupted(folder, str(error)) from error
         if array.dtype != spec.dtype or array.shape[1:] != spec.shape:
-            raise DataError(f"the decoded data in {folder} holds other arrays than it should, remove that folder")
+            raise _corrupted(
+                folder, f"{split}/{name} is {array.dtype} {array.shape[1:]}, not {spec.dtype} {spec.shape}"
+            )
         if len(array) != meta.splits[split]:
-            raise DataError(f"the decoded data in {folder} holds {len(array)} examples of {split}, remove that folder")
-        found[name] = array
-    return found
+            raise _corrupted(folder, f"{split}/{name} has {len(array)} examples, not {meta.splits[split]}")
+        mapped[name] = array
+    return mapped
 
 
-def read(folder: Path, meta: Meta) -> Whole:
-    """Reads a decoded dataset; its arrays stay on disk.
+def _corrupted(folder: Path, problem: str) -> DataError:
+    return DataError(f"the decoded data in {folder} is corrupted ({problem}); delete that folder")
+
+
+def read(folder: Path, meta: Meta) -> FullDataset:
+    """Reads a decoded dataset; its arrays stay memory-mapped.
 
     Raises:
-      DataError: the files are broken.
+      DataError: the files are corrupted.
     """
-    specs: Mapping[str, ArraySpec] = meta.specs
-    return Whole(
-        name=f"{meta.name}/{meta.config}" if meta.config else meta.name,
+    specs = meta.specs
+    return FullDataset(
+        name=meta.full_name,
         version=meta.version,
         splits={split: ArraySource(arrays(folder, meta, split), specs) for split in meta.splits},
         digest=meta.digest,

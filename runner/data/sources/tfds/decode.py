@@ -1,6 +1,6 @@
-"""The child process that gets a dataset prepared and writes it, decoded, into the cache.
+"""The job of the child process: prepares a TFDS dataset and writes it, decoded, into the cache.
 
-`runner.data.sources.tfds.child` starts it, by way of `worker`.
+`runner.data.sources.tfds.child` starts it, through `worker`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from runner.data.base import Array
+from runner.data.base import Array, ArraySpec
 from runner.data.digest import digest
-from runner.data.sources.tfds import cache, mirror
-from runner.data.sources.tfds.builders import Taken, find_builder, one_line, taken, text_of
+from runner.data.sources.tfds import cache
+from runner.data.sources.tfds.builders import (
+    SelectedFeature,
+    find_builder,
+    one_line,
+    selected_features,
+    selected_text,
+)
 from runner.data.sources.tfds.cache import Meta, Request
-from runner.data.sources.tfds.fetch import Source, prepare
+from runner.data.sources.tfds.fetch import PreparedData, prepare
 from runner.errors import ConfigError, DataError
 from runner.host.late import late
 from runner.host.lock import locked
@@ -29,139 +35,169 @@ from runner.host.lock import locked
 if TYPE_CHECKING:
     import tensorflow as tf
 else:
-    tf = late("tensorflow")  # takes seconds, which a refusal of the request does not need
+    # Takes seconds to import, and an invalid request is reported without it.
+    tf = late("tensorflow")
 
+# Examples per batch of the decoding pipeline: large enough that its overhead per batch does not matter.
 _BATCH = 256
 _TEXT = "text"
-_MOST_WORDS = 1000
+# A feature with more distinct strings is free text; the same limit as for a user's tables.
+_MAX_CATEGORIES = 1000
 _INT32 = np.iinfo(np.int32)
+# Errors of a folder that this user may not write.
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+# Feature -> string -> the number of its first occurrence.
+_StringNumbers = Mapping[str, dict[bytes, int]]
 
 
-def run(job: Mapping[str, Any], report: Callable[[str, str], None]) -> None:
-    """Does one job and reports how it went.
+def run(job: Mapping[str, Any], send: Callable[[str, str], None]) -> None:
+    """Does one job and reports the outcome.
 
     Args:
-      job: `root`, `wanted` (a `cache.Request`), `download` and `mirror`.
-      report: takes a kind of message and its text.
+      job: `root`, `request` (the fields of a `cache.Request`), `download` and `mirror`.
+      send: takes the kind of a message and its text.
     """
-    fields = job["wanted"]
-    sequences = {key: tuple(fields[key]) for key in ("image_size", "features") if fields[key]}
-    wanted = Request(**(fields | sequences))
+    fields = dict(job["request"])
+    for name in ("image_size", "features"):
+        # JSON has lists only.
+        if fields[name]:
+            fields[name] = tuple(fields[name])
+    request = Request(**fields)
     root = Path(job["root"])
+
+    def report(text: str) -> None:
+        send("progress", text)
+
     try:
-        decode(root, wanted, download=job["download"], use_mirror=job["mirror"], say=lambda text: report("say", text))
+        decode(root, request, download=job["download"], use_mirror=job["mirror"], report=report)
     except ConfigError as error:
-        report("refused", str(error))
+        send("invalid", str(error))
     except DataError as error:
-        report("failed", str(error))
-    except Exception as error:  # the boundary of the process: whatever TFDS raises becomes one line
-        report("failed", f"preparing {wanted.key} in {root} failed: {one_line(error)}")
+        send("failed", str(error))
+    except Exception as error:
+        # The parent gets one line, whatever TFDS raises; the log gets the traceback.
+        send("failed", f"preparing {request.key} in {root} failed: {one_line(error)}")
         raise
     else:
-        report("done", "")
+        send("done", "")
 
 
-def decode(root: Path, wanted: Request, *, download: bool, use_mirror: bool, say: Callable[[str], None]) -> None:
-    """Gets a dataset prepared and decodes it into the cache, unless another process just did.
+def decode(root: Path, request: Request, *, download: bool, use_mirror: bool, report: Callable[[str], None]) -> None:
+    """Prepares a dataset and decodes it into the cache, unless another process just did.
 
     Args:
       root: the data_dir.
-      wanted: what to decode.
-      download: whether anything may be fetched.
-      use_mirror: whether the package indexes may stand in for TFDS's hosts.
-      say: told the progress.
+      request: the data to decode.
+      download: whether anything may be downloaded.
+      use_mirror: whether the mirror may be used if TFDS's hosts can't be reached.
+      report: receives progress lines.
 
     Raises:
-      ConfigError: the request names what can't become arrays.
-      DataError: the data can't be had or not be stored.
+      ConfigError: a requested feature can't become an array.
+      DataError: the data can't be prepared or stored.
     """
-    builder = find_builder(root, wanted)
-    features = {_TEXT: text_of(builder, wanted)} if wanted.text else taken(builder, wanted)
+    builder = find_builder(root, request)
+    features = {_TEXT: selected_text(builder, request)} if request.text else selected_features(builder, request)
     folder = cache.decoded_dir(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / f"{builder.name}.lock", say, wanted.name):
-            if cache.find(root, wanted):
+        with locked(folder / f"{builder.name}.lock", report, request.name):
+            if cache.find(root, request):
                 return
-            as_files = _is_ordered(builder, wanted)
-            source = prepare(builder, root, download=download, use_mirror=use_mirror, as_files=as_files, say=say)
-            write(builder, features, root, wanted, source, say)
+            data = prepare(builder, root, request, download=download, use_mirror=use_mirror, report=report)
+            write(builder, features, root, request, data, report)
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno not in _NOT_WRITABLE:
             raise
         raise DataError(
-            f"{root} can't be written ({error.strerror}); decode {wanted.name} once where it can, or set "
-            "dataset.data_dir to a folder of your own"
+            f"{root} can't be written ({error.strerror}); decode {request.name} once as a user who may write there, "
+            "or set dataset.data_dir to another folder"
         ) from error
-
-
-def _is_ordered(builder: Any, wanted: Request) -> bool:
-    """Returns whether what is asked for is a builder's images and labels as they are, in an order that is known."""
-    is_plain = wanted.features is None and wanted.image_size is None and wanted.code is None and not wanted.text
-    return is_plain and mirror.ORDERED.get(builder.name) == str(builder.version)
 
 
 def write(
     builder: Any,
-    features: Mapping[str, Taken],
+    features: Mapping[str, SelectedFeature],
     root: Path,
-    wanted: Request,
-    source: Source,
-    say: Callable[[str], None],
+    request: Request,
+    data: PreparedData,
+    report: Callable[[str], None],
 ) -> None:
     """Decodes a builder's data into the cache; the caller holds the lock.
 
     Args:
       builder: the `tfds.core.DatasetBuilder`.
-      features: what is taken of it, by the array's name.
+      features: the features to decode, by the array's name.
       root: the data_dir.
-      wanted: what was asked for.
-      source: where the data is, and where it came from.
-      say: told the progress.
+      request: the requested data.
+      data: the prepared data.
+      report: receives progress lines.
 
     Raises:
-      DataError: the builder holds other examples than it states, or values that no array can hold.
+      DataError: the builder has another number of examples than it states, or values that no array can represent.
     """
-    examples = None if source.files is None else mirror.ordered(source.files)
-    if examples is None:
-        sizes = {name: info.num_examples for name, info in builder.info.splits.items() if info.num_examples}
-    else:
-        sizes = {name: len(arrays["label"]) for name, arrays in examples.items()}
+    sizes = _split_sizes(builder, data)
     if not sizes:
-        raise DataError(f"{builder.name} has no split with examples")
-    _require_space(wanted.name, root, sum(sizes.values()) * sum(one.spec.bytes for one in features.values()))
-    partial = cache.decoded_dir(root) / f".partial-{builder.name}"  # under the lock, so one there is a killed run's
+        raise DataError(f"dataset.name={request.name}: no split has examples; use another dataset")
+    bytes_per_example = sum(feature.spec.bytes for feature in features.values())
+    _require_space(request.name, root, sum(sizes.values()) * bytes_per_example)
+    # The caller holds the lock, so an existing partial folder is of a run that was killed.
+    partial = cache.decoded_dir(root) / f".partial-{builder.name}"
     cache.remove(partial)
-    words: dict[str, dict[bytes, int]] = {name: {} for name, one in features.items() if one.words}
-    say(f"{wanted.name}: decoding {', '.join(f'{size:,} examples of {name}' for name, size in sizes.items())}")
-    for name, size in sizes.items():
-        if examples is not None:
-            _write_arrays(examples[name], partial / name)
-        elif wanted.text:
-            _write_texts(builder, features, name, cache.texts(partial, name))
+    counts = ", ".join(f"{size:,} examples of {split}" for split, size in sizes.items())
+    report(f"{request.name}: decoding {counts}")
+
+    string_numbers: _StringNumbers = {name: {} for name, feature in features.items() if feature.is_string}
+    for split, size in sizes.items():
+        if data.examples is not None:
+            _write_arrays(data.examples[split], partial / split)
+        elif request.text:
+            _write_texts(builder, features, split, cache.text_file(partial, split))
         else:
-            _write_split(builder, features, words, name, size, partial / name)
-    names = {} if wanted.text else {name: _sort_words(name, found, partial, sizes) for name, found in words.items()}
-    specs = {name: replace(one.spec, names=names.get(name, one.spec.names)) for name, one in features.items()}
-    config = builder.builder_config.name if builder.builder_config else None
-    default = builder.default_builder_config
-    meta = Meta(
-        name=builder.name,
-        config=config,
-        default_config=config is None or (default is not None and default.name == config),
-        version=str(builder.version),
-        image_size=list(wanted.image_size) if wanted.image_size else None,
-        features=list(wanted.features) if wanted.features else None,
-        code=wanted.code,
-        arrays={} if wanted.text else {name: asdict(spec) for name, spec in specs.items()},
-        splits=sizes,
-        digest="",
-        source=source.label,
-        format=cache.TEXTS_FORMAT if wanted.text else cache.FORMAT,
-    )
-    meta = replace(meta, digest=digest((split, cache.arrays(partial, meta, split)) for split in sizes))
+            _write_split(builder, features, string_numbers, split, size, partial / split)
+
+    specs: dict[str, ArraySpec] = {}
+    if not request.text:
+        for name, feature in features.items():
+            specs[name] = feature.spec
+            if name in string_numbers:
+                names = _sort_categories(name, string_numbers[name], partial, list(sizes))
+                specs[name] = replace(feature.spec, names=names)
+    meta = _meta(builder, request, data, specs, sizes)
+    arrays_by_split = ((split, cache.arrays(partial, meta, split)) for split in sizes)
+    meta = replace(meta, digest=digest(arrays_by_split))
     cache.write_meta(partial, meta)
     cache.publish(partial, root, meta)
+
+
+def _split_sizes(builder: Any, data: PreparedData) -> dict[str, int]:
+    """Returns the number of examples of each split that has any."""
+    if data.examples is not None:
+        return {split: len(arrays["label"]) for split, arrays in data.examples.items()}
+    return {split: info.num_examples for split, info in builder.info.splits.items() if info.num_examples}
+
+
+def _meta(
+    builder: Any, request: Request, data: PreparedData, specs: Mapping[str, ArraySpec], sizes: dict[str, int]
+) -> Meta:
+    config = builder.builder_config.name if builder.builder_config else None
+    default = builder.default_builder_config
+    is_default = config is None or (default is not None and default.name == config)
+    return Meta(
+        name=builder.name,
+        config=config,
+        default_config=is_default,
+        version=str(builder.version),
+        image_size=cache.as_list(request.image_size),
+        features=cache.as_list(request.features),
+        code=request.code,
+        arrays={name: asdict(spec) for name, spec in specs.items()},
+        splits=sizes,
+        digest="",
+        source=data.label,
+        format=cache.TEXTS_FORMAT if request.text else cache.FORMAT,
+    )
 
 
 def _write_arrays(arrays: Mapping[str, Array], folder: Path) -> None:
@@ -172,106 +208,121 @@ def _write_arrays(arrays: Mapping[str, Array], folder: Path) -> None:
 
 def _write_split(
     builder: Any,
-    features: Mapping[str, Taken],
-    words: Mapping[str, dict[bytes, int]],
+    features: Mapping[str, SelectedFeature],
+    string_numbers: _StringNumbers,
     split: str,
     size: int,
     folder: Path,
 ) -> None:
+    """Writes a split's arrays through memory maps, batch by batch, so that they need not fit into memory."""
     folder.mkdir(parents=True)
-    whole = {
-        name: np.lib.format.open_memmap(
-            folder / f"{name}.npy", mode="w+", dtype=np.dtype(one.spec.dtype), shape=(size, *one.spec.shape)
+    arrays = {}
+    for name, feature in features.items():
+        arrays[name] = np.lib.format.open_memmap(
+            folder / f"{name}.npy", mode="w+", dtype=np.dtype(feature.spec.dtype), shape=(size, *feature.spec.shape)
         )
-        for name, one in features.items()
-    }
-    done = 0
+    start = 0
     for batch in _batches(builder, features, split):
-        stop = done + len(next(iter(batch.values())))
+        stop = start + len(next(iter(batch.values())))
         if stop > size:
-            raise DataError(f"{builder.name} holds more than the {size} examples of {split} that it states")
+            raise DataError(
+                f"{builder.name} has more than the {size} examples of {split} that it states; prepare it again"
+            )
         for name, values in batch.items():
-            numbers = _codes(name, values, words[name]) if name in words else values
-            whole[name][done:stop] = _checked(f"{builder.name}, split {split}: {name}", numbers, whole[name].dtype)
-        done = stop
-    if done != size:
-        raise DataError(f"{builder.name} holds {done} examples of {split} and states {size}, prepare it again")
-    for array in whole.values():
+            numbers = values
+            if name in string_numbers:
+                numbers = _number_strings(name, values, string_numbers[name])
+            _check_range(f"{builder.name}, split {split}: {name}", numbers, arrays[name].dtype)
+            arrays[name][start:stop] = numbers
+        start = stop
+    if start != size:
+        raise DataError(f"{builder.name} has {start} examples of {split}, but states {size}; prepare it again")
+    for array in arrays.values():
         array.flush()
 
 
-def _write_texts(builder: Any, features: Mapping[str, Taken], split: str, path: Path) -> None:
+def _write_texts(builder: Any, features: Mapping[str, SelectedFeature], split: str, path: Path) -> None:
     path.parent.mkdir(parents=True)
     with path.open("w", encoding="utf-8") as file:
         for batch in _batches(builder, features, split):
             for number, text in enumerate(batch[_TEXT]):
                 try:
-                    file.write(json.dumps({_TEXT: bytes(text).decode()}, ensure_ascii=False) + "\n")
+                    document = bytes(text).decode()
                 except UnicodeDecodeError as error:
                     raise DataError(
-                        f"{builder.name}, split {split}: {features[_TEXT].feature} holds what is not UTF-8, near "
-                        f"example {number:,}; name another feature by dataset.features"
+                        f"{builder.name}, split {split}: {features[_TEXT].feature} is not UTF-8 near example "
+                        f"{number:,}; select another feature with dataset.features"
                     ) from error
+                file.write(json.dumps({_TEXT: document}, ensure_ascii=False) + "\n")
 
 
-def _codes(name: str, values: Array, known: dict[bytes, int]) -> Array:
-    """Returns the words of a batch by the order in which they came up first."""
-    codes = np.array([known.setdefault(bytes(word), len(known)) for word in values], np.int32)
-    if len(known) > _MOST_WORDS:
+def _number_strings(name: str, values: Array, numbers: dict[bytes, int]) -> Array:
+    """Returns the strings of a batch as numbers, in the order of their first occurrence."""
+    batch_numbers = np.empty(len(values), np.int32)
+    for index, value in enumerate(values):
+        batch_numbers[index] = numbers.setdefault(bytes(value), len(numbers))
+    if len(numbers) > _MAX_CATEGORIES:
         raise DataError(
-            f"{name} has more than {_MOST_WORDS} different words, so it is text and no category; text needs a "
-            "tokenizer, name other features by dataset.features"
+            f"{name} has more than {_MAX_CATEGORIES} distinct strings, so it is text and not a category; select other "
+            "features with dataset.features, or set dataset.tokenizer"
         )
-    return codes
+    return batch_numbers
 
 
-def _sort_words(name: str, known: Mapping[bytes, int], folder: Path, splits: Mapping[str, int]) -> tuple[str, ...]:
-    """Renumbers a feature's words in the order of the alphabet, which no order of the examples changes."""
-    words = sorted(known)
-    places = np.empty(len(words), np.int32)
-    places[[known[word] for word in words]] = np.arange(len(words))
+def _sort_categories(name: str, numbers: Mapping[bytes, int], folder: Path, splits: list[str]) -> tuple[str, ...]:
+    """Renumbers a feature's strings alphabetically, independent of the order of examples; returns the strings."""
+    categories = sorted(numbers)
+    new_numbers = np.empty(len(categories), np.int32)
+    for new_number, category in enumerate(categories):
+        new_numbers[numbers[category]] = new_number
     for split in splits:
         array = np.load(folder / split / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
-        array[:] = places[array]
+        array[:] = new_numbers[array]
         array.flush()
-    return tuple(word.decode("utf-8", "replace") for word in words)
+    return tuple(category.decode("utf-8", "replace") for category in categories)
 
 
-def _checked(place: str, values: Array, dtype: np.dtype[Any]) -> Array:
+def _check_range(place: str, values: Array, dtype: np.dtype[Any]) -> None:
+    fix = "select other features with dataset.features"
     if dtype.kind == "f" and not np.isfinite(values).all():
-        raise DataError(f"{place} holds a number that is not finite; name other features by dataset.features")
+        raise DataError(f"{place} has a NaN or Inf; {fix}")
     if dtype == np.int32 and len(values) and not _INT32.min <= values.min() <= values.max() <= _INT32.max:
-        raise DataError(f"{place} holds whole numbers that int32 does not; name other features by dataset.features")
-    return values
+        raise DataError(f"{place} has integers outside the int32 range; {fix}")
 
 
-def _batches(builder: Any, features: Mapping[str, Taken], split: str) -> Iterator[dict[str, Array]]:
-    """Yields arrays by name, in the order of TFDS's shards."""
+def _batches(builder: Any, features: Mapping[str, SelectedFeature], split: str) -> Iterator[dict[str, Array]]:
+    """Yields batches of arrays by name, in the order of TFDS's shards."""
 
-    def chosen(example: Any) -> dict[str, Any]:
-        found = {}
-        for name, one in features.items():
+    def select(example: Any) -> dict[str, Any]:
+        arrays = {}
+        for name, feature in features.items():
             value = example
-            for part in one.feature.split("/"):
+            for part in feature.feature.split("/"):
                 value = value[part]
-            found[name] = _resized(value, one.spec.shape[:2]) if one.resize else value
-        return found
+            arrays[name] = _resized(value, feature.spec.shape[:2]) if feature.resize else value
+        return arrays
 
-    partial: dict[str, Any] = {}
-    for one in features.values():
-        *outer, last = one.feature.split("/")
-        inside = partial
-        for part in outer:
-            inside = inside.setdefault(part, {})
-        inside[last] = True
     data = builder.as_dataset(
         split=split,
         shuffle_files=False,
-        decoders=tfds.decode.PartialDecoding(partial),
+        decoders=tfds.decode.PartialDecoding(_partial_decoding(features)),
+        # One shard after the other: the order of the examples must not depend on the timing of parallel reads.
         read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
     )
-    data = data.map(chosen, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    data = data.map(select, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     yield from data.batch(_BATCH).prefetch(2).as_numpy_iterator()
+
+
+def _partial_decoding(features: Mapping[str, SelectedFeature]) -> dict[str, Any]:
+    """Returns the selected features as the nested dict that TFDS takes, so that no other feature is decoded."""
+    selection: dict[str, Any] = {}
+    for feature in features.values():
+        *parents, leaf = feature.feature.split("/")
+        level = selection
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[leaf] = True
+    return selection
 
 
 def _resized(image: tf.Tensor, size: tuple[int, ...]) -> tf.Tensor:
@@ -279,10 +330,10 @@ def _resized(image: tf.Tensor, size: tuple[int, ...]) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
 
 
-def _require_space(name: str, root: Path, need: int) -> None:
-    free = shutil.disk_usage(root).free
-    if need > free:
+def _require_space(name: str, root: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(root).free
+    if needed_bytes > free_bytes:
         raise DataError(
-            f"{name} needs {need / 1e9:.1f} GB for its decoded arrays and {root} has {free / 1e9:.1f} GB left; set "
-            "dataset.data_dir to a larger disk or dataset.image_size to a smaller size"
+            f"{name} needs {needed_bytes / 1e9:.1f} GB for its decoded arrays, but {root} has "
+            f"{free_bytes / 1e9:.1f} GB left; set dataset.data_dir to a larger disk, or lower dataset.image_size"
         )

@@ -1,4 +1,4 @@
-"""What the child process starts with: it takes stdout for its reports before a library can print there."""
+"""The entry point of the child process; it claims stdout for messages before a library can print there."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ def main(job: str) -> None:
     """Does one job.
 
     Args:
-      job: JSON object of `paths` (the parent's import path, for a user's own builder) and what `decode.run` takes.
+      job: JSON object with `paths`, the parent's import path for a user's own builder, and the job of `decode.run`.
     """
-    report = _reporter()
+    send = _message_sender()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     content = json.loads(job)
     sys.path += [path for path in content["paths"] if path not in sys.path]
-    import_module("runner.data.sources.tfds.decode").run(content, report)  # not above: it imports TensorFlow
+    # Not at the top, because it imports TensorFlow, which prints.
+    import_module("runner.data.sources.tfds.decode").run(content, send)
 
 
-def _reporter() -> Callable[[str, str], None]:
-    """Takes stdout for the reports, and leaves to libraries that print a stdout that leads to the log."""
+def _message_sender() -> Callable[[str, str], None]:
+    """Returns the function that sends messages through stdout, and redirects other output to stderr, the log."""
     channel: IO[str] = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def report(kind: str, text: str) -> None:
+    def send(kind: str, text: str) -> None:
         channel.write(json.dumps({"kind": kind, "text": " ".join(text.split())}) + "\n")
         channel.flush()
 
-    return report
+    return send
 
 
 def _end_with_parent() -> None:
+    # The parent never writes, so this returns when the parent's end of the pipe is closed, however the parent ended.
     sys.stdin.buffer.read()
     os._exit(1)

@@ -6,19 +6,20 @@ from runner.config.schema import RunConfig
 from runner.engine.dtensor.adapters.base import Model, ModelAdapter
 from runner.engine.dtensor.adapters.core import CoreAdapter
 from runner.engine.dtensor.adapters.keras import KerasAdapter
+from runner.engine.registry import ENGINES
 from runner.task.base import DataSpec
 
 __all__ = ["Model", "ModelAdapter", "make_adapter"]
 
 
 def make_adapter(config: RunConfig, data: DataSpec, *, blank: bool = False) -> ModelAdapter:
-    """Returns the adapter of `engine.name`.
+    """Returns the adapter of the config's engine.
 
     Args:
       config: a checked config.
       data: what the engine is built for.
-      blank: variables may begin as zeros, which takes less time than drawing their values.
+      blank: variables may start as zeros, which takes less time than drawing their values.
     """
-    if config.engine.name == "core_dtensor":
+    if ENGINES[config.engine.name].takes_layouts:
         return CoreAdapter(config.model, data, config.trainer.seed)
     return KerasAdapter(config.model, data, config.trainer.seed, blank=blank)

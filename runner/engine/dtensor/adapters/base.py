@@ -1,4 +1,4 @@
-"""What a DTensor engine asks of a kind of model."""
+"""The protocol between a DTensor engine and a kind of model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from runner.engine.base import LayerOutput
 
 
 class Model(Protocol):
-    """A tf_keras.Model, or a tf.Module that looks like one.
+    """A tf_keras.Model, or a tf.Module with the same attributes.
 
     Attributes:
       losses: regularization, computed again at each call.
       submodules: its layers, and theirs.
-      trainable_variables: what is trained.
+      trainable_variables: the trained ones.
     """
 
     losses: Sequence[tf.Tensor]
@@ -27,29 +27,32 @@ class Model(Protocol):
     trainable_variables: Sequence[tf.Variable]
 
     def __call__(self, inputs: Any, *, training: bool) -> Any:
-        """Returns the outputs for a batch of what `Task.inputs` gives."""
+        """Returns the outputs for a batch of `Task.inputs`."""
         ...
 
 
 class ModelAdapter(Protocol):
-    """Makes a config's model, on one device and on a mesh, and knows its variables.
+    """Builds a config's model, on one device and on a mesh, and knows its variables.
 
     Attributes:
-      lets_users_place: a user's builder is handed layouts, and may compute on the mesh.
+      lets_users_place: a user's builder gets layouts, and may compute on the mesh.
     """
 
     lets_users_place: bool
 
     def plain(self) -> Model:
-        """Returns the model on one device, its weights drawn from the seed."""
+        """Returns the model on one device, with initial weights from the seed."""
         ...
 
     def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
-        """Returns the model with every variable under its layout, made of what `plain` gave or again."""
+        """Returns the model with every variable under its layout.
+
+        May reuse the plain model.
+        """
         ...
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:
-        """Returns canonical path to variable, in the model's order."""
+        """Returns canonical path -> variable, in the model's order."""
         ...
 
     def check(self, model: Model, config: RunConfig) -> None:
@@ -57,7 +60,7 @@ class ModelAdapter(Protocol):
         ...
 
     def batch_statistics(self, model: Model) -> int:
-        """Returns how many layers compute statistics of the batch."""
+        """Returns the number of layers that compute statistics of the batch."""
         ...
 
     def whole(self, model: Model) -> set[str]:
@@ -65,7 +68,7 @@ class ModelAdapter(Protocol):
         ...
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
-        """Returns what every layer gives for a batch."""
+        """Returns every layer's output for a batch of this size."""
         ...
 
     def exported(self, values: Mapping[str, Array]) -> Model:

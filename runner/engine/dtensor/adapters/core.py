@@ -17,7 +17,7 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.errors import ConfigError
 from runner.model import target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_paths, given
+from runner.model.builder import check_paths, data_arguments
 from runner.task.base import DataSpec
 
 
@@ -29,7 +29,7 @@ class CoreAdapter:
 
         Args:
           config: names it and its options.
-          data: what the model takes and must give.
+          data: the model's inputs and outputs.
           seed: of the initial weights.
         """
         self._config = config
@@ -42,29 +42,29 @@ class CoreAdapter:
         """Returns the module on one device.
 
         Raises:
-          ConfigError: the builder raised, or returned something that is no module with named layers.
+          ConfigError: the builder raised, or returned something else than a module with named layers.
         """
         return self._call({})
 
     def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
-        """Returns the module with every variable made under its layout."""
+        """Returns the module with every variable created under its layout."""
         del plain, mesh
         return self._call(layouts)
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:
-        """Returns canonical path to variable: the layers' names and the attributes that hold their variables."""
-        return {
-            f"{layer.name}/{name}": value
-            for layer in model.layers  # type: ignore[attr-defined]  # `_call` has checked it
-            for name, value in vars(layer).items()
-            if isinstance(value, tf.Variable)
-        }
+        """Returns canonical path -> variable: the layer's name and the attribute of the variable."""
+        variables = {}
+        for layer in model.layers:  # type: ignore[attr-defined]  # `_call` has checked it
+            for name, value in vars(layer).items():
+                if isinstance(value, tf.Variable):
+                    variables[f"{layer.name}/{name}"] = value
+        return variables
 
     def check(self, model: Model, config: RunConfig) -> None:
-        """Checks what a module gives, and its layers' names.
+        """Checks a module's outputs, and its layers' names.
 
         Raises:
-          ConfigError: it gives something else than the task takes, or a layer has a name that is taken.
+          ConfigError: the outputs are not what the task needs, or two layers have one name.
         """
         check_paths(self.variables(model), config.model)
         self._data.task.check(self.layer_outputs(1)[-1].shape)
@@ -80,13 +80,15 @@ class CoreAdapter:
         return set()
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
-        """Returns what every layer gives for a batch."""
-        found: list[LayerOutput] = []
+        """Returns every layer's output for a batch, given that each is a dense layer on the one before."""
+        outputs: list[LayerOutput] = []
         for layer in self.plain().layers:  # type: ignore[attr-defined]
-            inputs, outputs = (int(size) for size in layer.kernel.shape)
-            taken = LayerInput(found[-1].layer if found else INPUTS, (batch, inputs))
-            found.append(LayerOutput(layer.name, type(layer).__name__, (batch, outputs), "float32", (taken,)))
-        return found
+            input_size, output_size = (int(size) for size in layer.kernel.shape)
+            provider = outputs[-1].layer if outputs else INPUTS
+            layer_input = LayerInput(provider, (batch, input_size))
+            kind = type(layer).__name__
+            outputs.append(LayerOutput(layer.name, kind, (batch, output_size), "float32", (layer_input,)))
+        return outputs
 
     def exported(self, values: Mapping[str, Array]) -> Model:
         """Returns the same network of tf_keras's layers, with these weights."""
@@ -99,20 +101,20 @@ class CoreAdapter:
         model = self._build(None, layouts)
         if not isinstance(model, tf.Module) or not hasattr(model, "layers"):
             raise ConfigError(
-                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module with "
-                f"`layers`, this builder returned {type(model).__name__}; set model=mlp_core or engine=keras_dtensor"
+                f"model._target_={self._config.target}: engine=core_dtensor trains a tf.Module with `layers`, but "
+                f"this builder returned {type(model).__name__}; set model=mlp_core or engine=keras_dtensor"
             )
-        made: Model = model
-        return made
+        module: Model = model
+        return module
 
     def _build(self, keras: ModuleType | None, layouts: Mapping[str, dtensor.Layout]) -> Model:
-        built: Model = build_model(
+        model: Model = build_model(
             self._builder,
             self._config,
             fix="set model=mlp_core, or engine=keras_dtensor for a builder of Keras models",
             keras=keras,
-            **given(self._builder, self._config, self._data),
+            **data_arguments(self._builder, self._config, self._data),
             layouts=layouts,
             seed=self._seed,
         )
-        return built
+        return model

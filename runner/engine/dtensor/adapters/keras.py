@@ -1,4 +1,4 @@
-"""tf_keras models on a mesh: canonical variable names, and one builder call for plain and for sharded variables."""
+"""tf_keras models on a mesh: canonical variable names, and the models on one device and on a mesh."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.engine.dtensor.layers import adopt, whole_variables
 from runner.engine.dtensor.placing import place
 from runner.model import contract, padding, target
 from runner.model.builder import call as build_model
-from runner.model.builder import check_kind, check_paths, given, parameters
+from runner.model.builder import check_kind, check_paths, data_arguments, parameters
 from runner.task.base import DataSpec
 
 
@@ -34,9 +34,9 @@ class KerasAdapter:
 
         Args:
           config: names it and its options.
-          data: what the model takes and must give.
+          data: the model's inputs and outputs.
           seed: of the initial weights.
-          blank: variables begin as zeros, which takes less time than drawing their values.
+          blank: variables start as zeros, which takes less time than drawing their values.
         """
         self._config = config
         self._data = data
@@ -45,18 +45,23 @@ class KerasAdapter:
         self._builder = target.load(config.target)
         self._takes_layouts = target.LAYOUTS in parameters(self._builder)
         self.lets_users_place = self._takes_layouts and not target.is_own(config)
-        self._built: tf_keras.Model | None = None  # the model on the mesh, where its layers know their shapes
+        # The model on the mesh, if its layers know their shapes.
+        self._built: tf_keras.Model | None = None
 
     def plain(self) -> tf_keras.Model:
-        """Returns the stock model on one device; its initial weights depend on the seed alone.
+        """Returns the stock model on one device.
+
+        Its initial weights depend on the seed only.
 
         Raises:
-          ConfigError: the builder raised, or returned something that is not a built model.
+          ConfigError: the builder raised, or returned something else than a built model.
         """
         model = self._call({})
         if not model.built:
             contract.check_steps(model, tf_keras.Model, self._config)
-            inputs = {name: tf_keras.Input(each.shape, dtype=each.dtype) for name, each in self._data.inputs.items()}
+            inputs = {}
+            for name, spec in self._data.inputs.items():
+                inputs[name] = tf_keras.Input(spec.shape, dtype=spec.dtype)
             private.build_by_call(model, as_called(inputs))
         private.let_walk(model)
         return model
@@ -67,12 +72,14 @@ class KerasAdapter:
         """Returns the model with every variable under its layout.
 
         Args:
-          plain: what `plain` gave; it becomes the model on the mesh, but where a builder places variables itself.
+          plain: result of `plain`; it becomes the model on the mesh, unless a builder places variables itself.
           mesh: DTensor mesh.
           layouts: canonical path -> DTensor layout, for every variable.
         """
-        model = self._call(layouts) if self._takes_layouts else plain
-        if not self._takes_layouts:
+        if self._takes_layouts:
+            model = self._call(layouts)
+        else:
+            model = plain
             place(model, named_variables(model), layouts, mesh)
         private.let_walk(model)
         adopt(model)
@@ -80,44 +87,55 @@ class KerasAdapter:
         return model
 
     def variables(self, model: tf_keras.Model) -> dict[str, tf.Variable]:
-        """Returns canonical path to variable."""
+        """Returns canonical path -> variable."""
         return named_variables(model)
 
     def check(self, model: tf_keras.Model, config: RunConfig) -> None:
-        """Checks what a plain model must be for any mesh.
+        """Checks what any mesh needs of a plain model.
 
         Raises:
-          ConfigError: outputs that the task does not take, what no engine honors, batch statistics where padding
-            would count in them.
+          ConfigError: the outputs are not what the task needs, the model has something that no engine honors, or
+            padding would count in statistics of the batch.
         """
         contract.check(model, list(model.submodules), tf_keras.Model, config.model)
-        shape = getattr(model, "output_shape", None)  # a subclassed model does not tell
-        if isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
-            self._data.task.check(shape)
-        elif isinstance(shape, list | tuple):
-            self._data.task.check_named({str(number): tuple(one) for number, one in enumerate(shape)})
-        elif isinstance(shape, Mapping):
-            self._data.task.check_named({str(name): tuple(one) for name, one in shape.items()})
+        self._check_outputs(model)
         paths = named_variables(model)
         check_paths(paths, config.model)
         contract.check_cover(paths, model.weights, config.model, "tf_keras")
         for layer in model.submodules:
             if _normalizes_batches(layer) and config.dataset.remainder == "pad":
                 raise padding.invalid(f"the batch statistics of layer {layer.name}")
+        # Variables of zeros would hide what the trial calls look for.
         if not self._blank:
             check_kept(model, paths, config, self._data)
 
+    def _check_outputs(self, model: tf_keras.Model) -> None:
+        """Lets the task check the shapes of the model's outputs.
+
+        A subclassed model does not know them.
+        """
+        task = self._data.task
+        shape = getattr(model, "output_shape", None)
+        if isinstance(shape, Mapping):
+            task.check_named({str(name): tuple(one_shape) for name, one_shape in shape.items()})
+        elif isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
+            task.check(shape)
+        elif isinstance(shape, list | tuple):
+            task.check_named({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})
+
     def batch_statistics(self, model: tf_keras.Model) -> int:
-        """Returns how many batch normalizations train."""
+        """Returns the number of batch normalizations that are trained."""
         return sum(_normalizes_batches(layer) for layer in model.submodules)
 
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that the layers' operations need whole, however they are stored."""
-        whole = {id(variable) for layer in model.submodules for variable in whole_variables(layer)}
-        return {path for path, variable in named_variables(model).items() if id(variable) in whole}
+        needed_ids: set[int] = set()
+        for layer in model.submodules:
+            needed_ids.update(id(variable) for variable in whole_variables(layer))
+        return {path for path, variable in named_variables(model).items() if id(variable) in needed_ids}
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
-        """Returns what every layer gives for a batch."""
+        """Returns every layer's output for a batch."""
         return layer_outputs(self._built or self.plain(), batch, self._data.inputs)
 
     def exported(self, values: Mapping[str, Array]) -> tf_keras.Model:
@@ -128,16 +146,18 @@ class KerasAdapter:
         return model
 
     def _call(self, layouts: Mapping[str, dtensor.Layout]) -> tf_keras.Model:
-        tf_keras.backend.reset_uids()  # unnamed layers get the same names at every call
+        # Unnamed layers get the same names at every call, and their weights the same values.
+        tf_keras.backend.reset_uids()
         tf_keras.utils.set_random_seed(self._seed)
-        told = given(self._builder, self._config, self._data)
+        arguments = data_arguments(self._builder, self._config, self._data)
         if self._takes_layouts:
-            told[target.LAYOUTS] = layouts
+            arguments[target.LAYOUTS] = layouts
         builder = self._builder
-        if target.is_own(self._config):  # AutoGraph is for users' layers; ours lose seconds to it
+        if target.is_own(self._config):
+            # AutoGraph is for users' layers; converting ours takes seconds and changes nothing.
             builder = tf.autograph.experimental.do_not_convert(builder)
         with tf.variable_creator_scope(_blank) if self._blank else nullcontext():
-            model = build_model(builder, self._config, keras=tf_keras, **told)
+            model = build_model(builder, self._config, keras=tf_keras, **arguments)
         check_kind(model, tf_keras.Model, self._config, "tf_keras")
         return model
 
@@ -146,8 +166,10 @@ def _normalizes_batches(layer: tf.Module) -> bool:
     return isinstance(layer, tf_keras.layers.BatchNormalization) and layer.trainable
 
 
-def _blank(make: Any, **told: Any) -> tf.Variable:
-    """Makes a variable of zeros in place of one whose value is drawn by a function."""
-    if callable(told.get("initial_value")) and None not in (told.get("shape"), told.get("dtype")):
-        told["initial_value"] = functools.partial(tf.zeros, told["shape"], told["dtype"])
-    return make(**told)
+def _blank(make: Any, **arguments: Any) -> tf.Variable:
+    """Creates a variable of zeros in place of one whose initial value is a function."""
+    shape = arguments.get("shape")
+    dtype = arguments.get("dtype")
+    if callable(arguments.get("initial_value")) and shape is not None and dtype is not None:
+        arguments["initial_value"] = functools.partial(tf.zeros, shape, dtype)
+    return make(**arguments)

@@ -1,4 +1,4 @@
-"""What each layer of a tf_keras model takes and gives, for the plan."""
+"""Inputs and outputs of each layer of a tf_keras model, for the plan."""
 
 from __future__ import annotations
 
@@ -16,66 +16,87 @@ from runner.engine.layer_notes import Outputs, layer_path
 
 
 def layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
-    """Returns what each layer gives for a batch, in the order of the calls.
+    """Returns each layer's outputs for a batch, in the order of the calls.
 
     Args:
-      model: built; a functional one that calls each layer once knows its shapes, another one is traced, on one device.
-      batch: examples.
-      inputs: specs of what the model takes, by name.
+      model: built. A functional one that calls each layer once knows its shapes; another one is traced, on one device.
+      batch: number of examples.
+      inputs: specs of the model's inputs, by name.
     """
     if is_functional(model) and all(_is_known(layer) for layer in model.layers):
         names = _input_names(model, inputs)
-        return [output for layer in model.layers for output in _known_outputs(layer, batch, names)]
-    layers = [
-        layer
-        for layer in model.submodules
-        if isinstance(layer, tf_keras.layers.Layer) and not isinstance(layer, tf_keras.layers.InputLayer)
-    ]
-    noted = Outputs(layer_paths(model), lambda given: filter(tf.is_tensor, tf.nest.flatten(given)))
+        outputs: list[LayerOutput] = []
+        for layer in model.layers:
+            outputs += _known_outputs(layer, batch, names)
+        return outputs
+    return _traced_outputs(model, batch, inputs)
 
-    def called(given: Any) -> Any:
-        noted.begin(given)
-        return model(given, training=False)
+
+def _traced_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArraySpec]) -> list[LayerOutput]:
+    layers = []
+    for layer in model.submodules:
+        is_layer = isinstance(layer, tf_keras.layers.Layer)
+        if is_layer and not isinstance(layer, tf_keras.layers.InputLayer):
+            layers.append(layer)
+    recorder = Outputs(layer_paths(model), lambda structure: filter(tf.is_tensor, tf.nest.flatten(structure)))
+
+    def call(model_inputs: Any) -> Any:
+        recorder.begin(model_inputs)
+        return model(model_inputs, training=False)
 
     calls = {id(layer): layer.call for layer in layers}
     try:
         for layer in layers:
-            layer.call = noted.recorded(layer, tf.autograph.experimental.do_not_convert(calls[id(layer)]))
+            # AutoGraph would convert the recorder's code, and not the layer's.
+            own_call = tf.autograph.experimental.do_not_convert(calls[id(layer)])
+            layer.call = recorder.recorded(layer, own_call)
         specs = {name: tf.TensorSpec((batch, *spec.shape), spec.dtype) for name, spec in inputs.items()}
-        tf.function(called).get_concrete_function(as_called(specs))
+        tf.function(call).get_concrete_function(as_called(specs))
     finally:
         for layer in layers:
             layer.call = calls[id(layer)]
-    return noted.found
+    return recorder.found
 
 
 def _is_known(layer: tf_keras.layers.Layer) -> bool:
-    """Tells whether a layer of a functional model is one to the plan, and knows its shapes: it is called once.
+    """Returns whether a functional model's layer is a single one to the plan, and knows its shapes: it has one call.
 
-    One that this package puts together of others, as a block, is told by these.
+    One that this package composes of others, such as a block, is listed by these.
     """
-    composed = type(layer).__module__.startswith("runner.") and any(
-        isinstance(each, tf_keras.layers.Layer) for each in layer.submodules
-    )
-    return is_called_once(layer) and not is_functional(layer) and not composed
+    is_own = type(layer).__module__.startswith("runner.")
+    is_composed = is_own and any(isinstance(module, tf_keras.layers.Layer) for module in layer.submodules)
+    return is_called_once(layer) and not is_functional(layer) and not is_composed
 
 
 def _input_names(model: tf_keras.Model, inputs: Mapping[str, ArraySpec]) -> dict[int, str]:
-    """Returns id of input layer -> what stands for it in the plan."""
-    layers = [layer for layer in model.layers if isinstance(layer, tf_keras.layers.InputLayer)]
-    several = len(inputs) > 1
-    return {id(layer): f"{INPUTS}/{layer.name}" if several else INPUTS for layer in layers}
+    """Returns id of input layer -> its name in the plan."""
+    names = {}
+    for layer in model.layers:
+        if isinstance(layer, tf_keras.layers.InputLayer):
+            names[id(layer)] = f"{INPUTS}/{layer.name}" if len(inputs) > 1 else INPUTS
+    return names
 
 
 def _known_outputs(layer: tf_keras.layers.Layer, batch: int, names: Mapping[int, str]) -> Iterator[LayerOutput]:
-    def shape(tensor: Any) -> tuple[int, ...]:
-        return tuple(batch if dim is None else dim for dim in tensor.shape)
+    """Yields the outputs of a functional model's layer.
 
+    Args:
+      layer: has one call.
+      batch: number of examples.
+      names: of the input layers, by id.
+    """
     if id(layer) in names:
         return
-    inputs = tuple(
-        LayerInput(names.get(id(giver(each)), layer_path(giver(each).name)), shape(each))
-        for each in tf.nest.flatten(layer.input)
-    )
-    for output in tf.nest.flatten(layer.output):
-        yield LayerOutput(layer_path(layer.name), type(layer).__name__, shape(output), output.dtype.name, inputs)
+    inputs = []
+    for tensor in tf.nest.flatten(layer.input):
+        provider = giver(tensor)
+        name = names.get(id(provider), layer_path(provider.name))
+        inputs.append(LayerInput(name, _shape(tensor, batch)))
+    for tensor in tf.nest.flatten(layer.output):
+        path = layer_path(layer.name)
+        yield LayerOutput(path, type(layer).__name__, _shape(tensor, batch), tensor.dtype.name, tuple(inputs))
+
+
+def _shape(tensor: Any, batch: int) -> tuple[int, ...]:
+    """Returns a symbolic tensor's shape, its unknown first dim filled in."""
+    return tuple(batch if dim is None else dim for dim in tensor.shape)

@@ -1,4 +1,4 @@
-"""Trial calls of a plain tf_keras model: what a training call keeps, and what an evaluation would change."""
+"""Trial calls of a plain tf_keras model: which variables a training call changes, and whether an evaluation does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tf_keras
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Batch
 from runner.engine.base import as_called
-from runner.engine.dtensor import masks
+from runner.engine.dtensor.masks import masks_from_scope
 from runner.errors import ConfigError
 from runner.model import contract, padding, scope
 from runner.task.base import DataSpec
@@ -21,58 +21,61 @@ Variables = Mapping[str, tf.Variable]
 
 
 def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, data: DataSpec) -> None:
-    """Checks what calls of a model leave in the variables that no gradient changes.
+    """Checks the values that calls of a model leave in the variables that no gradient changes.
 
-    A model of tf_keras's own layers costs nothing here, but where batches are padded and it has such variables.
+    A model of tf_keras's own layers is not called, unless batches are padded and it has such variables.
 
     Args:
       model: plain, of one device.
-      variables: all of its own, by canonical path.
+      variables: all of the model's, by canonical path.
       config: the run's.
       data: what the engine is built for.
 
     Raises:
-      ConfigError: an evaluation changes one; padding would count in one, in an added loss or in other examples.
+      ConfigError: an evaluation changes one; or padding would count in one, in an added loss or in other examples.
     """
     layers = [model, *model.submodules]
-    trained = {id(variable) for variable in model.trainable_variables}
-    kept = {path: variable for path, variable in variables.items() if id(variable) not in trained}
-    pads = config.dataset.remainder == "pad"
-    own = contract.has_own_code(layers)
-    if kept and own:
+    trained_ids = {id(variable) for variable in model.trainable_variables}
+    kept = {path: variable for path, variable in variables.items() if id(variable) not in trained_ids}
+    has_own_code = contract.has_own_code(layers)
+    if kept and has_own_code:
         _check_evaluation(model, variables, kept, config, data)
-    if pads and (kept or own or contract.has_activity_loss(layers)):
+    if config.dataset.remainder != "pad":
+        return
+    if not (kept or has_own_code or contract.has_activity_loss(layers)):
+        return
 
-        def call(batch: Batch) -> padding.Called:
-            entered = scope.Scope(config.trainer.seed, tf.constant(0))
-            with _unchanged(variables), scope.enter(entered), masks.handed_in(model):
-                outputs = model(_taken(batch), training=True)
-                values = {path: variable.numpy() for path, variable in kept.items()}
-                losses, given = ([each.numpy() for each in part] for part in (model.losses, tf.nest.flatten(outputs)))
-            return padding.Called(values, losses, given)
+    def call(batch: Batch) -> padding.CallResult:
+        training = scope.Scope(config.trainer.seed, tf.constant(0))
+        with _unchanged(variables), scope.enter(training), masks_from_scope(model):
+            outputs = model(_model_inputs(batch), training=True)
+            values = {path: variable.numpy() for path, variable in kept.items()}
+            losses = [loss.numpy() for loss in model.losses]
+            return padding.CallResult(values, losses, [output.numpy() for output in tf.nest.flatten(outputs)])
 
-        before = {path: variable.numpy() for path, variable in kept.items()}
-        padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
+    before = {path: variable.numpy() for path, variable in kept.items()}
+    padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
 
 
 def _check_evaluation(
     model: tf_keras.Model, variables: Variables, kept: Variables, config: RunConfig, data: DataSpec
 ) -> None:
+    """Checks that a call with training=False changes no variable."""
     before = {path: variable.numpy() for path, variable in kept.items()}
     batch = {name: np.zeros((2, *spec.shape), spec.dtype) for name, spec in data.inputs.items()}
     with _unchanged(variables):
-        model(_taken(batch), training=False)
-        changed = [path for path, v in kept.items() if not np.array_equal(v.numpy(), before[path], equal_nan=True)]
-    if changed:
-        raise ConfigError(
-            f"model._target_={config.model.target}: variable {changed[0]} is changed by a call with "
-            "training=False, and an evaluation may change nothing; change it where `training` is true"
-        )
+        model(_model_inputs(batch), training=False)
+        for path, variable in kept.items():
+            if not np.array_equal(variable.numpy(), before[path], equal_nan=True):
+                raise ConfigError(
+                    f"model._target_={config.model.target}: a call with training=False changes variable {path}, but "
+                    "an evaluation must not change anything; change it only if `training` is true"
+                )
 
 
 @contextmanager
 def _unchanged(variables: Variables) -> Iterator[None]:
-    """Puts all variables back as they were, when the context ends."""
+    """Restores all variables at the end of the context."""
     before = {path: variable.numpy() for path, variable in variables.items()}
     try:
         yield
@@ -81,6 +84,6 @@ def _unchanged(variables: Variables) -> Iterator[None]:
             variable.assign(before[path])
 
 
-def _taken(batch: Mapping[str, Array]) -> tf.Tensor | dict[str, tf.Tensor]:
-    """Returns what a model is called with: its one input, or all by name."""
+def _model_inputs(batch: Mapping[str, Array]) -> tf.Tensor | dict[str, tf.Tensor]:
+    """Returns a model's argument: its only input, or all by name."""
     return as_called({name: tf.constant(array) for name, array in batch.items()})

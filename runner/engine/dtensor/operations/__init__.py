@@ -1,7 +1,7 @@
-"""Operations of TensorFlow and tf_keras that DTensor has no rule for, computed by others while a step is traced.
+"""Replacements of operations that DTensor has no rule for, while a step is traced.
 
-Layers, whosever they are, stay as they are: what they call is answered otherwise. Each function here has the
-signature and the result of the one that it stands for, in all its arguments. Without a rule are: fused batch
+Layers stay as they are; the functions of TensorFlow and tf_keras that they call are replaced. Each function here has
+the signature and the result of the one that it replaces, for all arguments. DTensor has no rule for: fused batch
 normalization; the gradients of average pooling, of depthwise convolution, of 3-D pooling, of silu and softsign;
 dilation; reversals, rolls and mirrored padding; loops over time.
 """
@@ -19,24 +19,44 @@ from runner.engine.dtensor import private
 from runner.engine.dtensor.operations import activation, convolution, drawn, loops, normalization, order, windows
 from runner.engine.dtensor.private import ARRAYS, BACKEND, GRU, KERNELS, LSTM, MANIPULATIONS, NN, RAW_ARRAYS, STATELESS
 
-_CALLS_BACK = ("rnn", "_key")  # the first: a user's cell, which AutoGraph is for
+# Replacements that are not hidden from AutoGraph: `rnn` calls a user's cell, whose code may branch on tensors, and
+# that calls `_key` in turn.
+_CALLS_BACK = ("rnn", "_key")
 
 
 @contextlib.contextmanager
 def replaced() -> Iterator[None]:
-    """Answers the operations that DTensor has no rule for by others, while the context lasts."""
+    """Replaces the operations that DTensor has no rule for, within the context."""
     before = [(module, name, getattr(module, name)) for module, name, _ in REPLACED]
     try:
         for module, name, function in REPLACED:
-            as_written = tf.autograph.experimental.do_not_convert(function)
-            setattr(module, name, function if name in _CALLS_BACK else as_written)
+            if name not in _CALLS_BACK:
+                function = tf.autograph.experimental.do_not_convert(function)
+            setattr(module, name, function)
         yield
     finally:
         for module, name, function in before:
             setattr(module, name, function)
 
 
-REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., Any]], ...] = (
+# (module or class, name of its function, replacement)
+_Replacement = tuple[ModuleType | type, str, Callable[..., Any]]
+
+
+def _public_replacements() -> Iterator[_Replacement]:
+    """Yields the replacements in TensorFlow's public modules, which a user's layers may call."""
+    for module in private.PUBLIC:
+        yield module, "reverse", order.reverse
+        yield module.nn, "silu", activation.silu
+        yield module.nn, "swish", activation.silu
+        yield module.nn, "softsign", activation.softsign
+        yield module.math, "softsign", activation.softsign
+        yield module.random, "stateless_uniform", drawn.uniform
+        yield module.random, "stateless_normal", drawn.normal
+        yield module.random, "stateless_truncated_normal", drawn.truncated_normal
+
+
+REPLACED: tuple[_Replacement, ...] = (
     (KERNELS, "avg_pool", windows.avg_pool),
     (KERNELS, "avg_pool3d", windows.avg_pool3d),
     (KERNELS, "max_pool3d", windows.max_pool3d),
@@ -53,13 +73,8 @@ REPLACED: tuple[tuple[ModuleType | type, str, Callable[..., Any]], ...] = (
     (GRU, "gru_with_backend_selection", GRU.standard_gru),
     (ARRAYS, "reverse", order.reverse),
     (ARRAYS, "reverse_v2", order.reverse),
-    *((module, "reverse", order.reverse) for module in private.PUBLIC),
-    *((module.nn, name, activation.silu) for module in private.PUBLIC for name in ("silu", "swish")),
-    *((home, "softsign", activation.softsign) for module in private.PUBLIC for home in (module.math, module.nn)),
     (MANIPULATIONS, "roll", order.roll),
     (RAW_ARRAYS, "mirror_pad", order.mirror_pad),
     (STATELESS, "stateless_random_uniform", drawn.uniform),
-    *((module.random, "stateless_uniform", drawn.uniform) for module in private.PUBLIC),
-    *((module.random, "stateless_normal", drawn.normal) for module in private.PUBLIC),
-    *((module.random, "stateless_truncated_normal", drawn.truncated_normal) for module in private.PUBLIC),
+    *_public_replacements(),
 )

@@ -1,4 +1,7 @@
-"""Convolutions whose form or gradient DTensor has no rule for, computed by others. Shapes: B examples, C channels."""
+"""Convolutions whose form or gradient DTensor has no rule for.
+
+Shapes: B examples, C channels.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,31 @@ import tf_keras
 from runner.engine.dtensor.operations.windows import channels_last, padded, pads_of, spatial, windows
 from runner.engine.dtensor.private import BACKEND, NN
 
-_rates: list[Sequence[int]] = []  # of the dilated depthwise convolution that is being traced
+# Dilation rates of the depthwise convolution that is being traced, if it has such.
+_rates: list[Sequence[int]] = []
 _stock_convolution = NN.convolution_internal
 _stock_space_to_batch = NN.with_space_to_batch
 _stock_conv2d_transpose = BACKEND.conv2d_transpose
 
 
 def dilated(kernel: tf.Tensor, rates: Sequence[int]) -> tf.Tensor:
-    """Returns a kernel (spatial dims, ..., ...) with zeros between its places, which dilation means."""
+    """Returns a kernel (spatial dims, ..., ...) with zeros between its entries, in place of dilation."""
     kernel = tf.convert_to_tensor(kernel)
     rank = len(kernel.shape)
     for dim, rate in enumerate(rates):
         if rate == 1:
             continue
         shape = kernel.shape.as_list()
-        spread = tf.pad(
-            tf.expand_dims(kernel, dim + 1), [[0, rate - 1 if d == dim + 1 else 0] for d in range(rank + 1)]
-        )
-        merged = tf.reshape(spread, [size * rate if d == dim else size for d, size in enumerate(shape)])
-        kernel = tf.slice(merged, [0] * rank, [(s - 1) * rate + 1 if d == dim else s for d, s in enumerate(shape)])
+        # (..., size, ...) becomes (..., size, rate, ...) with zeros after each entry, then (..., size * rate, ...), of
+        # which the zeros after the last entry are cut off.
+        paddings = [[0, 0] for _ in range(rank + 1)]
+        paddings[dim + 1] = [0, rate - 1]
+        spread = tf.pad(tf.expand_dims(kernel, dim + 1), paddings)
+        merged_shape = list(shape)
+        merged_shape[dim] = shape[dim] * rate
+        dilated_shape = list(shape)
+        dilated_shape[dim] = (shape[dim] - 1) * rate + 1
+        kernel = tf.slice(tf.reshape(spread, merged_shape), [0] * rank, dilated_shape)
     return kernel
 
 
@@ -43,22 +52,22 @@ def convolution_internal(
     call_from_convolution: bool = True,
     num_spatial_dims: int | None = None,
 ) -> tf.Tensor:
-    """Stands for what `tf.nn.convolution` calls: a dilated kernel in place of dilation, group by group in 3-D.
+    """Replaces the function that `tf.nn.convolution` calls: a dilated kernel for dilation, group by group in 3-D.
 
-    Without XLA, TensorFlow computes groups on CPUs in 1-D and 2-D alone.
+    Without XLA, TensorFlow computes groups on CPUs in 1-D and 2-D only.
     """
     dims = len(filters.shape) - 2
     channels = -1 if (data_format or "").endswith("C") or not data_format else 1
     groups = input.shape[channels] // filters.shape[-2] if dims == 3 else 1
     if groups > 1:
-        pairs = zip(tf.split(input, groups, channels), tf.split(filters, groups, -1), strict=True)
-        parts = [convolution_internal(x, kernel, strides, padding, data_format, dilations) for x, kernel in pairs]
+        group_inputs = tf.split(input, groups, channels)
+        group_kernels = tf.split(filters, groups, -1)
+        parts = []
+        for x, kernel in zip(group_inputs, group_kernels, strict=True):
+            parts.append(convolution_internal(x, kernel, strides, padding, data_format, dilations))
         return tf.concat(parts, channels, name=name or "groups")
     if dilations is not None:
-        listed = [dilations] if isinstance(dilations, int) else [int(rate) for rate in dilations]
-        if len(listed) == dims + 2:
-            listed = spatial(listed, data_format or "NHWC", dims + 2)
-        rates = listed * dims if len(listed) == 1 else listed
+        rates = _spatial_rates(dilations, dims, data_format)
         if any(rate != 1 for rate in rates):
             filters = dilated(filters, rates)
             dilations = None
@@ -67,8 +76,21 @@ def convolution_internal(
     )
 
 
+def _spatial_rates(dilations: Sequence[int] | int, dims: int, data_format: str | None) -> list[int]:
+    """Returns the rate of each spatial dim.
+
+    TensorFlow takes one for all, one per spatial dim, or one per dim.
+    """
+    if isinstance(dilations, int):
+        return [dilations] * dims
+    rates = [int(rate) for rate in dilations]
+    if len(rates) == dims + 2:
+        rates = spatial(rates, data_format or "NHWC", dims + 2)
+    return rates * dims if len(rates) == 1 else rates
+
+
 def jit_compiled_convolution_op(layer: tf_keras.layers.Layer, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Stands for the method by which layers convolve in groups: its program was made before this step is traced."""
+    """Replaces the method by which layers convolve in groups, whose program was made before this step is traced."""
     return layer.convolution_op(inputs, kernel)
 
 
@@ -81,7 +103,7 @@ def with_space_to_batch(
     spatial_dims: Sequence[int] | None = None,
     data_format: str | None = None,
 ) -> tf.Tensor:
-    """Stands for what a depthwise convolution calls for its dilation, which `depthwise_conv2d_native` here does."""
+    """Replaces the dilation of a depthwise convolution, which `depthwise_conv2d_native` of this module computes."""
     rates = [int(rate) for rate in dilation_rate]
     if all(rate == 1 for rate in rates) or spatial_dims is not None or len(rates) != 2:
         return _stock_space_to_batch(input, dilation_rate, padding, op, filter_shape, spatial_dims, data_format)
@@ -102,7 +124,7 @@ def depthwise_conv2d_native(
     dilations: Sequence[int] = (1, 1, 1, 1),
     name: str | None = None,
 ) -> tf.Tensor:
-    """Stands for the raw operation DepthwiseConv2dNative: the sum of its shifted products."""
+    """Replaces the raw operation DepthwiseConv2dNative by the sum of its shifted products."""
     kernel = tf.convert_to_tensor(filter)
     height, width, channels, depth = kernel.shape
     rates = _rates[-1] if _rates else spatial(dilations or (1, 1, 1, 1), data_format, 4)
@@ -111,11 +133,10 @@ def depthwise_conv2d_native(
 
     def convolve(x: tf.Tensor) -> tf.Tensor:
         if explicit_paddings:
-            listed = (
-                spatial(explicit_paddings[::2], data_format, 4),
-                spatial(explicit_paddings[1::2], data_format, 4),
-            )
-            pads = list(zip(*listed, strict=True))
+            # Two entries per dim: before and after.
+            before = spatial(explicit_paddings[::2], data_format, 4)
+            after = spatial(explicit_paddings[1::2], data_format, 4)
+            pads = list(zip(before, after, strict=True))
         else:
             pads = pads_of(x.shape[1:-1], (height, width), steps, padding, rates)
         parts = windows(padded(x, pads, 0.0), (height, width), steps, rates)
@@ -135,7 +156,7 @@ def conv2d_transpose(
     data_format: str | None = None,
     dilation_rate: Sequence[int] = (1, 1),
 ) -> tf.Tensor:
-    """Stands for tf_keras's function of that name: a dilated kernel in place of dilation."""
+    """Replaces tf_keras's function of that name: a dilated kernel for dilation."""
     return _stock_conv2d_transpose(
         x, dilated(kernel, dilation_rate), output_shape, tuple(strides), padding, data_format, (1, 1)
     )

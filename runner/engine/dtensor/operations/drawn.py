@@ -1,4 +1,4 @@
-"""Numbers drawn by a seed, whole on each device: what is drawn split depends on the mesh."""
+"""Random numbers from a seed, replicated: values that are drawn under a sharded layout depend on the mesh."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from runner.model import scope
 Draw = Callable[..., tf.Tensor]
 
 
-def _whole(stock: Draw) -> Draw:
-    """Returns a function that stands for one of TensorFlow's."""
+def _replicated(stock: Draw) -> Draw:
+    """Returns the replacement of one of TensorFlow's functions, which keeps DTensor from sharding its result."""
 
     def draw(*args: object, **kwargs: object) -> tf.Tensor:
         return scope.replicate(stock(*args, **kwargs))
@@ -21,6 +21,6 @@ def _whole(stock: Draw) -> Draw:
     return draw
 
 
-uniform = _whole(STATELESS.stateless_random_uniform)
-normal = _whole(STATELESS.stateless_random_normal)
-truncated_normal = _whole(STATELESS.stateless_truncated_normal)
+uniform = _replicated(STATELESS.stateless_random_uniform)
+normal = _replicated(STATELESS.stateless_random_normal)
+truncated_normal = _replicated(STATELESS.stateless_truncated_normal)

@@ -1,4 +1,4 @@
-"""Loops over time, step by step."""
+"""Loops over time, unrolled step by step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _stock_key = BACKEND.ContextValueCache._key
 
 
 class _Loop:
-    """Stands for the graph of a loop's body, in which cells keep the masks that they draw there."""
+    """The key of one unrolled loop, in place of the graph of a loop's body, in which cells cache their masks."""
 
 
+# The loops that are being unrolled, the innermost last.
 _entered: list[_Loop] = []
 
 
 def mask_context(cache: Any) -> object:
-    """Stands for what tells cells where the masks that they keep were drawn: in a loop, or outside."""
+    """Replaces the key by which cells cache the masks that they draw: in this loop, or outside of one."""
     return _entered[-1] if _entered else _stock_key(cache)
 
 
@@ -41,27 +42,31 @@ def rnn(
     zero_output_for_mask: bool = False,
     return_all_outputs: bool = True,
 ) -> Any:
-    """Stands for tf_keras's function of that name: step by step in place of a loop, whose gradient has no rule."""
-    first = tf.nest.flatten(inputs)[0]
-    if first.shape[0 if time_major else 1] is None:
+    """Replaces tf_keras's function of that name: unrolled, as the gradient of a loop has no rule."""
+    time = 0 if time_major else 1
+    if tf.nest.flatten(inputs)[0].shape[time] is None:
         raise ConfigError(
-            "model._target_: a recurrent layer is given a sequence of unknown length, and "
-            "engine=keras_dtensor computes it step by step; give the model's input a fixed length, or set engine=jax"
+            "model._target_: a recurrent layer gets a sequence of unknown length, but engine=keras_dtensor unrolls "
+            "its steps; give the model's input a fixed length, or set engine=jax"
         )
     if not time_major:
         inputs = tf.nest.map_structure(scope.by_batch, inputs)
-    rest = constants, True, input_length, time_major, zero_output_for_mask, return_all_outputs
-    if unroll:  # without the loop's call before, which draws masks of its own
-        return _stock_rnn(step_function, inputs, initial_states, go_backwards, mask, *rest)
-    time = 0 if time_major else 1
-    if go_backwards:  # by hand: tf_keras's steps in a row set outputs to zero by a mask that it forgets to reverse
+    unrolled = True
+    other_arguments = (constants, unrolled, input_length, time_major, zero_output_for_mask, return_all_outputs)
+    if unroll:
+        # tf_keras unrolls by itself then, without the extra call of the step below.
+        return _stock_rnn(step_function, inputs, initial_states, go_backwards, mask, *other_arguments)
+    if go_backwards:
+        # Reversed here, as tf_keras's own unrolled steps do not reverse the mask by which they set outputs to zero.
         inputs = tf.nest.map_structure(lambda x: reverse(x, [time]), inputs)
         mask = None if mask is None else reverse(mask, [time])
-    # tf_keras calls the step once before its loop, whose body draws masks again: those are the second ones.
+    # tf_keras calls the step once before its loop, and cells draw their masks again in the loop's body. The second
+    # ones count, so the first draw must happen here too, or all later draws of the layer would differ from stock
+    # Keras.
     states = tuple(initial_states) + tuple(constants or ())
     step_function(tf.nest.map_structure(lambda x: tf.gather(x, 0, axis=time), inputs), states)
     _entered.append(_Loop())
     try:
-        return _stock_rnn(step_function, inputs, initial_states, False, mask, *rest)
+        return _stock_rnn(step_function, inputs, initial_states, False, mask, *other_arguments)
     finally:
         _entered.pop()

@@ -20,41 +20,55 @@ def fused_batch_norm_v3(
     is_training: bool = True,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
-    """Stands for the raw operation FusedBatchNormV3, by plain reductions: over the global batch, whatever the mesh.
+    """Replaces the raw operation FusedBatchNormV3 by plain reductions: over the global batch, whatever the mesh.
 
-    The running variance follows n / (n - 1) times the batch's own, as the fused kernel's does.
+    The running variance is updated with n / (n - 1) times the batch's, as in the fused kernel.
     """
     rank = len(x.shape)
     channels = rank - 1 if data_format[-1] == "C" else 1
-    axes = [dim for dim in range(rank) if dim != channels]
+    dims = [dim for dim in range(rank) if dim != channels]
 
-    def along(value: tf.Tensor) -> tf.Tensor:
+    def along_channels(value: tf.Tensor) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
-        return value if channels == rank - 1 else tf.reshape(value, [-1 if d == channels else 1 for d in range(rank)])
+        if channels == rank - 1:
+            return value
+        return tf.reshape(value, [-1 if dim == channels else 1 for dim in range(rank)])
 
     with tf.name_scope(name or "FusedBatchNormV3"):
         inputs = tf.cast(x, tf.float32)
         if is_training:
-            used, spread = tf.nn.moments(inputs, axes)
-            running = [tf.stop_gradient(used), tf.stop_gradient(spread) * _bessel(inputs, axes)]
+            used_mean, used_variance = tf.nn.moments(inputs, dims)
+            running_mean = tf.stop_gradient(used_mean)
+            running_variance = tf.stop_gradient(used_variance) * _bessel(inputs, dims)
+            # 1 means that the caller averages by itself, from the batch's own moments.
             if exponential_avg_factor != 1.0:
-                before = [tf.convert_to_tensor(mean), tf.convert_to_tensor(variance)]
-                running = [
-                    old - (old - new) * exponential_avg_factor for old, new in zip(before, running, strict=True)
-                ]
+                old_mean = tf.convert_to_tensor(mean)
+                old_variance = tf.convert_to_tensor(variance)
+                running_mean = old_mean - (old_mean - running_mean) * exponential_avg_factor
+                running_variance = old_variance - (old_variance - running_variance) * exponential_avg_factor
         else:
-            used = tf.convert_to_tensor(mean)
-            spread = tf.convert_to_tensor(variance)
-            running = [used, spread]
-        y = tf.nn.batch_normalization(inputs, along(used), along(spread), along(offset), along(scale), epsilon)
-        return tf.cast(y, x.dtype), *running, *running, running[1]
+            used_mean = tf.convert_to_tensor(mean)
+            used_variance = tf.convert_to_tensor(variance)
+            running_mean = used_mean
+            running_variance = used_variance
+        y = tf.nn.batch_normalization(
+            inputs,
+            along_channels(used_mean),
+            along_channels(used_variance),
+            along_channels(offset),
+            along_channels(scale),
+            epsilon,
+        )
+        # The fused kernel has three more outputs, which only its own gradient reads.
+        unused = (running_mean, running_variance, running_variance)
+        return tf.cast(y, x.dtype), running_mean, running_variance, *unused
 
 
-def _bessel(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor | float:
-    """Returns n / (n - 1) of the n numbers that a mean is of."""
-    sizes = [x.shape[axis] for axis in axes]
+def _bessel(x: tf.Tensor, dims: Sequence[int]) -> tf.Tensor | float:
+    """Returns n / (n - 1), Bessel's correction for a variance of n numbers along some dims."""
+    sizes = [x.shape[dim] for dim in dims]
     if None not in sizes:
         count = math.prod(int(size) for size in sizes)
         return count / max(count - 1, 1)
-    number = tf.cast(tf.reduce_prod([tf.shape(x)[axis] for axis in axes]), tf.float32)
-    return number / tf.maximum(number - 1.0, 1.0)
+    count_tensor = tf.cast(tf.reduce_prod([tf.shape(x)[dim] for dim in dims]), tf.float32)
+    return count_tensor / tf.maximum(count_tensor - 1.0, 1.0)

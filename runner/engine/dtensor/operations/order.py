@@ -1,4 +1,4 @@
-"""Reversals, rolls and mirrored padding, as gathers of known places."""
+"""Reversals, rolls and mirrored padding, as gathers of constant indices."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ from runner.data.base import Array
 
 
 def _reordered(x: tf.Tensor, axis: int, order: Callable[[Array], Array]) -> tf.Tensor:
-    """Returns a tensor whose places along a dim come in the order that a function puts them in."""
+    """Returns a tensor whose entries along a dim are in another order.
+
+    Args:
+      x: any tensor of known size along the dim.
+      axis: the dim, negative from the end.
+      order: indices in order -> indices in the new order.
+    """
     dim = axis % len(x.shape)
-    return tf.gather(x, tf.constant(order(np.arange(int(x.shape[dim]))), tf.int32), axis=dim)
+    indices = order(np.arange(int(x.shape[dim])))
+    return tf.gather(x, tf.constant(indices, tf.int32), axis=dim)
 
 
 def _listed(value: Any) -> list[int]:
-    """Returns the numbers of a list or constant tensor."""
-    return [int(each) for each in np.reshape(tf.get_static_value(value), -1)]
+    """Returns the integers of a list or constant tensor."""
+    return [int(number) for number in np.reshape(tf.get_static_value(value), -1)]
 
 
 def reverse(tensor: tf.Tensor, axis: Any, name: str | None = None) -> tf.Tensor:
-    """Stands for `tf.reverse`, and for tf_keras's function of that name."""
+    """Replaces `tf.reverse`, and tf_keras's function of that name."""
     with tf.name_scope(name or "reverse"):
-        return functools.reduce(lambda x, dim: _reordered(x, dim, np.flip), _listed(axis), tensor)
+        for dim in _listed(axis):
+            tensor = _reordered(tensor, dim, np.flip)
+        return tensor
 
 
 def roll(
@@ -35,7 +44,7 @@ def roll(
     axis: Any,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Stands for `tf.roll` by a constant shift."""
+    """Replaces `tf.roll` for a constant shift."""
     with tf.name_scope(name or "roll"):
         x = tf.convert_to_tensor(input)
         for places, dim in zip(_listed(shift), _listed(axis), strict=True):
@@ -49,7 +58,7 @@ def mirror_pad(
     mode: str,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Stands for the raw operation MirrorPad, modes REFLECT and SYMMETRIC."""
+    """Replaces the raw operation MirrorPad, modes REFLECT and SYMMETRIC."""
     with tf.name_scope(name or "MirrorPad"):
         x = tf.convert_to_tensor(input)
         for dim, pads in enumerate(np.reshape(_listed(paddings), (-1, 2))):

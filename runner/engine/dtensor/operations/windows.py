@@ -1,4 +1,4 @@
-"""Windows over the spatial dims of a tensor, and pooling by them, whose gradients DTensor knows.
+"""Windows over the spatial dims of a tensor, and pooling by them, whose gradients DTensor has rules for.
 
 Shapes: B examples, C channels.
 """
@@ -16,51 +16,63 @@ from runner.data.base import Array
 
 
 def windows(x: tf.Tensor, size: Sequence[int], strides: Sequence[int], rates: Sequence[int]) -> Iterator[tf.Tensor]:
-    """Yields the (B, ..., C) that each place of a window meets, row by row.
+    """Yields, for each place in a window, the (B, ..., C) entries that it meets, row by row.
 
     Args:
       x: (B, spatial dims, C), already padded.
-      size: of the window, a spatial dim each.
-      strides: likewise.
-      rates: steps between the places of a window.
+      size: of the window, one per spatial dim.
+      strides: of the window, one per spatial dim.
+      rates: distance between neighboring places of a window (dilation), one per spatial dim.
     """
-    ends = []
+    # Length of the slice along each dim, from the first window's entry to the last one's.
+    lengths = []
     for length, window, stride, rate in zip(x.shape[1:-1], size, strides, rates, strict=True):
         count = (int(length) - (window - 1) * rate - 1) // stride + 1
-        ends.append((count - 1) * stride + 1)
+        lengths.append((count - 1) * stride + 1)
     for place in itertools.product(*(range(window) for window in size)):
-        starts = [at * rate for at, rate in zip(place, rates, strict=True)]
-        cuts = [slice(start, start + end, step) for start, end, step in zip(starts, ends, strides, strict=True)]
-        yield x[(slice(None), *cuts, slice(None))]
+        slices = []
+        for index, rate, length, stride in zip(place, rates, lengths, strides, strict=True):
+            start = index * rate
+            slices.append(slice(start, start + length, stride))
+        yield x[(slice(None), *slices, slice(None))]
 
 
 def pads_of(
     lengths: Sequence[int], size: Sequence[int], strides: Sequence[int], padding: str | bytes, rates: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Returns what is padded before and after each spatial dim."""
+    """Returns the padding before and after each spatial dim, for `VALID` or `SAME`."""
     name = padding.decode() if isinstance(padding, bytes) else padding
     if name.upper() == "VALID":
         return [(0, 0)] * len(lengths)
-    found = []
+    pads = []
     for length, window, stride, rate in zip(lengths, size, strides, rates, strict=True):
-        total = max((-(-int(length) // stride) - 1) * stride + (window - 1) * rate + 1 - int(length), 0)
-        found.append((total // 2, total - total // 2))
-    return found
+        windows_count = -(-int(length) // stride)
+        covered = (windows_count - 1) * stride + (window - 1) * rate + 1
+        total = max(covered - int(length), 0)
+        # An odd total pads more at the end, as in TensorFlow.
+        pads.append((total // 2, total - total // 2))
+    return pads
 
 
 def padded(x: tf.Tensor, pads: Sequence[tuple[int, int]], fill: float) -> tf.Tensor:
-    """Returns a tensor with something before and after each of its spatial dims."""
+    """Returns a tensor padded before and after each of its spatial dims."""
     return tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=tf.cast(fill, x.dtype))
 
 
 def spatial(values: Sequence[int], data_format: str, rank: int) -> list[int]:
-    """Returns the entries of a list (B, ..., C) that are of spatial dims."""
+    """Returns the entries for spatial dims in a list with one entry per dim.
+
+    Args:
+      values: of length `rank`.
+      data_format: such as `NHWC` or `NCHW`.
+      rank: of the tensor.
+    """
     listed = [int(value) for value in values]
     return listed[2:] if data_format[-1] != "C" else listed[1 : rank - 1]
 
 
 def channels_last(compute: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, data_format: str) -> tf.Tensor:
-    """Returns what is computed of a tensor with its channels last, in the format that it has."""
+    """Returns a function of a tensor with its channels last, in the tensor's own format."""
     if data_format[-1] == "C":
         return compute(x)
     rank = len(x.shape)
@@ -68,14 +80,15 @@ def channels_last(compute: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, data_
     return tf.transpose(y, [0, rank - 1, *range(1, rank - 1)])
 
 
-def _inside(length: int, window: int, stride: int, pad: tuple[int, int]) -> Array:
-    """Returns how many places of each window along a dim are no padding."""
+def _entries_inside(length: int, window: int, stride: int, pad: tuple[int, int]) -> Array:
+    """Returns for each window along a dim how many of its entries are not padding."""
     starts = np.arange(0, length + sum(pad) - window + 1, stride) - pad[0]
     return np.minimum(starts + window, length) - np.maximum(starts, 0)
 
 
 def _pooling(kind: str) -> Callable[..., tf.Tensor]:
-    """Returns what stands for a raw pooling operation, `AvgPool`, `AvgPool3D` or `MaxPool3D`."""
+    """Returns the replacement of a raw pooling operation, `AvgPool`, `AvgPool3D` or `MaxPool3D`."""
+    is_maximum = kind == "MaxPool3D"
 
     def pooling(
         input: tf.Tensor,  # noqa: A002 (TensorFlow's name)
@@ -85,17 +98,20 @@ def _pooling(kind: str) -> Callable[..., tf.Tensor]:
         data_format: str = "NHWC",
         name: str | None = None,
     ) -> tf.Tensor:
-        size, steps = (spatial(each, data_format, len(input.shape)) for each in (ksize, strides))
-        ones = [1] * len(size)
+        rank = len(input.shape)
+        size = spatial(ksize, data_format, rank)
+        steps = spatial(strides, data_format, rank)
+        rates = [1] * len(size)
 
         def pool(x: tf.Tensor) -> tf.Tensor:
             lengths = [int(length) for length in x.shape[1:-1]]
-            pads = pads_of(lengths, size, steps, padding, ones)
-            fill = x.dtype.min if kind == "MaxPool3D" else 0.0
-            parts = list(windows(padded(x, pads, fill), size, steps, ones))
-            if kind == "MaxPool3D":
-                return functools.reduce(tf.maximum, parts)  # of equals the first has the gradient, as in TensorFlow's
-            counts = [_inside(*dim) for dim in zip(lengths, size, steps, pads, strict=True)]
+            pads = pads_of(lengths, size, steps, padding, rates)
+            fill = x.dtype.min if is_maximum else 0.0
+            parts = list(windows(padded(x, pads, fill), size, steps, rates))
+            if is_maximum:
+                # Of equal entries the first one gets the gradient, as in TensorFlow's kernel.
+                return functools.reduce(tf.maximum, parts)
+            counts = [_entries_inside(*dim) for dim in zip(lengths, size, steps, pads, strict=True)]
             count = functools.reduce(np.multiply.outer, counts)[None, ..., None]
             total = tf.add_n(parts)
             return total / tf.constant(count, total.dtype)

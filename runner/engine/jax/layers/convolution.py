@@ -21,14 +21,16 @@ import jax.numpy as jnp
 from jax import lax
 
 _FORM = ("NHWC", "HWIO", "NHWC")
-_MOST_TERMS = 27  # of a sum of shifted images, as many as a 3x3 kernel has on three channels
+# Terms up to which a convolution is computed as a sum of shifted images: a 3x3 kernel on three channels has 27, and
+# one on a gray image 9. Each term is a pass over the image, so convolutions with more of them are left to XLA.
+_MOST_TERMS = 27
 
 Pair = tuple[int, int]
 Two = tuple[jax.Array, jax.Array]
 
 
 def convolution(x_bhwc: jax.Array, w_hwco: jax.Array, strides: Pair, padding: str) -> jax.Array:
-    """Returns float32 (B, H', W', O), the convolution of images and a kernel, whatever the axes that split them.
+    """Returns float32 (B, H', W', O), the convolution of images and a kernel, whatever axes split them.
 
     Args:
       x_bhwc: float32 images.
@@ -36,42 +38,40 @@ def convolution(x_bhwc: jax.Array, w_hwco: jax.Array, strides: Pair, padding: st
       strides: by height and width.
       padding: `SAME` or `VALID`.
     """
-    found: jax.Array = _convolution(x_bhwc, w_hwco, strides, padding)
-    return found
-
-
-def _plain(x: jax.Array, w: jax.Array, strides: Pair, padding: str) -> jax.Array:
-    return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=_FORM)
+    y_bhwo: jax.Array = _convolution(x_bhwc, w_hwco, strides, padding)
+    return y_bhwo
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _convolution(x: jax.Array, w: jax.Array, strides: Pair, padding: str) -> jax.Array:
     height, width, channels, _ = w.shape
     if strides == (1, 1) and height * width * channels <= _MOST_TERMS:
-        return _shifted(x, w, padding)
-    return _plain(x, w, strides, padding)
+        return _sum_of_shifted(x, w, padding)
+    return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=_FORM)
 
 
 def _forward(x: jax.Array, w: jax.Array, strides: Pair, padding: str) -> tuple[jax.Array, Two]:
     return _convolution(x, w, strides, padding), (x, w)
 
 
-def _backward(strides: Pair, padding: str, read: Two, g: jax.Array) -> Two:
-    x, w = read
+def _backward(strides: Pair, padding: str, residuals: Two, gradient: jax.Array) -> Two:
+    """Returns the gradients of images and kernel, from that of the results (B, H', W', O)."""
+    x, w = residuals
+    strides_divide_kernel = all(size % stride == 0 for size, stride in zip(w.shape[:2], strides, strict=True))
     # A kernel that the strides do not divide would have to be filled up with zeros.
-    if strides != (1, 1) and all(size % stride == 0 for size, stride in zip(w.shape, strides, strict=False)):
-        return _grid_image_gradient(x.shape, w, g, strides, padding), _grid_kernel_gradient(
-            x, w.shape, g, strides, padding
-        )
-    before = _before(x.shape, w.shape, strides, padding)
-    return _image_gradient(x.shape, w, g, strides, before), _kernel_gradient(x, w.shape, g, strides, before)
+    if strides != (1, 1) and strides_divide_kernel:
+        of_x = _grid_image_gradient(x.shape, w, gradient, strides, padding)
+        return of_x, _grid_kernel_gradient(x, w.shape, gradient, strides, padding)
+    before = _zeros_before(x.shape, w.shape, strides, padding)
+    of_x = _image_gradient(x.shape, w, gradient, strides, before)
+    return of_x, _kernel_gradient(x, w.shape, gradient, strides, before)
 
 
 _convolution.defvjp(_forward, _backward)
 
 
-def _shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
-    """Sums the image, shifted and weighed, over the kernel's entries: one pass where there are few of them."""
+def _sum_of_shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
+    """Returns the convolution as a sum over the kernel's entries of the shifted image: one pass if there are few."""
     height, width, channels, _ = w.shape
     (top, bottom), (left, right) = lax.padtype_to_pads(x.shape[1:3], (height, width), (1, 1), padding)
     x = jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
@@ -86,70 +86,116 @@ def _shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
 
 
 def _image_gradient(
-    shape: tuple[int, ...], w: jax.Array, g: jax.Array, strides: Pair, before: Sequence[int]
+    shape: tuple[int, ...], w: jax.Array, gradient: jax.Array, strides: Pair, before: Sequence[int]
 ) -> jax.Array:
-    """Returns (B, H, W, C) of a kernel and the gradient (B, H', W', O) of what came out."""
-    sizes = zip(shape[1:3], w.shape[:2], g.shape[1:3], strides, before, strict=True)
-    edges = [(k - 1 - low, size - 1 - (n - 1) * stride + low) for size, k, n, stride, low in sizes]
-    turned = w[::-1, ::-1].transpose(0, 1, 3, 2)
-    return lax.conv_general_dilated(g, turned, (1, 1), edges, lhs_dilation=strides, dimension_numbers=_FORM)
+    """Returns (B, H, W, C), the gradient of images.
+
+    Args:
+      shape: of the images.
+      w: kernel (H, W, C, O).
+      gradient: of the results, (B, H', W', O).
+      strides: of the convolution.
+      before: zeros that the padding put before height and width.
+    """
+    edges = []
+    for dim in range(2):
+        size, kernel, results = shape[1 + dim], w.shape[dim], gradient.shape[1 + dim]
+        low = kernel - 1 - before[dim]
+        high = size - 1 - (results - 1) * strides[dim] + before[dim]
+        edges.append((low, high))
+    turned_hwoc = w[::-1, ::-1].transpose(0, 1, 3, 2)
+    return lax.conv_general_dilated(
+        gradient, turned_hwoc, (1, 1), edges, lhs_dilation=strides, dimension_numbers=_FORM
+    )
 
 
 def _kernel_gradient(
-    x: jax.Array, shape: tuple[int, ...], g: jax.Array, strides: Pair, before: Sequence[int]
+    x: jax.Array, shape: tuple[int, ...], gradient: jax.Array, strides: Pair, before: Sequence[int]
 ) -> jax.Array:
-    """Returns (H, W, C, O) of images and the gradient (B, H', W', O) of what came out."""
-    sizes = zip(x.shape[1:3], shape[:2], g.shape[1:3], strides, before, strict=True)
-    after = [k + (n - 1) * stride - size - low for size, k, n, stride, low in sizes]
-    x = x[:, : min(after[0], 0) or None, : min(after[1], 0) or None]  # without what no window reaches
+    """Returns (H, W, C, O), the gradient of a kernel.
+
+    Args:
+      x: images (B, H, W, C).
+      shape: of the kernel.
+      gradient: of the results, (B, H', W', O).
+      strides: of the convolution.
+      before: zeros that the padding put before height and width.
+    """
+    after = []
+    for dim in range(2):
+        size, kernel, results = x.shape[1 + dim], shape[dim], gradient.shape[1 + dim]
+        after.append(kernel + (results - 1) * strides[dim] - size - before[dim])
+    # Negative where no window reaches the last rows or columns, which are cut off.
+    x = x[:, : min(after[0], 0) or None, : min(after[1], 0) or None]
     edges = [(low, max(high, 0)) for low, high in zip(before, after, strict=True)]
-    return _summed_over_batch(x.transpose(3, 1, 2, 0), g, edges, strides)
+    return _summed_over_batch(x.transpose(3, 1, 2, 0), gradient, edges, strides)
 
 
-def _summed_over_batch(x_chwb: jax.Array, g: jax.Array, edges: Sequence[Pair], strides: Pair) -> jax.Array:
-    """Returns (H, W, C, O): the examples are what a convolution calls its input's channels."""
-    found = lax.conv_general_dilated(
-        x_chwb, g.transpose(1, 2, 0, 3), (1, 1), edges, rhs_dilation=strides, dimension_numbers=_FORM
+def _summed_over_batch(x_chwb: jax.Array, gradient: jax.Array, edges: Sequence[Pair], strides: Pair) -> jax.Array:
+    """Returns (H, W, C, O), from a convolution that takes the examples as its input's channels."""
+    gradient_hwbo = gradient.transpose(1, 2, 0, 3)
+    w_chwo = lax.conv_general_dilated(
+        x_chwb, gradient_hwbo, (1, 1), edges, rhs_dilation=strides, dimension_numbers=_FORM
     )
-    return found.transpose(1, 2, 0, 3)
+    return w_chwo.transpose(1, 2, 0, 3)
 
 
-def _grid_image_gradient(shape: tuple[int, ...], w: jax.Array, g: jax.Array, strides: Pair, padding: str) -> jax.Array:
-    """Returns what `_image_gradient` does, of a kernel that the strides divide."""
-    (kh, kw, channels, out), (sh, sw) = w.shape, strides
-    rows = kh // sh
-    columns = kw // sw
-    w = w.reshape(rows, sh, columns, sw, channels, out).transpose(0, 2, 5, 1, 3, 4)
-    turned = w.reshape(rows, columns, out, sh * sw * channels)[::-1, ::-1]
+def _grid_image_gradient(
+    shape: tuple[int, ...], w: jax.Array, gradient: jax.Array, strides: Pair, padding: str
+) -> jax.Array:
+    """Returns what `_image_gradient` does, for a kernel that the strides divide."""
+    kernel_height, kernel_width, channels, outputs = w.shape
+    stride_h, stride_w = strides
+    rows = kernel_height // stride_h
+    columns = kernel_width // stride_w
+    # Kernel entries that are a stride apart become neighbors; those within a stride become channels.
+    w = w.reshape(rows, stride_h, columns, stride_w, channels, outputs).transpose(0, 2, 5, 1, 3, 4)
+    turned = w.reshape(rows, columns, outputs, stride_h * stride_w * channels)[::-1, ::-1]
     full = [(rows - 1, rows - 1), (columns - 1, columns - 1)]
-    x = lax.conv_general_dilated(g, turned, (1, 1), full, dimension_numbers=_FORM)
+    x = lax.conv_general_dilated(gradient, turned, (1, 1), full, dimension_numbers=_FORM)
+    # Back from the grid: the channels within a stride become pixels again.
     grid_hw = x.shape[1:3]
-    x = x.reshape(-1, *grid_hw, sh, sw, channels).transpose(0, 1, 3, 2, 4, 5)
-    x = x.reshape(-1, grid_hw[0] * sh, grid_hw[1] * sw, channels)
-    edges = _edges(shape, (kh, kw), strides, padding, grid_hw)
-    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((-low, -high, 0) for low, high in edges), (0, 0, 0)))
+    x = x.reshape(-1, *grid_hw, stride_h, stride_w, channels).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(-1, grid_hw[0] * stride_h, grid_hw[1] * stride_w, channels)
+    edges = _edges(shape, (kernel_height, kernel_width), strides, padding, grid_hw)
+    return _padded(x, [(-low, -high) for low, high in edges])
 
 
 def _grid_kernel_gradient(
-    x: jax.Array, shape: tuple[int, ...], g: jax.Array, strides: Pair, padding: str
+    x: jax.Array, shape: tuple[int, ...], gradient: jax.Array, strides: Pair, padding: str
 ) -> jax.Array:
-    """Returns what `_kernel_gradient` does, of a kernel that the strides divide."""
-    (kh, kw, channels, out), (sh, sw) = shape, strides
-    grid_hw = [n + k // s - 1 for n, k, s in zip(g.shape[1:3], (kh, kw), strides, strict=True)]
-    edges = _edges(x.shape, (kh, kw), strides, padding, grid_hw)
-    x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((low, high, 0) for low, high in edges), (0, 0, 0)))
-    x = x.reshape(-1, grid_hw[0], sh, grid_hw[1], sw, channels).transpose(2, 4, 5, 1, 3, 0)
-    w = _summed_over_batch(x.reshape(sh * sw * channels, *grid_hw, -1), g, [(0, 0)] * 2, (1, 1))
-    return w.reshape(kh // sh, kw // sw, sh, sw, channels, out).transpose(0, 2, 1, 3, 4, 5).reshape(shape)
+    """Returns what `_kernel_gradient` does, for a kernel that the strides divide."""
+    kernel_height, kernel_width, channels, outputs = shape
+    stride_h, stride_w = strides
+    rows = kernel_height // stride_h
+    columns = kernel_width // stride_w
+    grid_hw = (gradient.shape[1] + rows - 1, gradient.shape[2] + columns - 1)
+    x = _padded(x, _edges(x.shape, (kernel_height, kernel_width), strides, padding, grid_hw))
+    # Pixels that are a stride apart become neighbors; those within a stride become channels.
+    x = x.reshape(-1, grid_hw[0], stride_h, grid_hw[1], stride_w, channels).transpose(2, 4, 5, 1, 3, 0)
+    x_chwb = x.reshape(stride_h * stride_w * channels, *grid_hw, -1)
+    w = _summed_over_batch(x_chwb, gradient, [(0, 0), (0, 0)], (1, 1))
+    w = w.reshape(rows, columns, stride_h, stride_w, channels, outputs)
+    return w.transpose(0, 2, 1, 3, 4, 5).reshape(shape)
+
+
+def _padded(x: jax.Array, edges_hw: Sequence[Pair]) -> jax.Array:
+    """Returns images with zeros added to height and width; negative edges are cut off."""
+    no_edge = (0, 0, 0)
+    edges = [(low, high, 0) for low, high in edges_hw]
+    return lax.pad(x, jnp.zeros((), x.dtype), (no_edge, *edges, no_edge))
 
 
 def _edges(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: str, grid_hw: Sequence[int]) -> list[Pair]:
-    """Returns what must be added to an image's height and width, at each end, to give a whole grid."""
-    before = _before(shape, kernel, strides, padding)
-    sizes = zip(grid_hw, strides, shape[1:3], before, strict=True)
-    return [(low, points * stride - size - low) for points, stride, size, low in sizes]
+    """Returns what must be added to an image's height and width, at each end, for a whole grid of strides."""
+    before = _zeros_before(shape, kernel, strides, padding)
+    edges = []
+    for dim in range(2):
+        after = grid_hw[dim] * strides[dim] - shape[1 + dim] - before[dim]
+        edges.append((before[dim], after))
+    return edges
 
 
-def _before(shape: tuple[int, ...], kernel: Sequence[int], strides: Pair, padding: str) -> list[int]:
+def _zeros_before(shape: tuple[int, ...], kernel: Sequence[int], strides: Pair, padding: str) -> list[int]:
     """Returns the zeros that the padding puts before an image's height and width."""
     return [low for low, _ in lax.padtype_to_pads(shape[1:3], kernel[:2], strides, padding)]

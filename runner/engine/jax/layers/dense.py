@@ -1,8 +1,8 @@
 """A product with a narrow kernel, its gradient in the form that XLA computes fast on a CPU.
 
 XLA hands matrix products on a CPU to Eigen, as products of column-major matrices. The gradient of a kernel (I, O) is
-the product of inputs, transposed, and of O columns: with few of them, as a classifier's last layer has, most of
-Eigen's vectors stay empty, and the product takes up to four times as long as that of the same matrices turned.
+the product of the transposed inputs and of O columns: with few of them, as a classifier's last layer has, most of
+Eigen's vectors stay empty, and the product takes up to four times as long as that of the same matrices transposed.
 
 Shapes: ... batch dims, I inputs, O outputs.
 """
@@ -12,8 +12,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-# With more of them it depends on the sizes which form is faster.
+# Outputs up to which the transposed product is faster; above it depends on the sizes.
 MOST_OUTPUTS = 16
+
+Pair = tuple[jax.Array, jax.Array]
 
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
@@ -22,16 +24,16 @@ def narrow_product(x: jax.Array, w_io: jax.Array) -> jax.Array:
     return x @ w_io
 
 
-def _forward(x: jax.Array, w_io: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _forward(x: jax.Array, w_io: jax.Array) -> tuple[jax.Array, Pair]:
     return x @ w_io, (x, w_io)
 
 
-def _backward(read: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, w_io = read
-    batch = tuple(range(x.ndim - 1))
-    turned_oi = jnp.tensordot(g, x, (batch, batch))
-    # Without a barrier XLA makes one product of this one and the transpose, in the slow form.
-    return g @ w_io.T, jax.lax.optimization_barrier(turned_oi).T
+def _backward(residuals: Pair, gradient: jax.Array) -> Pair:
+    x, w_io = residuals
+    batch_dims = tuple(range(x.ndim - 1))
+    of_w_oi = jnp.tensordot(gradient, x, (batch_dims, batch_dims))
+    # Without a barrier XLA merges this product and the transpose into one product in the slow form.
+    return gradient @ w_io.T, jax.lax.optimization_barrier(of_w_oi).T
 
 
 narrow_product.defvjp(_forward, _backward)

@@ -1,4 +1,4 @@
-"""The fused attention that JAX has on GPUs, left out where a mesh splits what cuDNN wants split alike."""
+"""Use of cuDNN's fused attention on GPUs, except on meshes that split queries, keys and values differently."""
 
 from __future__ import annotations
 
@@ -12,62 +12,68 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.engine.jax import private
 
-_BYTES = 2  # of a number that cuDNN's kernel takes
+# Bytes of a number that cuDNN's kernel takes.
+_HALF_PRECISION_BYTES = 2
 
 
 @contextmanager
 def fused_where_alike(
     examples: NamedSharding, *, splits_tokens: bool, heads_axis: str | None = None
 ) -> Iterator[None]:
-    """Keeps `keras.ops.dot_product_attention` from cuDNN's kernel where it can't be split, while the context lasts.
+    """Keeps `keras.ops.dot_product_attention` from cuDNN's kernel if a mesh can't split it, while the context lasts.
 
-    In 16 bits Keras takes that kernel on GPUs by itself. JAX splits it by examples and by heads, and queries, keys and
-    values alike; anything else it refuses while XLA compiles ("Query, key and value should have same sharding"), where
-    nobody could go on without. XLA may choose apart for the three if kernels are split twice, as by fsdp_megatron: in
-    16 bits they are therefore held to one sharding. A call that says `flash_attention` itself takes what it says.
+    In 16 bits Keras uses that kernel on GPUs by itself. JAX splits it by examples and by heads, and queries, keys and
+    values alike; it rejects anything else while XLA compiles ("Query, key and value should have same sharding"), too
+    late for another form of attention. XLA may choose different shardings for the three if kernels are sharded twice,
+    as by fsdp_megatron: in 16 bits they are therefore constrained to one. A call that passes `flash_attention` itself
+    keeps its value.
 
     Args:
-      examples: how a batch's examples lie; the mesh's other axes may split heads.
+      examples: sharding of a batch's examples; the mesh's other axes may split heads.
       splits_tokens: an axis splits the tokens of an example.
-      heads_axis: axis that splits the heads of queries, keys and values; None: they are whole.
+      heads_axis: axis that splits the heads of queries, keys and values; None: they are replicated.
     """
-    taken = examples.spec[0] if examples.spec else None
-    batch = taken if isinstance(taken, tuple) else (taken,)
-    others = [size for axis, size in examples.mesh.shape.items() if size > 1 and axis not in batch]
+    batch_axes = _batch_axes(examples)
+    other_sizes = [size for axis, size in examples.mesh.shape.items() if size > 1 and axis not in batch_axes]
 
-    def answered(plain: private.Function) -> private.Function:
-        def attention(query: Any, key: Any, value: Any, **told: Any) -> jax.Array:
-            heads = [each.shape[2] for each in (query, key) if len(each.shape) == 4]
-            alike = not splits_tokens and all(count % size == 0 for count in heads for size in others)
-            if not alike and told.get("flash_attention") is None:
-                told["flash_attention"] = False
-            if alike and told.get("flash_attention") is not False:
-                query, key, value = _as_one(examples, heads_axis, (query, key, value))
-            return plain(query, key, value, **told)
+    def replaced(stock_attention: private.Function) -> private.Function:
+        def attention(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
+            head_counts = [array.shape[2] for array in (query, key) if len(array.shape) == 4]
+            divide_heads = all(count % size == 0 for count in head_counts for size in other_sizes)
+            can_fuse = not splits_tokens and divide_heads
+            if not can_fuse and options.get("flash_attention") is None:
+                options["flash_attention"] = False
+            if can_fuse and options.get("flash_attention") is not False:
+                query, key, value = _with_one_sharding(examples, heads_axis, (query, key, value))
+            return stock_attention(query, key, value, **options)
 
         return attention
 
-    with private.attention_replaced(answered):
+    with private.attention_replaced(replaced):
         yield
 
 
-def _as_one(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
+def _batch_axes(examples: NamedSharding) -> tuple[str | None, ...]:
+    """Returns the axes that split examples."""
+    entry = examples.spec[0] if examples.spec else None
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
+def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
     """Returns queries, keys and values (B, T, H, K) in one sharding: by examples, and by heads over an axis.
 
-    They are left as they are where cuDNN's kernel does not take them: of more than 16 bits, or of other dims.
+    They are returned as they are if cuDNN's kernel does not take them: with more than 16 bits, or other dims.
     """
     mesh = examples.mesh
-    batch = examples.spec[0] if examples.spec else None
-    names = batch if isinstance(batch, tuple) else (batch,)
-    parts = math.prod(mesh.shape[name] for name in names if name is not None)
-    fits = all(
-        getattr(each, "ndim", 0) == 4 and each.dtype.itemsize == _BYTES and each.shape[0] % parts == 0
-        for each in arrays
-    )
-    if not fits or mesh.size == 1:
+    example_parts = math.prod(mesh.shape[axis] for axis in _batch_axes(examples) if axis is not None)
+    for array in arrays:
+        is_half_precision = getattr(array, "ndim", 0) == 4 and array.dtype.itemsize == _HALF_PRECISION_BYTES
+        if not is_half_precision or array.shape[0] % example_parts:
+            return arrays
+    if mesh.size == 1:
         return arrays
-    axis = heads_axis
-    if axis is not None and any(each.shape[2] % mesh.shape[axis] for each in arrays):
-        axis = None
-    sharding = NamedSharding(mesh, PartitionSpec(batch, None, axis, None))
-    return [jax.lax.with_sharding_constraint(each, sharding) for each in arrays]
+    if heads_axis is not None and any(array.shape[2] % mesh.shape[heads_axis] for array in arrays):
+        heads_axis = None
+    batch = examples.spec[0] if examples.spec else None
+    sharding = NamedSharding(mesh, PartitionSpec(batch, None, heads_axis, None))
+    return [jax.lax.with_sharding_constraint(array, sharding) for array in arrays]

@@ -1,9 +1,9 @@
 """Gradients of convolution kernels that are right on every mesh.
 
-Where a mesh axis splits neither the images' batch nor their height and width, devices hold copies of them. For images
+If a mesh axis splits neither the images' batch nor their height and width, devices hold copies of them. For images
 that are split by height or width, and for groups of channels as in depthwise convolutions, XLA (as of jaxlib 0.10)
-then counts every copy in the gradient of a convolution's kernel, with both of its partitioners and without a word.
-Here that gradient, and it alone, is computed from images and gradients of which there are no copies.
+then counts every copy in the gradient of a convolution's kernel, with both of its partitioners and without an error
+(docs/bugs.md, 4). Here that gradient alone is computed from images and gradients of which there are no copies.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.engine.jax import private
 
-# (array, its batch dim) -> the same, so placed that each device holds a part of its own, or each holds all of it.
+# (array, its batch dim) -> the same array, sharded so that each device holds a part of its own, or each holds all.
 Spread = Callable[[jax.Array, int], jax.Array]
 
 
 def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[str]:
-    """Returns the mesh axes that split devices and not the images.
+    """Returns the mesh axes that split devices but no dim of the images.
 
     Args:
       axes: name to size.
@@ -32,20 +32,22 @@ def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[st
 
 
 def spread_over(mesh: Mesh) -> Spread:
-    """Returns what splits a batch over all devices of a mesh, or keeps it whole where they don't divide it."""
+    """Returns a function that splits a batch over all devices of a mesh, or replicates it if they don't divide it."""
 
     def spread(array: jax.Array, dim: int) -> jax.Array:
-        split = [None] * dim + [mesh.axis_names] if array.shape[dim] % mesh.size == 0 else []
-        return lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*split)))
+        spec = PartitionSpec()
+        if array.shape[dim] % mesh.size == 0:
+            spec = PartitionSpec(*[None] * dim, mesh.axis_names)
+        return lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
     return spread
 
 
 @contextmanager
 def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
-    """Gives every convolution whose gradients are traced inside the context kernel gradients of spread images.
+    """Computes the kernel gradients of all convolutions that are traced inside from images that are spread.
 
-    JAX's own rule makes the gradient, of all arguments of a convolution; what it makes it of is spread before.
+    JAX's own rule computes the gradient, for all arguments of a convolution; its inputs are spread before.
 
     Args:
       spread: see `spread_over`; None changes nothing.
@@ -54,10 +56,12 @@ def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
         yield
         return
 
-    def apart(
+    def prepare(
         images: jax.Array, gradient: jax.Array, numbers: lax.ConvDimensionNumbers
     ) -> tuple[jax.Array, jax.Array]:
-        return spread(images, numbers.lhs_spec[0]), spread(gradient, numbers.out_spec[0])
+        images_batch_dim = numbers.lhs_spec[0]
+        results_batch_dim = numbers.out_spec[0]
+        return spread(images, images_batch_dim), spread(gradient, results_batch_dim)
 
-    with private.kernel_gradients_of(apart):
+    with private.kernel_gradients_of(prepare):
         yield

@@ -1,8 +1,9 @@
-"""Rows taken of a table in bfloat16, whose gradients are added up in float32.
+"""Embedding lookups in bfloat16 whose gradients are added up in float32.
 
-A token's gradients are added to its row one by one. In bfloat16 that sum stands still at 256 of equal terms, so that a
-token which comes often learns next to nothing: of 4,096 ones 256 are left. Keras's embeddings ask for their table in
-float32, yet a model around them casts it (docs/bugs.md, 11); with `engine.state=master` or `bfloat16` there is none.
+The gradients of a token are added to its row one by one. In bfloat16 such a sum stops at 256 for equal terms, so that
+a frequent token learns next to nothing: of 4,096 ones, 256 are left. Keras's embeddings ask for their table in
+float32, yet a model around them casts it (docs/bugs.md, 11), and with `engine.state=master` or `bfloat16` there is no
+float32 table.
 """
 
 from __future__ import annotations
@@ -17,28 +18,29 @@ import keras
 
 from runner.engine.jax import private
 
-_SHORT = (jnp.bfloat16, jnp.float16)
+_HALF_PRECISION = (jnp.bfloat16, jnp.float16)
 
 
 @contextmanager
 def exact_row_gradients() -> Iterator[None]:
-    """Lets `keras.ops.take` add up the gradients of rows in float32 while the context lasts; values stay the same."""
+    """Makes `keras.ops.take` add up the gradients of rows in float32 while the context lasts; values stay the same."""
 
-    def answered(plain: private.Function) -> private.Function:
+    def replaced(stock_take: private.Function) -> private.Function:
         def take(x: object, indices: object, axis: int | None = None) -> jax.Array:
             table = keras.ops.convert_to_tensor(x)
-            if axis is None or table.dtype not in _SHORT:
-                return plain(table, indices, axis=axis)
+            if axis is None or table.dtype not in _HALF_PRECISION:
+                return stock_take(table, indices, axis=axis)
             return _taken(axis, table.shape, table.dtype.name, table, keras.ops.convert_to_tensor(indices))
 
         return take
 
-    with private.take_replaced(answered):
+    with private.take_replaced(replaced):
         yield
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _taken(axis: int, shape: tuple[int, ...], dtype: str, table: jax.Array, indices: jax.Array) -> jax.Array:
+    """Returns `jnp.take`; the table's shape and dtype are arguments because the gradient keeps the indices alone."""
     del shape, dtype
     return jnp.take(table, indices, axis=axis)
 
@@ -53,8 +55,9 @@ def _backward(
     axis: int, shape: tuple[int, ...], dtype: str, indices: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, None]:
     table = jax.ShapeDtypeStruct(shape, jnp.float32)
-    (found,) = jax.linear_transpose(lambda x: jnp.take(x, indices, axis=axis), table)(gradient.astype(jnp.float32))
-    return found.astype(dtype), None
+    add_to_rows = jax.linear_transpose(lambda x: jnp.take(x, indices, axis=axis), table)
+    (of_table,) = add_to_rows(gradient.astype(jnp.float32))
+    return of_table.astype(dtype), None
 
 
 _taken.defvjp(_forward, _backward)

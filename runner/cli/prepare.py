@@ -1,0 +1,201 @@
+"""Preparation of a run: the config is checked and the run's folder claimed before Hydra writes anything.
+
+Hydra makes a run's folder, its own files and the log in it before it calls the program.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import NoReturn
+
+from omegaconf import DictConfig, open_dict, read_write
+
+from runner.checks import task as checks_task
+from runner.checks.composed import convert
+from runner.config.convert import as_typed, flatten, resolved
+from runner.config.hydra_node import directory, without_hydra
+from runner.config.schema import RunConfig
+from runner.engine import devices, registry
+from runner.errors import invalid
+from runner.host import accelerators, folders
+from runner.host.commands import command_module
+from runner.host.versions import installed
+from runner.layout.mesh import size
+from runner.processes import begin as processes
+from runner.processes import launch, outputs
+from runner.processes.team import current
+from runner.sweep import member
+from runner.sweep.identity import code_version
+from runner.training.checkpoint.arguments import restarted
+
+LOG = "runner.log"
+_HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
+_RUN_DIR = "hydra.run.dir"
+_SUBDIR = "hydra.output_subdir"
+_TRAIN_MODULE = "runner"
+_DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
+_MODULES_WITHOUT_A_MESH = ("runner.plan", _DATA_MODULE)  # they start no processes and join none
+_LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
+# Keys whose values may differ between the processes of a run: each has its own, or process 0 alone reads them.
+_KEYS_PER_PROCESS = (
+    "cluster.index",
+    "cluster.interface",
+    "cluster.coordinator",
+    "cluster.secret_file",
+    "tracking.uri",
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that may start.
+
+    Attributes:
+      config: checked.
+      claim: its folder.
+      subdir: folder in it that Hydra writes into; None: none.
+    """
+
+    config: RunConfig
+    claim: folders.Claim
+    subdir: str | None
+
+    def withdraw(self) -> None:
+        """Removes what was written before the command rejected the config after all.
+
+        A folder in which something has run stays, and so does that of several processes, which the next run may take.
+        """
+        has_run = (self.claim.folder / "config.yaml").exists()
+        if has_run or current().count > 1:
+            return
+        _close_logs(self.claim.folder)
+        files = [LOG]
+        if self.subdir is not None:
+            files += [f"{self.subdir}/{name}" for name in _HYDRA_FILES]
+        self.claim.withdraw(files)
+
+
+def prepare(composed: DictConfig) -> Prepared:
+    """Checks a run's config and claims its folder.
+
+    Args:
+      composed: what Hydra composed, its own part included.
+
+    Raises:
+      ConfigError: the config is invalid, or the folder is not ours to write into.
+      SystemExit: this process has started those that run the command, and they have ended.
+    """
+    module = command_module()
+    config = convert(without_hydra(composed))
+    if module != _DATA_MODULE:
+        checks_task.check(config)
+    subdir = _subdir(composed)
+    claim = None
+    if module not in _MODULES_WITHOUT_A_MESH:
+        claim = _claimed_together(config, composed)
+    if claim is None:
+        claim = folders.claim(_RUN_DIR, directory(composed, _RUN_DIR))
+    if config.cluster.requeue and module == _TRAIN_MODULE:
+        try:
+            config = restarted(config, as_typed(composed.hydra.overrides.task))
+        except BaseException:  # also SystemExit: the run had finished before the job was queued again
+            claim.withdraw([])
+            raise
+    return Prepared(config, claim, subdir)
+
+
+def _subdir(composed: DictConfig) -> str | None:
+    """Returns the folder in the run's folder that Hydra writes into; None: Hydra writes no files.
+
+    Raises:
+      ConfigError: it is outside the run's folder.
+    """
+    subdir = composed.hydra.output_subdir
+    if subdir is None:
+        return None
+    path = PurePath(str(subdir))
+    is_inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+    if not is_inside:
+        raise invalid(
+            _SUBDIR,
+            subdir,
+            problem="must be a folder's name inside the run's folder, or null",
+            fix=f"drop it, or set {_SUBDIR}=.hydra",
+        )
+    return str(subdir)
+
+
+def _claimed_together(config: RunConfig, composed: DictConfig) -> folders.Claim | None:
+    """Starts the processes of a run, or joins them.
+
+    Returns:
+      The folder of this process: the run's for process 0, and one inside it for each other process; None where the
+      run has a single process.
+    """
+    cluster = config.cluster
+    if processes.launches(cluster):
+        _launch(config, composed)
+    if not processes.is_one_of_several(cluster):
+        return None
+    processes.join(cluster, _what_processes_must_agree_on(config, composed))
+    team = current()
+    claims: list[folders.Claim] = []
+
+    def claim_on_first() -> str:
+        claims.append(folders.claim(_RUN_DIR, directory(composed, _RUN_DIR)))
+        return str(claims[0].folder)
+
+    folder = Path(team.broadcast("the run's folder", claim_on_first))
+    if not team.is_first:
+        own_folder = outputs.own_folder(folder, team)
+        with read_write(composed), open_dict(composed):
+            composed.hydra.run.dir = str(own_folder)
+        claims.append(folders.claim(_RUN_DIR, own_folder))
+    outputs.part(claims[0].folder, team)
+    return claims[0]
+
+
+def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
+    """Starts the processes of a run on this machine, and ends with their exit code.
+
+    Raises:
+      SystemExit: they have ended.
+    """
+    folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
+    print(*devices.line(config, composed), flush=True)
+    gpus: list[str] = []
+    if config.mesh.device == "gpu":
+        gpus = accelerators.take(size(config.mesh.axes))
+    count = int(config.cluster.processes or 1)
+    raise SystemExit(launch.run(count, member.environment(), gpus, config.mesh.device))
+
+
+def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> dict[str, object]:
+    """Returns what is compared when the processes of a run meet: command, code, versions, devices and config.
+
+    Processes that differ in one of these would compute different steps, or wait for each other for ever.
+    """
+    agreed: dict[str, object] = {"the command": command_module()}
+    agreed["the version of the program, or of the config's own modules,"] = code_version(config)
+    for name, version in installed(_LIBRARIES).items():
+        agreed[f"the version of {name}"] = version
+    kind = config.mesh.device
+    if kind != "cpu":  # virtual CPU devices are as many as the config says
+        agreed["the number of devices"] = accelerators.find(kind).count
+    for key in ("resume", "branch", "run"):
+        agreed[key] = getattr(config, key)
+    for key, value in flatten(resolved(config, without_hydra(composed))):
+        if not key.startswith(_KEYS_PER_PROCESS):
+            agreed[key] = value
+    return agreed
+
+
+def _close_logs(folder: Path) -> None:
+    """Closes a run's log files, which some systems can't delete while they are open."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent == folder:
+            root.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,125 @@
+"""Sequence packing: sequences of a fixed length from one stream of tokens, with document masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.data.base import Array, ArraySource, ArraySpec, Rows, empty_arrays
+from runner.data.checks_text import END_TOKEN
+from runner.errors import ConfigError, invalid
+
+TOKENS = "tokens"
+LABEL = "label"
+SEGMENTS = "segments"
+LABEL_WEIGHT = "label_weight"
+_DIMS = ("sequence",)
+# Sequences of up to 256 MiB are made once and kept as arrays, which an engine may in turn keep on its devices. Larger
+# splits are cut from the memory-mapped stream batch by batch.
+_RAM_BYTES = 1 << 28
+# Sequences per call while those arrays are filled; bounds the temporary arrays of `read`.
+_ROWS_PER_READ = 1 << 12
+
+
+def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
+    """Returns the arrays of an example: `tokens`, `label` (the next token of each) and, with `apart`, document masks.
+
+    Args:
+      length: T, tokens per sequence.
+      apart: adds `segments`, the document within the sequence from 1 (0: padding), and `label_weight`, 1 if the label
+        is in the same document.
+    """
+    integers = ArraySpec((length,), "int32", _DIMS)
+    arrays = {TOKENS: integers, LABEL: integers}
+    if apart:
+        arrays[SEGMENTS] = integers
+        arrays[LABEL_WEIGHT] = ArraySpec((length,), "float32", _DIMS)
+    return arrays
+
+
+def no_label_counts(split: str) -> ConfigError:
+    """Returns the error for a split of one-token documents that are kept apart: no token has a next one."""
+    return invalid(
+        "dataset.documents",
+        "apart",
+        problem=f"split {split} has no label with weight 1, because each of its documents has one token",
+        fix=f"set dataset.documents=joined, or {END_TOKEN}",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSequences:
+    """Concatenated documents, cut every T tokens.
+
+    Attributes:
+      stream: tokens (n,) of all documents.
+      starts: int64 (documents,), the first token of each document; the first is 0, and no document is empty.
+      length: T, tokens per sequence.
+      apart: whether sequences have document masks; see `specs`. If so, the remainder at the end becomes a padded
+        sequence. If not, it is dropped, because nothing could mark the padding.
+    """
+
+    stream: Array
+    starts: Array
+    length: int
+    apart: bool
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """Specs of the arrays."""
+        return specs(self.length, apart=self.apart)
+
+    @property
+    def size(self) -> int:
+        """Number of sequences."""
+        # The last token of the stream is an input of no sequence, because it has no next token.
+        inputs = len(self.stream) - 1
+        if self.apart:
+            return -(-inputs // self.length)
+        return inputs // self.length
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some sequences, each (len(rows), T)."""
+        first_tokens = np.asarray(rows, np.int64) * self.length
+        # T + 1 tokens per sequence: the inputs, and one more for the label of the last input.
+        positions = first_tokens[:, None] + np.arange(self.length + 1)
+        window = np.asarray(self.stream[np.minimum(positions, len(self.stream) - 1)], np.int32)
+        if not self.apart:
+            return {TOKENS: window[:, :-1].copy(), LABEL: window[:, 1:].copy()}
+        is_start = self._document_starts(first_tokens)
+        is_token = positions < len(self.stream)
+        tokens = window[:, :-1] * is_token[:, :-1]
+        label = window[:, 1:] * is_token[:, 1:]
+        # The label of a document's last token would be the first token of the next document.
+        has_label = is_token[:, 1:] & ~is_start[:, 1:]
+        # Segments count from 1 in every sequence, also if its first token continues a document.
+        is_start[:, 0] = True
+        segments = np.cumsum(is_start[:, :-1], axis=1, dtype=np.int32) * is_token[:, :-1]
+        return {TOKENS: tokens, LABEL: label, SEGMENTS: segments, LABEL_WEIGHT: has_label.astype(np.float32)}
+
+    def _document_starts(self, first_tokens: Rows) -> Array:
+        """Returns bool (n, T + 1), true at the first token of each document."""
+        first_document = np.searchsorted(self.starts, first_tokens)
+        stop_document = np.searchsorted(self.starts, first_tokens + self.length + 1)
+        counts = stop_document - first_document
+        # One entry per document start in any of the windows: its window, and its index in `starts`.
+        window = np.repeat(np.arange(len(first_tokens)), counts)
+        index_in_window = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        document = index_in_window + first_document[window]
+        is_start = np.zeros((len(first_tokens), self.length + 1), np.bool_)
+        is_start[window, np.asarray(self.starts[document]) - first_tokens[window]] = True
+        return is_start
+
+    def in_memory(self) -> ArraySource | PackedSequences:
+        """Returns the sequences as arrays if they are small, else this source."""
+        bytes_per_sequence = sum(spec.bytes for spec in self.specs.values())
+        if bytes_per_sequence * self.size > _RAM_BYTES:
+            return self
+        arrays = empty_arrays(self.specs, self.size)
+        for start in range(0, self.size, _ROWS_PER_READ):
+            rows = np.arange(start, min(start + _ROWS_PER_READ, self.size))
+            for name, values in self.read(rows).items():
+                arrays[name][rows] = values
+        return ArraySource(arrays, self.specs)

@@ -1,0 +1,270 @@
+"""The examples that a run uses: split expressions, the validation holdout, and a test split if the data has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.config.schema_data import DatasetConfig
+from runner.data import registry
+from runner.data.base import (
+    SPLITS,
+    Array,
+    ArraySource,
+    ArraySpec,
+    Dataset,
+    DataSource,
+    FullDataset,
+    Rows,
+    column,
+    empty_arrays,
+)
+from runner.data.splits import Slice, parse_split, resolve
+from runner.errors import invalid
+
+# Memory-mapped selections below this size are copied into RAM, where gathering shuffled rows is faster. 1 GiB fits
+# next to a model on every machine that we run on; larger selections stay mapped and are cached by the kernel.
+RAM_BYTES = 1 << 30
+# Without a split `test`, this share of train becomes the test split.
+TEST_SHARE = 0.2
+# A constant and not the run's seed: the test examples must be the same for every run on the same data.
+_TEST_SEED = 0
+# Appended to the seed, so that these draws differ from each other and from the orders of all epochs, which are drawn
+# from [seed, epoch].
+_HOLDOUT_STREAM = (0, 1)
+_TEST_STREAM = (0, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Some examples of one or more sources, in an order of their own.
+
+    Attributes:
+      pieces: pairs of a source and int64 rows of it.
+      specs: of the arrays.
+    """
+
+    pieces: Sequence[tuple[DataSource, Rows]]
+    specs: Mapping[str, ArraySpec]
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        return sum(len(rows) for _, rows in self.pieces)
+
+    def locate(self, row: int) -> tuple[DataSource, int]:
+        """Returns the source of an example and its row there."""
+        for source, source_rows in self.pieces:
+            if row < len(source_rows):
+                return source, int(source_rows[row])
+            row -= len(source_rows)
+        raise IndexError(f"row {row} is past the end of the selection")
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples."""
+        if len(self.pieces) == 1:
+            source, source_rows = self.pieces[0]
+            return source.read(source_rows[rows])
+        lengths = [len(source_rows) for _, source_rows in self.pieces]
+        starts = np.cumsum([0, *lengths])
+        piece_of_row = np.searchsorted(starts, rows, side="right") - 1
+        arrays = empty_arrays(self.specs, len(rows))
+        for piece, (source, source_rows) in enumerate(self.pieces):
+            positions = np.flatnonzero(piece_of_row == piece)
+            if not len(positions):
+                continue
+            examples = source.read(source_rows[rows[positions] - starts[piece]])
+            for name, array in examples.items():
+                arrays[name][positions] = array
+        return arrays
+
+    def column(self, name: str) -> Array | None:
+        """Returns one complete array, or None unless every source has it."""
+        columns = []
+        for source, rows in self.pieces:
+            values = column(source, name)
+            if values is None:
+                return None
+            columns.append(values[rows])
+        return np.concatenate(columns)
+
+
+def make_dataset(full: FullDataset, config: DatasetConfig, seed: int) -> Dataset:
+    """Selects the train, validation and test examples of a config.
+
+    Args:
+      full: all splits of the source.
+      config: its split expressions and the share to hold out.
+      seed: the run's, at least 0, which chooses the held-out examples.
+
+    Returns:
+      The dataset. The splits that are chosen here at random share no example.
+
+    Raises:
+      ConfigError: an expression does not fit the splits, or selects examples without labels.
+    """
+    train = select("train", config.train, full)
+    about = {"train": config.train}
+
+    if config.test is not None:
+        test = select("test", config.test, full)
+        about["test"] = config.test
+    elif "test" in full.splits:
+        test = select("test", "test", full)
+        about["test"] = "test"
+    else:
+        train, test = _random_parts(train, TEST_SHARE, (_TEST_SEED, *_TEST_STREAM), "test")
+        about["test"] = f"a fixed fifth of {config.train}, as there is no split test"
+        about["train"] = f"{config.train} without the {test.size:,} of test"
+
+    validation_split = config.validation
+    uses_own_validation = registry.entry(config).is_users_data and "validation" in full.splits
+    if validation_split is None and uses_own_validation and not config.holdout:
+        validation_split = "validation"
+    validation = None
+    if validation_split is not None:
+        validation = select("validation", validation_split, full)
+        about["validation"] = validation_split
+    elif config.holdout:
+        train, validation = _random_parts(train, config.holdout, (seed, *_HOLDOUT_STREAM), "holdout")
+        about["validation"] = f"{validation.size:,} of {config.train}, chosen by seed {seed}"
+        # The train split may already lack the examples of test.
+        joint = "and" if "without" in about["train"] else "without"
+        about["train"] += f" {joint} the {validation.size:,} of validation"
+
+    selection = {}
+    for split in SPLITS:
+        if split in about:
+            # The source's own description wins, such as "the last 12 of 120 documents" for a text's test split.
+            selection[split] = full.about.get(about[split], about[split])
+    return Dataset(
+        name=full.name,
+        version=full.version,
+        train=train,
+        test=test,
+        validation=validation,
+        digest=full.digest,
+        source=full.source,
+        selection=selection,
+        encoding=full.encoding,
+        texts=full.texts,
+    )
+
+
+def _parse_key(key: str, text: str) -> tuple[Slice, ...]:
+    """Parses the split expression of a key.
+
+    Raises:
+      ConfigError: it is not a split expression.
+    """
+    try:
+        return parse_split(text)
+    except ValueError as error:
+        fix = f"set dataset.{key}='train[:5000]'"
+        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix) from error
+
+
+def select(key: str, text: str, full: FullDataset) -> DataSource:
+    """Returns the examples that a split expression selects.
+
+    Args:
+      key: `train`, `validation` or `test`.
+      text: the expression.
+      full: all splits of the source.
+
+    Returns:
+      Arrays if the source has arrays. A single range of 1 GiB or more stays memory-mapped; anything else is in RAM.
+
+    Raises:
+      ConfigError: a term does not fit the splits, or selects examples without labels.
+    """
+    slices = _parse_key(key, text)
+    sizes = {name: source.size for name, source in full.splits.items()}
+    try:
+        ranges = resolve(slices, sizes)
+    except ValueError as error:
+        fix = f"set dataset.{key}={next(iter(full.splits))}"
+        raise invalid(f"dataset.{key}", text, problem=str(error), fix=fix) from error
+
+    sources = [full.splits[name] for name, _, _ in ranges]
+    specs = sources[0].specs
+    pieces_of_arrays = []
+    for source, (_, start, stop) in zip(sources, ranges, strict=True):
+        if isinstance(source, ArraySource):
+            pieces_of_arrays.append({name: array[start:stop] for name, array in source.arrays.items()})
+    if len(pieces_of_arrays) == len(ranges):
+        arrays = {name: _joined([piece[name] for piece in pieces_of_arrays]) for name in specs}
+        _check_labels(key, text, full, arrays, specs)
+        return ArraySource(arrays, specs)
+
+    _, first_start, first_stop = ranges[0]
+    if len(ranges) == 1 and (first_start, first_stop) == (0, sources[0].size):
+        return sources[0]
+    rows = [np.arange(start, stop) for _, start, stop in ranges]
+    return Selection(list(zip(sources, rows, strict=True)), specs)
+
+
+def _joined(pieces: Sequence[Array]) -> Array:
+    """Returns one read-only array; a single large piece stays memory-mapped."""
+    if len(pieces) > 1:
+        return _read_only(np.concatenate(pieces))
+    array = pieces[0]
+    if isinstance(array, np.memmap) and array.nbytes < RAM_BYTES:
+        array = np.array(array)
+    return _read_only(array)
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _check_labels(
+    key: str, text: str, full: FullDataset, arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec]
+) -> None:
+    """Rejects examples whose labels the publisher withholds, which TFDS encodes as -1."""
+    for name, spec in specs.items():
+        is_label = bool(spec.names) and not spec.shape
+        if is_label and (arrays[name].min() < 0 or arrays[name].max() >= len(spec.names)):
+            raise invalid(
+                f"dataset.{key}",
+                text,
+                problem=f"selects examples of {full.name} whose labels are withheld by the publisher",
+                fix=f"select a split with labels (the splits: {', '.join(full.splits)})",
+            )
+
+
+def _random_parts(source: DataSource, share: float, entropy: Sequence[int], key: str) -> tuple[DataSource, DataSource]:
+    """Splits a source at random into two; both keep the order of the source.
+
+    Args:
+      source: at least two examples.
+      share: of the second part, above 0 and below 1.
+      entropy: seed of the choice, which also depends on the source's size.
+      key: `holdout` or `test`, for the error.
+
+    Raises:
+      ConfigError: one of the two would be empty.
+    """
+    count = round(source.size * share)
+    if not 0 < count < source.size:
+        raise invalid(
+            f"dataset.{key}",
+            share if key == "holdout" else None,
+            problem=f"can't split {source.size} examples: {share:g} of them is {count}, which leaves one part empty",
+            fix="use more examples, or name the splits, such as dataset.train=train dataset.test=train",
+        )
+    order = np.random.default_rng(list(entropy)).permutation(source.size)
+    return _rows_of(source, np.sort(order[count:])), _rows_of(source, np.sort(order[:count]))
+
+
+def _rows_of(source: DataSource, rows: Rows) -> DataSource:
+    if isinstance(source, ArraySource):
+        total_bytes = sum(array.nbytes for array in source.arrays.values())
+        if total_bytes < RAM_BYTES:
+            arrays = {name: _read_only(array[rows]) for name, array in source.arrays.items()}
+            return ArraySource(arrays, source.specs)
+    return Selection([(source, rows)], source.specs)

@@ -1,0 +1,95 @@
+"""Folders of prepared data: written once and atomically, under a lock, however many processes need them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from runner.errors import DataError
+from runner.host.folders import remove_empty, remove_files
+from runner.host.lock import locked
+
+# Written last, so a folder that has this file is complete.
+META = "meta.json"
+Value = TypeVar("Value")
+
+
+def cache_folder(name: str) -> Path:
+    """Returns a folder of the runner's in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
+    return cache / "runner" / name
+
+
+def load_or_write(
+    folder: Path,
+    suffixes: Sequence[str],
+    read: Callable[[Path], Value | None],
+    write: Callable[[Path], None],
+    report: Callable[[str], object],
+    what: str,
+) -> Value:
+    """Returns the content of a folder, which is written first if it does not exist.
+
+    Args:
+      folder: the folder.
+      suffixes: of the files that `write` creates in addition to `META`.
+      read: returns the content of a folder; None if it is missing, incomplete or of another format.
+      write: fills a new folder, which is then renamed to `folder` in one step.
+      report: receives a progress line if this process waits for another one.
+      what: the content, for that line.
+
+    Raises:
+      DataError: other files are in the folder, or the written content can't be read.
+      OSError: the folder can't be written.
+    """
+    # Without the lock: the folder appears in one step, so it is complete if it can be read.
+    content = read(folder)
+    if content is not None:
+        return content
+    with locked(folder.with_name(f"{folder.name}.lock"), report, what):
+        # Another process may have written it while this one waited.
+        content = read(folder)
+        if content is None:
+            _write(folder, suffixes, write)
+            content = read(folder)
+    if content is None:
+        raise DataError(f"{folder} was written, but can't be read; delete that folder")
+    return content
+
+
+def _write(folder: Path, suffixes: Sequence[str], write: Callable[[Path], None]) -> None:
+    # Only the holder of the lock writes here, so an existing partial folder is of a run that was killed.
+    partial = folder.with_name(f".partial-{folder.name}")
+    remove(partial, suffixes)
+    # A folder that can't be read has another format or is corrupted.
+    remove(folder, suffixes)
+    partial.mkdir(parents=True)
+    try:
+        write(partial)
+    except Exception:
+        # A disk that is full gets its space back.
+        remove(partial, suffixes)
+        raise
+    partial.replace(folder)
+
+
+def remove(folder: Path, suffixes: Sequence[str]) -> None:
+    """Deletes the files with some suffixes, and the folder if that empties it.
+
+    Raises:
+      DataError: the folder has other files.
+    """
+    names = [META]
+    for suffix in suffixes:
+        names.extend(file.name for file in folder.glob(f"*.{suffix}"))
+    remove_files(folder, names)
+    remove_empty([folder])
+    if folder.exists():
+        raise foreign_files(folder)
+
+
+def foreign_files(folder: Path) -> DataError:
+    """Returns the error for a folder with files that no run wrote, which are never deleted."""
+    return DataError(f"{folder} already exists and was not created by a run; move or delete it")

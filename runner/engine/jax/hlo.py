@@ -1,0 +1,198 @@
+"""Reads the text of a program that XLA compiled: how often each line runs, bfloat16 values, groups of devices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.errors import EngineError
+
+# The first line of a computation: `%region_1 (arg: f32[2]) -> f32[2] {`, or `ENTRY %main ...`.
+_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{\s*$")
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CALLED = re.compile(r"\b(?:body|to_apply|calls|condition|true_computation|false_computation)=%?([\w.-]+)")
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+
+# Name, element type, operation, first operand and attributes of an instruction.
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = ([a-z]+\d*)\w*\[[\d,]*\]\S* ([\w-]+)\(%?([\w.-]*)(.*)$")
+_CALLS = re.compile(r"\bcalls=%?([\w.-]+)")
+_PROMOTED = re.compile(r"\bto_apply=%?[\w.-]*promoted")
+# Operations that leave an array's elements as they are.
+_MOVES = ("copy", "bitcast", "reshape", "transpose")
+
+
+def lines_with_counts(text: str) -> Iterator[tuple[str, int]]:
+    """Yields a program's lines, each with how often it runs in one run of the program.
+
+    The body of a loop of known length, such as a scan's, runs once per turn. A loop whose length the program does not
+    know counts once: a call's loop over its steps is one.
+
+    Args:
+      text: the compiled program, as XLA prints it.
+    """
+    # Computation -> the computations that call it, and how often each call runs it.
+    callers: dict[str, list[tuple[str, int]]] = {}
+    computation = ""
+    for line in text.splitlines():
+        computation = _computation(line, computation)
+        trips = _TRIP_COUNT.search(line)
+        count = int(trips[1]) if trips else 1
+        for called in _called(line):
+            callers.setdefault(called, []).append((computation, count))
+    computation = ""
+    known_counts = dict[str, int]()
+    for line in text.splitlines():
+        computation = _computation(line, computation)
+        yield line, _run_count(computation, callers, known_counts)
+
+
+def _computation(line: str, before: str) -> str:
+    """Returns the name of the computation that a line is part of, of that of the line before."""
+    header = _HEADER.match(line)
+    return header[1] if header else before
+
+
+def _called(line: str) -> list[str]:
+    """Returns the names of the computations that an instruction calls."""
+    called: list[str] = _CALLED.findall(line)
+    branches = _BRANCHES.search(line)
+    if branches:
+        called += [name.strip().lstrip("%") for name in branches[1].split(",")]
+    return called
+
+
+def _run_count(name: str, callers: Mapping[str, list[tuple[str, int]]], known: dict[str, int]) -> int:
+    """Returns how often a computation runs. The recursion ends: XLA has no computation that calls itself."""
+    if name not in known:
+        counts = [trips * _run_count(caller, callers, known) for caller, trips in callers.get(name, [])]
+        known[name] = max(counts, default=1)
+    return known[name]
+
+
+def widened_bf16(text: str) -> set[str]:
+    """Returns the names of float32 instructions whose values are bfloat16 ones that XLA widened.
+
+    CPUs don't compute in bfloat16, so a program for CPUs communicates in 32 bits what other devices communicate in 16:
+    it is converted first, or its reduction has a name that ends in `promoted` (`reduces_bf16`).
+
+    Args:
+      text: the compiled program, as XLA prints it; an operand is defined above the instructions that use it.
+    """
+    bf16_names = set[str]()
+    widened = set[str]()
+    # Computation -> name of its root instruction.
+    roots = dict[str, str]()
+    computation = ""
+    for line in text.splitlines():
+        computation = _computation(line, computation)
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None:
+            continue
+        root, name, element_type, operation, operand, attributes = instruction.groups()
+        if root:
+            roots[computation] = name
+        if element_type == "bf16":
+            bf16_names.add(name)
+            continue
+        called = _CALLS.search(attributes)
+        is_conversion = operation == "convert" and operand in bf16_names
+        is_move = operation in _MOVES and operand in widened
+        is_fusion = operation == "fusion" and called is not None and roots.get(called[1]) in widened
+        if is_conversion or is_move or is_fusion:
+            widened.add(name)
+    return widened
+
+
+def reduces_bf16(attributes: str) -> bool:
+    """Returns whether a collective's attributes say that it reduces bfloat16 values in float32."""
+    return _PROMOTED.search(attributes) is not None
+
+
+def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
+    """Returns a collective-permute's pairs of devices; None for a collective that has groups."""
+    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
+    if pairs is None:
+        return None
+    return [(int(source), int(target)) for source, target in re.findall(r"(\d+),(\d+)", pairs[0])]
+
+
+def replica_groups(attributes: str, devices: int) -> list[list[int]]:
+    """Returns the devices of each group of a collective, from the three forms in which XLA prints them.
+
+    Args:
+      attributes: of the instruction.
+      devices: of the mesh; an empty list of groups means one group of all.
+
+    Raises:
+      EngineError: a fourth form.
+    """
+    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? *\{([^}]*)\}", attributes)
+    if mesh:
+        return _mesh_groups(mesh[1], mesh[2] or "", mesh[3])
+    tiled = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
+    if tiled:
+        groups: list[list[int]] = _device_ids(tiled[2]).reshape(_integers(tiled[1])).tolist()
+        return groups
+    listed = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes)
+    if listed:
+        every_device = [list(range(devices))]
+        return [_integers(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])] or every_device
+    raise EngineError(f"XLA's replica groups have an unknown form: {attributes[:200]}")
+
+
+def _integers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
+
+
+def _device_ids(text: str) -> npt.NDArray[np.int64]:
+    """Returns device numbers (N,) of `[2,4]T(1,0)`: counted row-major over 2 x 4, then read with the dims swapped."""
+    matched = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    if matched is None:
+        raise EngineError(f"XLA's device numbers have an unknown form: {text[:200]}")
+    shape = _integers(matched[1])
+    ids = np.arange(math.prod(shape)).reshape(shape)
+    if matched[2]:
+        ids = ids.transpose(_integers(matched[2]))
+    return ids.reshape(-1)
+
+
+def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
+    """Returns the groups of a mesh of XLA's own, along some of its axes.
+
+    Args:
+      shape: the mesh, as `'axis_0'=2,'axis_1'=4`.
+      order: its devices, in the form of `_device_ids`; empty if they are in order.
+      chosen: axes along which a group runs, as `'axis_0'`; `'axis_1':(1)2` is the first factor of 2 of an axis.
+    """
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", shape)}
+    # An axis of 8 whose factor (2)2 is chosen is cut at 1, 2, 4 and 8: into factors of 2, 2 and 2.
+    cuts: dict[str, list[int]] = {name: [1, size] for name, size in sizes.items()}
+    chosen_spans: list[tuple[str, int, int]] = []
+    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
+        start, stop = 1, sizes[name]
+        if before:
+            start = int(before)
+            stop = start * int(size)
+        cuts[name] = sorted({*cuts[name], start, stop})
+        chosen_spans.append((name, start, stop))
+
+    def is_chosen(name: str, low: int, high: int) -> bool:
+        return any(span == name and start <= low and high <= stop for span, start, stop in chosen_spans)
+
+    factor_sizes: list[int] = []
+    group_dims: list[int] = []
+    for name, points in cuts.items():
+        for low, high in itertools.pairwise(points):
+            if is_chosen(name, low, high):
+                group_dims.append(len(factor_sizes))
+            factor_sizes.append(high // low)
+    ids = _device_ids(order or f"[{math.prod(sizes.values())}]").reshape(factor_sizes)
+    other_dims = [dim for dim in range(ids.ndim) if dim not in group_dims]
+    group_size = math.prod(ids.shape[dim] for dim in group_dims)
+    groups: list[list[int]] = ids.transpose(other_dims + group_dims).reshape(-1, group_size).tolist()
+    return groups

@@ -1,0 +1,222 @@
+"""How the mesh splits what a step computes: shardings that steps pin, and parts that layers and losses use.
+
+XLA's partitioner chooses the sharding of every array between the state and the batch. The shardings here replace
+choices of its own that are wrong, or that communicate more than needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import keras
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runner.config.schema import LayoutConfig
+from runner.data.base import WEIGHT
+from runner.engine.jax import private
+from runner.engine.jax.layers.batch_norm import Parts
+from runner.engine.jax.layers.chunked_loss import TokenParts
+from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
+from runner.engine.jax.state import State
+from runner.layout import Placement, Spec, transformers
+from runner.layout.axes import data_axes
+from runner.layout.roles import Role
+from runner.task.base import DataSpec
+from runner.task.language_model import HIDDEN
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """How the mesh splits what a step computes.
+
+    Attributes:
+      state: shardings of the step's state.
+      arrays: shardings of a micro-batch's arrays (B, ...), of `row` and of `weight`, by name.
+      sums: sharding of the numbers of a call's examples, (K, B).
+      gathered: shardings of trainable variables that the step gathers before the model uses them, by their index.
+      heads_axis: axis that splits the heads of queries, keys and values in every attention; None: no such axis.
+      spread_images: see `runner.engine.jax.layers.kernel_gradient.exact_kernel_gradients`.
+      examples: how the mesh splits a batch's examples; None: not at all, or their dims too.
+      tokens: how it splits examples and their tokens.
+    """
+
+    state: State[NamedSharding]
+    arrays: Mapping[str, NamedSharding]
+    sums: NamedSharding
+    gathered: Mapping[int, NamedSharding]
+    heads_axis: str | None
+    spread_images: Spread | None
+    examples: Parts | None
+    tokens: TokenParts
+
+
+@dataclass(frozen=True)
+class MeshLayout:
+    """What a partitioning is derived from.
+
+    Attributes:
+      mesh: of the devices.
+      layout: config of the layout.
+      placements: of every variable, by canonical path.
+      array_specs: of a batch's arrays and of `weight`, by name.
+    """
+
+    mesh: Mesh
+    layout: LayoutConfig
+    placements: Mapping[str, Placement]
+    array_specs: Mapping[str, Spec]
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Returns mesh axis -> size."""
+        return dict(self.mesh.shape)
+
+    @property
+    def data_axes(self) -> set[str]:
+        """Returns the axes that split batches."""
+        return set(data_axes(self.layout, self.axes))
+
+    def sharding(self, spec: Sequence[object]) -> NamedSharding:
+        """Returns the sharding of a spec, one entry per dim."""
+        return sharding(self.mesh, spec)
+
+    def roles(self) -> dict[str, Role]:
+        """Returns path -> role of the variables in attentions, and of tables and heads of a vocabulary."""
+        shapes = {path: placement.shape for path, placement in self.placements.items()}
+        return dict(transformers.read(shapes).roles)
+
+
+def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
+    """Returns whether no axis splits the dims of an example, such as height or tokens."""
+    return not any(any(spec[1:]) for spec in array_specs.values())
+
+
+def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:
+    """Returns the sharding of a spec, one entry per dim: an axis, None, or UNCONSTRAINED."""
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def partition(
+    on: MeshLayout,
+    model: keras.Model,
+    trainable: Sequence[str],
+    data: DataSpec,
+    state: State[NamedSharding],
+    arrays: Mapping[str, NamedSharding],
+    sums: NamedSharding,
+) -> Partitioning:
+    """Returns how a mesh splits what a step computes.
+
+    Args:
+      on: mesh, layout and placements.
+      model: built.
+      trainable: paths of its trainable variables, in its order.
+      data: specs of the inputs, and the task.
+      state: see `Partitioning`.
+      arrays: see `Partitioning`.
+      sums: see `Partitioning`.
+    """
+    roles = on.roles()
+    return Partitioning(
+        state=state,
+        arrays=arrays,
+        sums=sums,
+        gathered=_gathered_for_logits(on, model, trainable, roles),
+        heads_axis=_heads_axis(on, roles),
+        spread_images=spread_over(on.mesh) if _copies_images(on, data) else None,
+        examples=_example_parts(on),
+        tokens=_token_parts(on, data, roles),
+    )
+
+
+def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
+    """Returns whether an axis splits devices but no array that a convolution may take: they then hold copies."""
+    input_specs = [on.array_specs[name] for name in data.inputs]
+    image_specs = [spec for spec in input_specs if len(spec) > 2]
+    # Without images among the inputs, a model may still make some of a vector per example.
+    return any(unused_axes(on.axes, spec) for spec in image_specs or [on.array_specs[WEIGHT]])
+
+
+def _example_parts(on: MeshLayout) -> Parts | None:
+    """Returns how the mesh splits a batch's examples, if it splits no other dim of them."""
+    (axis,) = on.array_specs[WEIGHT]
+    if axis is None or not splits_examples_alone(on.array_specs):
+        return None
+    return Parts(on.axes[axis], partial(_gathered, on))
+
+
+def _gathered(on: MeshLayout, array: jax.Array) -> jax.Array:
+    """Constrains a traced array to be replicated along its first dim; the other dims stay as they are."""
+    spec = [None] + [PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
+    return jax.lax.with_sharding_constraint(array, on.sharding(spec))
+
+
+def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> TokenParts:
+    """Returns how the mesh splits examples, tokens along the first dim of the first input's examples, and logits."""
+    spec = on.array_specs[data.task.input_names[0]]
+    batch_axis = spec[0]
+    sequence_axis = spec[1] if len(spec) > 1 else None
+
+    def constrain(array: jax.Array, dim: int) -> jax.Array:
+        free = PartitionSpec.UNCONSTRAINED
+        before = [free] * dim
+        after = [free] * (array.ndim - dim - 2)
+        return jax.lax.with_sharding_constraint(array, on.sharding([*before, batch_axis, sequence_axis, *after]))
+
+    def size(axis: str | None) -> int:
+        return on.axes[axis] if axis else 1
+
+    return TokenParts(size(batch_axis), size(sequence_axis), constrain, _vocabulary_parts(on, roles))
+
+
+def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
+    """Returns the axis that splits the heads of all attentions alike; None if they are replicated or differ."""
+    axes_of_heads = set()
+    for path, role in roles.items():
+        if "heads" in role.noun and role.dim is not None and not role.adapter:
+            axes_of_heads.add(on.placements[path].spec[role.dim])
+    if len(axes_of_heads) != 1:
+        return None
+    (axis,) = axes_of_heads
+    return None if axis in on.data_axes else axis
+
+
+def _gathered_for_logits(
+    on: MeshLayout, model: keras.Model, trainable: Sequence[str], roles: Mapping[str, Role]
+) -> dict[int, NamedSharding]:
+    """Returns shardings of tables and heads of the vocabulary, if split twice, for the products that make logits.
+
+    Of a head (D, V) with D sharded over `batch` and V over `model`, XLA would leave D sharded, gather the examples
+    instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
+    constrains the head by itself; a head that is sharded once is gathered by XLA.
+    """
+    outputs = getattr(model, "output", None) if private.is_functional(model) else None
+    if isinstance(outputs, Mapping) and HIDDEN in outputs:
+        return {}
+    batch_axes = on.data_axes
+    gathered = {}
+    for index, path in enumerate(trainable):
+        if path not in roles or roles[path].noun != transformers.VOCABULARY:
+            continue
+        spec = on.placements[path].spec
+        used_axes = {axis for axis in spec if axis is not None and on.axes[axis] > 1}
+        if used_axes & batch_axes and used_axes - batch_axes:
+            gathered[index] = on.sharding([None if axis in batch_axes else axis for axis in spec])
+    return gathered
+
+
+def _vocabulary_parts(on: MeshLayout, roles: Mapping[str, Role]) -> int:
+    """Returns into how many parts the mesh splits a token's logits, from the tables and heads of the vocabulary.
+
+    The least of them if they differ, as only the model's code says which of them makes the logits.
+    """
+    parts = []
+    for path, role in roles.items():
+        if role.noun == transformers.VOCABULARY and role.dim is not None and not role.adapter:
+            axis = on.placements[path].spec[role.dim]
+            is_split = axis is not None and axis not in on.data_axes
+            parts.append(on.axes[axis] if axis is not None and is_split else 1)
+    return min(parts, default=1)

@@ -1,0 +1,63 @@
+"""Shared parts of the search for a collective's origin: the variable or layer that it serves.
+
+Each engine reads a program in its own form, and its compiler changes shapes in its own way. Common to both are the
+layer's name among the scopes of an operation, the shapes that a variable may have on one device, and the claims: a
+layer's variables of one shape, such as the two vectors of a normalization, are given out one after another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from runner.layout import Placement
+
+
+def group_size(axis: str, axes: Mapping[str, int]) -> int:
+    """Returns how many devices a collective joins.
+
+    Args:
+      axis: mesh axis, or several joined by `+`.
+      axes: mesh axis to size.
+    """
+    return math.prod(axes[name] for name in axis.split("+"))
+
+
+def sums_gradients(axis: str, data_axes: Collection[str]) -> bool:
+    """Returns whether a sum in the backward pass is one of gradients: it runs over an axis that shards the inputs."""
+    return not set(data_axes).isdisjoint(axis.split("+"))
+
+
+def device_shapes(placement: Placement, axis: str, axes: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Returns the shapes that one device may hold of a variable: gathered over a collective's axes, and stored.
+
+    Args:
+      placement: of the variable.
+      axis: of the collective, several axes joined by `+`.
+      axes: mesh axis to size.
+    """
+    gathered_axes = axis.split("+")
+    spec = tuple(None if name in gathered_axes else name for name in placement.spec)
+    gathered = replace(placement, spec=spec)
+    return [gathered.shard_shape(axes), placement.shard_shape(axes)]
+
+
+class Claims:
+    """The variables that collectives have been assigned to."""
+
+    def __init__(self) -> None:
+        self._claimed: set[tuple[str, ...]] = set()
+
+    def first_free(self, paths: Iterable[str], *kind: str) -> str | None:
+        """Claims and returns the first path that no earlier collective of this kind has claimed; None if all are.
+
+        Args:
+          paths: candidates, the best first.
+          *kind: what tells collectives apart that may serve one variable, such as phase and axis.
+        """
+        for path in paths:
+            if (*kind, path) not in self._claimed:
+                self._claimed.add((*kind, path))
+                return path
+        return None

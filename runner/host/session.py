@@ -1,0 +1,73 @@
+"""State of the command that this process runs, in one object.
+
+A process runs one command at a time. Most of what a part of it needs is handed down in calls. The session holds the
+rest: what plugins and callbacks need, which Hydra creates itself and passes nothing of ours, and what a launcher told
+this process when it started it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # these are above this folder: the session stores them, and does nothing with them
+    from omegaconf import DictConfig
+
+    from runner.sweep.member import Membership
+    from runner.sweep.state import Shared, Sweep
+
+
+@dataclass
+class Session:
+    """What is known of the command of this process.
+
+    Attributes:
+      program: what the command was started as, `sys.argv[0]`.
+      arguments: the command line, secrets masked. First as typed; then as Hydra reads it, with recorded overrides.
+      prepare_run: checks the config of a run and claims its folder. Hydra's callback calls it, which knows the
+        session alone; None outside a command.
+      membership: the sweep that started this process for one of its jobs; None for a run of its own.
+      sweep: the sweep that this process runs, or what its job knows of the sweep where a launcher other than ours
+        runs it in this process; None where there is none.
+    """
+
+    program: str = ""
+    arguments: tuple[str, ...] = ()
+    prepare_run: Callable[[DictConfig], None] | None = None
+    membership: Membership | None = None
+    sweep: Sweep | Shared | None = None
+
+
+_sessions = [Session()]  # the last one is the current one; the first one is of a process that runs no command
+
+
+def current() -> Session:
+    """Returns the session of the command that this process runs."""
+    return _sessions[-1]
+
+
+@contextmanager
+def opened(program: str, arguments: Sequence[str]) -> Iterator[Session]:
+    """Opens the session of a command; the one around it is current again afterwards.
+
+    Args:
+      program: `sys.argv[0]`.
+      arguments: the command line without the program.
+    """
+    _sessions.append(Session(program, tuple(arguments)))
+    try:
+        yield current()
+    finally:
+        _sessions.pop()
+
+
+@contextmanager
+def composing(arguments: Sequence[str]) -> Iterator[None]:
+    """Lets a config be composed from other arguments than those of the command that this process runs, if any."""
+    _sessions.append(replace(current(), arguments=tuple(arguments)))
+    try:
+        yield
+    finally:
+        _sessions.pop()

@@ -1,0 +1,55 @@
+"""Interface between an optimizer's own module and the code that uses optimizers: `Rule` and `OptimizerEntry`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from runner.arrays import Arrays, Tensor
+from runner.config.schema import OptimizerConfig
+
+Slots = dict[str, Tensor]
+Update = Callable[[Tensor, Tensor, Slots, Tensor, Tensor], tuple[Tensor, Slots]]
+Apply = Callable[[Tensor, Slots, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Update of one variable by an optimizer, as a pure function.
+
+    Attributes:
+      slots: names of the optimizer state per variable (Keras calls these slot variables). A slot has the variable's
+        shape and sharding, and starts at zero.
+      update: (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots); all tensors.
+      elementwise: each element's update depends on that element of weight, gradient and slots alone, so that several
+        variables may be updated as one vector. False for a rule that uses norms or products of a whole variable, such
+        as LAMB and Muon.
+      apply: (weight, new slots, learning rate, step counted from 1) -> new weight, if the new weight depends on the
+        new slots alone and not on the gradient; None otherwise.
+    """
+
+    slots: tuple[str, ...]
+    update: Update
+    elementwise: bool
+    apply: Apply | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerEntry:
+    """All that the runner knows of one optimizer; `runner.optim.registry` lists the entries by name.
+
+    Attributes:
+      keys: keys of the config group `optimizer` that the rule uses; each must have a value, and others must be null.
+      make_rule: (config, functions of the arrays) -> update rule.
+      keras_class: name of the stock optimizer in `keras.optimizers` with the same formula, for comparison. Its
+        arguments have the names of `keys`.
+      keras_slots: slot -> attribute of the stock optimizer, in tf_keras and Keras 3 alike, that lists the same values
+        per variable, with the same sign and scale.
+      bug_keys: keys that reproduce a known bug of this optimizer; false by default.
+    """
+
+    keys: tuple[str, ...]
+    make_rule: Callable[[OptimizerConfig, Arrays], Rule]
+    keras_class: str
+    keras_slots: Mapping[str, str]
+    bug_keys: tuple[str, ...] = ()

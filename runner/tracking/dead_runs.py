@@ -1,0 +1,51 @@
+"""Marks runs as KILLED that still have the status RUNNING although their process is gone."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from runner.tracking import page
+from runner.tracking.hidden import tags_of
+from runner.tracking.process import PID, is_gone
+from runner.tracking.store import Store, search
+
+NOTE = "runner.note"
+
+
+def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
+    """Marks runs of this machine as KILLED if their process is gone, with their last point as their end.
+
+    Args:
+      store: every active experiment in it is searched.
+      warn: shows one line to the user, for each run that is marked.
+    """
+    experiments = [experiment.experiment_id for experiment in store.client.search_experiments()]
+    for run in search(store, experiments, "attributes.status = 'RUNNING'"):
+        if is_gone(tags_of(run.data.tags)):
+            _mark_killed(store.client, run)
+            warn(
+                f"run {run.info.run_name} ({run.info.run_id}) had the status RUNNING, but its process is gone; "
+                "changed it to KILLED"
+            )
+
+
+def _mark_killed(client: MlflowClient, run: Run) -> None:
+    run_id = run.info.run_id
+    pid = tags_of(run.data.tags)[PID]
+    why = f"process {pid} on {platform.node()} ended without recording a status"
+    client.set_tag(run_id, NOTE, why)
+    description = page.killed(run.data.tags.get(page.TAG), why)
+    if description is not None:
+        client.set_tag(run_id, page.TAG, description)
+    end_time = run.info.start_time
+    if run.data.metrics:
+        # One metric only: all of them would be every point of the run.
+        metric = next(iter(run.data.metrics))
+        for point in client.get_metric_history(run_id, metric):
+            end_time = max(end_time, point.timestamp)
+    # Last, so that a run whose other changes fail is marked at the next start.
+    client.set_terminated(run_id, "KILLED", end_time)

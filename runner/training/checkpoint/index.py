@@ -1,0 +1,332 @@
+"""The checkpoints of one run: which of them form its current history, which is the best, and which are kept.
+
+`resume=<run>@100` of a run with checkpoints of steps 100, 200 and 300 begins another history after step 100. Those of
+200 and 300 stay until the new history has come as far, so both are in one folder for a time. Each checkpoint stores
+its own lineage: for each time that its run went back, a generation that grows with every return, and the step that the
+run went back to. The current history is the one with the newest generation; the checkpoints before its returns are
+part of it. No other file needs to be consistent with this, so a process may die at any moment.
+
+The best checkpoint is noted in `best.json`: its step, and the metric and value that it is the best by.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, cast
+
+from runner.errors import ConfigError
+from runner.processes.team import ALONE, Team
+from runner.training.checkpoint import files, storage
+from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError
+from runner.training.checkpoint.manifest import Lineage
+from runner.training.checkpoint.reading import Checkpoint, read_manifest
+from runner.training.checkpoint.storage import Content
+from runner.training.checkpoint.typed import MisfitError, mapping, number, text, whole
+
+T = TypeVar("T")
+
+BEST_FILE = "best.json"
+
+
+class BestRecord(TypedDict):
+    """The content of `best.json`.
+
+    Attributes:
+      metric: the name of the metric, such as `eval/loss`.
+      value: of the metric.
+      step: of the checkpoint.
+    """
+
+    metric: str
+    value: float
+    step: int
+
+
+def current_steps(lineages: Mapping[int, Lineage]) -> list[int]:
+    """Returns the steps of the current history's checkpoints, in order.
+
+    Args:
+      lineages: of a run's checkpoints, by step.
+
+    >>> current_steps({100: (), 200: (), 300: (), 120: ((1, 100),)})
+    [100, 120]
+    """
+    current = max(lineages.values(), key=_generation, default=())
+    return [step for step in sorted(lineages) if is_part(step, lineages[step], current)]
+
+
+def _generation(lineage: Lineage) -> int:
+    """Returns the generation of a lineage's last return; 0 if the run never went back."""
+    return lineage[-1][0] if lineage else 0
+
+
+def is_part(step: int, own: Lineage, history: Lineage) -> bool:
+    """Returns whether a checkpoint is part of a history: written by it, or before the step that it went back to.
+
+    Args:
+      step: of the checkpoint.
+      own: the checkpoint's lineage.
+      history: the lineage of the history.
+    """
+    if history[: len(own)] != own:
+        return False
+    if len(own) == len(history):
+        return True
+    _, returned_to = history[len(own)]
+    return step <= returned_to
+
+
+def resumed_lineage(lineages: Mapping[int, Lineage], start: int) -> Lineage:
+    """Returns the lineage of a run that continues from one of its checkpoints: a new one unless that is the last.
+
+    Args:
+      lineages: of the run's checkpoints, by step.
+      start: step that the run continues from.
+
+    >>> resumed_lineage({100: (), 200: ()}, 200), resumed_lineage({100: (), 200: ()}, 100)
+    ((), ((1, 100),))
+    """
+    current = current_steps(lineages)
+    own = lineages.get(start, ())
+    if not current or current[-1] == start:
+        return own
+    newest = max(_generation(lineage) for lineage in lineages.values())
+    return (*own, (newest + 1, start))
+
+
+def superseded_steps(folder: Path, start: int) -> list[int]:
+    """Returns the steps of a run's checkpoints that are no part of the history that continues from `start`."""
+    lineages = storage.lineages(folder)
+    history = resumed_lineage(lineages, start)
+    return [step for step, own in lineages.items() if not is_part(step, own, history)]
+
+
+def read_best(folder: Path) -> BestRecord | None:
+    """Returns the record of a run's best checkpoint; None if there is none.
+
+    Raises:
+      DamagedError: the record is invalid; without the file, there is no best checkpoint.
+    """
+    path = folder / BEST_FILE
+    if not os.path.lexists(path):
+        return None
+    try:
+        record = mapping(files.read_json(path, LARGEST_RECORD), "it", ("metric", "value", "step"))
+        metric = text(record["metric"], "metric")
+        value = number(record["value"], "value")
+        step = whole(record["step"], "step")
+        if step not in storage.steps(folder):
+            raise MisfitError(f"there is no checkpoint of step {step}")
+        # Damage of the checkpoint itself is reported to whoever opens it.
+        with suppress(DamagedError):
+            if read_manifest(storage.place(folder, step)).about["metrics"].get(metric) != value:
+                raise MisfitError(f"the checkpoint of step {step} has another value of {metric}")
+    except MisfitError as error:
+        raise DamagedError(f"{path} is invalid: {error}") from error
+    return cast(BestRecord, record)
+
+
+def write_best(folder: Path, record: BestRecord) -> None:
+    """Records which checkpoint is the best; the checkpoint is on the disk already.
+
+    Raises:
+      OSError: the disk is full or read-only.
+    """
+    files.write_json(folder / BEST_FILE, record)
+
+
+def forget_best(folder: Path) -> None:
+    """Removes the record of the best checkpoint, which is about to be removed or replaced."""
+    with suppress(FileNotFoundError):
+        storage.unlink(folder / BEST_FILE)
+
+
+class CheckpointIndex:
+    """The checkpoints in a run's folder, as the processes that write there know them.
+
+    Process 0 alone reads and changes the folder; the others learn the results. So every method is called by all
+    processes, in the same order.
+
+    Attributes:
+      lineage: of the history that this run writes.
+      steps: checkpoints of this history.
+    """
+
+    def __init__(self, folder: Path, start: int, team: Team = ALONE) -> None:
+        """Lists a folder.
+
+        Args:
+          folder: the run's checkpoints.
+          start: step that the run begins with.
+          team: the processes of the run.
+        """
+        self._folder = folder
+        self._team = team
+        self._broadcasts = itertools.count()
+
+        def listed() -> list[Any]:
+            lineages = storage.lineages(folder)
+            lineage = resumed_lineage(lineages, start)
+            steps: list[int] = []
+            superseded: list[int] = []
+            for step, own in lineages.items():
+                if not is_part(step, own, lineage):
+                    superseded.append(step)
+                # A folder that only has the name of a checkpoint must not count among the `keep` newest.
+                elif storage.is_checkpoint(storage.place(folder, step)):
+                    steps.append(step)
+            return [[list(pair) for pair in lineage], steps, superseded]
+
+        pairs, steps, superseded = self._broadcast(listed)
+        self.lineage: Lineage = tuple((generation, step) for generation, step in pairs)
+        self.steps = set(steps)
+        # Checkpoints of histories that the run has left.
+        self._superseded = set(superseded)
+
+    def _broadcast(self, make: Callable[[], T]) -> T:
+        """Calls a function in process 0 and returns its result in all processes."""
+        return self._team.broadcast(f"kept {next(self._broadcasts)}", make)
+
+    def best(self) -> BestRecord | None:
+        """Returns the record of the best checkpoint; None if there is none in this history."""
+        record = self._broadcast(self._recorded_best)
+        if record is None or record["step"] not in self.steps:
+            return None
+        return record
+
+    def _recorded_best(self) -> BestRecord | None:
+        try:
+            return read_best(self._folder)
+        except ConfigError:
+            return None
+
+    def _is_recorded_best(self, step: int) -> bool:
+        record = self._recorded_best()
+        return record is not None and record["step"] == step
+
+    def write(self, content: Content, best: BestRecord | None) -> None:
+        """Writes a checkpoint, and then records it as the best if it is.
+
+        Raises:
+          OSError: see `storage.write`.
+        """
+        step = content.step
+
+        def forget_replaced() -> None:
+            # The best of a history that the run has left may have this step. From here on the record would name a
+            # checkpoint with other weights.
+            if best is None and self._is_recorded_best(step):
+                forget_best(self._folder)
+
+        self._broadcast(forget_replaced)
+        storage.write(self._folder, content, self._team)
+        self.steps.add(step)
+        self._superseded.discard(step)
+        # Last: a process that dies before it leaves a best checkpoint without a record, which the saver notes when the
+        # run is resumed. The other order would leave a record without a checkpoint.
+        if best is not None:
+            self._broadcast(lambda: write_best(self._folder, best))
+
+    def remove_old(self, keep: int, written: int) -> list[str]:
+        """Removes the checkpoints that are no longer kept.
+
+        Args:
+          keep: how many of the newest checkpoints stay, in addition to the best.
+          written: step of the newest one. Superseded checkpoints up to it are removed, because this history has come
+          as
+            far.
+
+        Returns:
+          One warning for each that could not be removed.
+        """
+
+        def remove() -> list[list[Any]]:
+            warnings: list[str] = []
+            removed: list[int] = []
+            best = self._recorded_best()
+            overtaken = [step for step in self._superseded if step <= written]
+            for step in [*overtaken, *sorted(self.steps)[:-keep]]:
+                if best is not None and best["step"] == step:
+                    continue
+                # What can't be removed is not tried again with each save: it is no longer counted either.
+                removed.append(step)
+                try:
+                    if not storage.remove(self._folder, step):
+                        place = storage.place(self._folder, step)
+                        warnings.append(f"{place} is not removed: it holds files that no run wrote")
+                except OSError as error:
+                    warnings.append(f"could not remove {storage.place(self._folder, step)}: {error}")
+            return [warnings, removed]
+
+        warnings, removed = self._broadcast(remove)
+        self.steps -= set(removed)
+        self._superseded -= set(removed)
+        return warnings
+
+    def make_room(self) -> list[int]:
+        """Removes the checkpoints before the last intact one, except the best.
+
+        Returns:
+          The steps of those that were removed.
+        """
+
+        def remove() -> list[int]:
+            best = self._recorded_best()
+            intact = (step for step in sorted(self.steps, reverse=True) if self._is_intact(step))
+            last = next(intact, None)
+            removed: list[int] = []
+            for step in sorted(self.steps):
+                is_older = last is not None and step < last
+                is_best = best is not None and best["step"] == step
+                if is_older and not is_best and storage.remove(self._folder, step):
+                    removed.append(step)
+            return removed
+
+        removed = self._broadcast(remove)
+        self.steps -= set(removed)
+        return removed
+
+    def _is_intact(self, step: int) -> bool:
+        try:
+            Checkpoint(storage.place(self._folder, step))
+        except DamagedError:
+            return False
+        return True
+
+    def give_up(self, step: int, *, damaged: bool) -> None:
+        """Removes a checkpoint that no run may continue from; a damaged one is renamed instead."""
+
+        def put_away() -> None:
+            if self._is_recorded_best(step):
+                forget_best(self._folder)
+            if damaged or not storage.remove(self._folder, step):
+                storage.set_aside(storage.place(self._folder, step))
+
+        self._broadcast(put_away)
+        self.steps.discard(step)
+
+    def opened(self, step: int) -> Checkpoint:
+        """Returns one of the checkpoints, verified by process 0.
+
+        Raises:
+          DamagedError: the checkpoint is damaged.
+        """
+        place = storage.place(self._folder, step)
+        if self._team.count == 1:
+            return Checkpoint(place)
+
+        def damage() -> str:
+            try:
+                Checkpoint(place)
+            except DamagedError as error:
+                return str(error)
+            return ""
+
+        reason = self._broadcast(damage)
+        if reason:
+            raise DamagedError(reason)
+        return Checkpoint(place, trusted=True)

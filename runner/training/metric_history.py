@@ -1,0 +1,268 @@
+"""The metrics that a run keeps, and the arrays that its checkpoints store of them.
+
+A table is an array of its steps and weights, with one more array per metric as a column:
+
+    train (n,)           steps of the logged windows;       train/<metric> (n,)        their means
+    open (n,)            weights of the open window's steps;  open/<metric> (n,)       their sums
+    epoch (1,)           weight of the epoch's steps so far;  epoch/<metric> (1,)      their sums
+    epochs (n,)          steps at the ends of epochs;       epochs/<metric> (n,)       means of all their steps
+    evaluations (n, 2)   steps, examples;                   evaluations/<metric> (n,)
+    rates (n, 3)         steps, examples per second, milliseconds per step
+    restores (n, 3)      bad steps, steps of the checkpoints, factors
+
+All are float64. Checkpoints of an earlier version have no `epochs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runner.data.base import Array
+from runner.task.base import LOSS, Evaluation
+
+# (step, metric -> mean)
+StepMeans = tuple[int, dict[str, float]]
+
+# Rank and last dim of an array; None: any.
+Form = tuple[int, int | None]
+
+_NO_OUTPUTS = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Restore:
+    """A return to a checkpoint after a NaN or Inf loss.
+
+    Attributes:
+      bad: step of the loss.
+      step: of the checkpoint.
+      factor: what the learning rate is multiplied by from there on.
+    """
+
+    bad: int
+    step: int
+    factor: float
+
+
+@dataclass
+class MetricHistory:
+    """Metrics so far. A sum is over the examples of a step, weighted as in the loss; a mean is a sum over its weight.
+
+    Attributes:
+      names: of the metrics of a step, `loss` first.
+      train: (step, means by name) of every logged window.
+      open_window: (1 + names,) weight and sums of each step of the window that is not complete yet.
+      epoch_sums: (1 + names,) weight and sums of the epoch's steps that were read so far.
+      evaluations: (step, metrics) of every evaluation.
+      rates: (step, examples per second, milliseconds per step) each time that these were logged.
+      restores: returns to a checkpoint after a NaN or Inf loss.
+      epochs: (step, means by name) of every epoch that was trained to its end.
+    """
+
+    names: tuple[str, ...]
+    train: list[StepMeans]
+    open_window: list[Array]
+    epoch_sums: Array
+    evaluations: list[tuple[int, Evaluation]]
+    rates: list[tuple[int, float, float]]
+    restores: list[Restore]
+    epochs: list[StepMeans] = field(default_factory=list)
+
+
+def empty(names: Sequence[str]) -> MetricHistory:
+    """Returns the history of a new run.
+
+    Args:
+      names: the metrics of a step, without the loss.
+    """
+    return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [], [], [])
+
+
+def to_arrays(history: MetricHistory) -> dict[str, Array]:
+    """Returns a history as named arrays."""
+    open_rows = np.array(history.open_window, np.float64).reshape(-1, 1 + len(history.names))
+    evaluations = [(step, evaluation.examples) for step, evaluation in history.evaluations]
+    restores = [(restore.bad, restore.step, restore.factor) for restore in history.restores]
+    tables: dict[str, Array | list[float]] = {
+        "train": [step for step, _ in history.train],
+        "open": open_rows[:, 0],
+        "epoch": history.epoch_sums[:1],
+        "epochs": [step for step, _ in history.epochs],
+        "evaluations": np.array(evaluations, np.float64).reshape(-1, 2),
+        "rates": np.array(history.rates, np.float64).reshape(-1, 3),
+        "restores": np.array(restores, np.float64).reshape(-1, 3),
+    }
+    for column, name in enumerate(history.names, start=1):
+        tables[f"train/{name}"] = [means[name] for _, means in history.train]
+        tables[f"open/{name}"] = open_rows[:, column]
+        tables[f"epoch/{name}"] = history.epoch_sums[column : column + 1]
+        tables[f"epochs/{name}"] = [means[name] for _, means in history.epochs]
+    evaluated = [evaluation.metrics for _, evaluation in history.evaluations]
+    for name in evaluated[-1] if evaluated else ():
+        # A run may have been resumed with fewer metrics, as without task.top_k. Those that all have are stored.
+        if all(name in metrics for metrics in evaluated):
+            tables[f"evaluations/{name}"] = [metrics[name] for metrics in evaluated]
+    return {name: np.array(table, np.float64, order="C") for name, table in tables.items()}
+
+
+def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> MetricHistory:
+    """Returns the history that arrays store.
+
+    Args:
+      arrays: valid by `check_arrays`.
+      batch_size: of the run; the sums of format 1 are of steps and not of examples.
+    """
+    if _is_format_1(arrays):
+        arrays = _from_format_1(arrays, batch_size)
+    arrays = _with_epochs(arrays)
+    names = _metric_names(arrays, "train")
+    open_columns = [arrays[f"open/{name}"] for name in names]
+    epoch_columns = [arrays[f"epoch/{name}"] for name in names]
+    return MetricHistory(
+        names=names,
+        train=_means(arrays, "train", names),
+        open_window=list(np.column_stack([arrays["open"], *open_columns])),
+        epoch_sums=np.concatenate([arrays["epoch"], *epoch_columns]),
+        evaluations=_evaluations(arrays),
+        rates=[(int(step), float(rate), float(ms)) for step, rate, ms in arrays["rates"]],
+        restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays["restores"]],
+        epochs=_means(arrays, "epochs", names),
+    )
+
+
+def _means(arrays: Mapping[str, Array], table: str, names: Sequence[str]) -> list[StepMeans]:
+    rows: list[StepMeans] = []
+    for row, step in enumerate(arrays[table]):
+        rows.append((int(step), {name: float(arrays[f"{table}/{name}"][row]) for name in names}))
+    return rows
+
+
+def _evaluations(arrays: Mapping[str, Array]) -> list[tuple[int, Evaluation]]:
+    names = _metric_names(arrays, "evaluations")
+    rows: list[tuple[int, Evaluation]] = []
+    for row, (step, examples) in enumerate(arrays["evaluations"]):
+        metrics = {name: float(arrays[f"evaluations/{name}"][row]) for name in names}
+        rows.append((int(step), Evaluation(metrics, int(examples), {}, _NO_OUTPUTS)))
+    return rows
+
+
+def _with_epochs(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Returns the arrays with an empty table of epochs if they have none, as those of an earlier version."""
+    if "epochs" in arrays:
+        return arrays
+    completed = {**arrays, "epochs": np.zeros(0)}
+    for name in _metric_names(arrays, "train"):
+        completed[f"epochs/{name}"] = np.zeros(0)
+    return completed
+
+
+def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
+    """Checks that arrays store a history of so many steps, in this version's form or an earlier one's.
+
+    Args:
+      step: training steps done.
+      arrays: as they were read.
+
+    Raises:
+      ValueError: names the first array that is invalid.
+    """
+    if _is_format_1(arrays):
+        later = {name: form for name, form in _LATER_FORMAT_1.items() if name in arrays}
+        _check_form(arrays, _FORMAT_1 | later)
+        arrays = _from_format_1(arrays, 1)
+    arrays = _with_epochs(arrays)
+    names = _metric_names(arrays, "train")
+    evaluated = _metric_names(arrays, "evaluations")
+    columns_of = dict.fromkeys(("train", "open", "epoch", "epochs"), names)
+    columns_of["evaluations"] = evaluated
+    columns: dict[str, Form] = {}
+    for table, metrics in columns_of.items():
+        columns |= dict.fromkeys((f"{table}/{name}" for name in metrics), (1, None))
+    _check_form(arrays, _TABLES | columns)
+    if LOSS not in names or (len(arrays["evaluations"]) and LOSS not in evaluated):
+        raise ValueError(f"its history must hold the {LOSS}")
+    for table, metrics in columns_of.items():
+        if any(len(arrays[f"{table}/{name}"]) != len(arrays[table]) for name in metrics):
+            raise ValueError(f"{table} of its history has another form")
+    counts = [*arrays["epoch"], *arrays["open"], *arrays["evaluations"][:, 1], *arrays["restores"][:, :2].flat]
+    if len(arrays["epoch"]) != 1 or not all(np.isfinite(count) and count >= 0 for count in counts):
+        raise ValueError("its history must have finite counts of at least 0")
+    for name in ("train", "epochs", "evaluations", "rates"):
+        at = arrays[name]
+        if at.ndim == 2:
+            at = at[:, 0]
+        is_step = (at > 0) & (at <= step) & (at == np.floor(at))
+        is_increasing = np.diff(at) > 0
+        if not (np.all(is_step) and np.all(is_increasing)):
+            raise ValueError(f"{name} of its history must have steps up to {step}, in order")
+
+
+_TABLES: dict[str, Form] = {
+    "train": (1, None),
+    "open": (1, None),
+    "epoch": (1, 1),
+    "epochs": (1, None),
+    "evaluations": (2, 2),
+    "rates": (2, 3),
+    "restores": (2, 3),
+}
+
+
+def _check_form(arrays: Mapping[str, Array], forms: Mapping[str, Form]) -> None:
+    if set(arrays) != set(forms):
+        raise ValueError(f"its history must hold {', '.join(forms)}")
+    for name, (rank, last) in forms.items():
+        array = arrays[name]
+        dtype = np.int64 if name == _TOTALS_OF_FORMAT_1 else np.float64
+        if array.ndim != rank or array.dtype != dtype or last not in (None, array.shape[-1]):
+            raise ValueError(f"{name} of its history has another form")
+
+
+def _metric_names(arrays: Mapping[str, Array], table: str) -> tuple[str, ...]:
+    """Returns the metrics of a table, the loss first."""
+    prefix = f"{table}/"
+    names = {key.removeprefix(prefix) for key in arrays if key.startswith(prefix)}
+    return tuple(sorted(names, key=lambda name: (name != LOSS, name)))
+
+
+# Format 1 had two metrics, as columns of its tables, and counted steps in place of weights.
+_TOTALS_OF_FORMAT_1 = "confusion"
+_COLUMNS_OF_FORMAT_1 = (LOSS, "accuracy")
+_FORMAT_1: dict[str, Form] = {
+    "train": (2, 3),
+    "open": (2, 2),
+    "epoch": (1, 3),
+    "evaluations": (2, 4),
+    _TOTALS_OF_FORMAT_1: (2, None),
+}
+_LATER_FORMAT_1: dict[str, Form] = {"restores": (2, 3), "rates": (2, 3)}
+
+
+def _is_format_1(arrays: Mapping[str, Array]) -> bool:
+    return _TOTALS_OF_FORMAT_1 in arrays
+
+
+def _from_format_1(arrays: Mapping[str, Array], batch_size: int) -> dict[str, Array]:
+    """Returns the arrays of format 1 in the present form; the totals of its last evaluation are dropped."""
+    no_rows = np.zeros((0, 3))
+    train = arrays["train"]
+    open_rows = arrays["open"]
+    epoch = arrays["epoch"]
+    evaluations = arrays["evaluations"]
+    converted = {
+        "train": train[:, 0],
+        "open": np.full(len(open_rows), float(batch_size)),
+        "epoch": epoch[:1] * batch_size,
+        "evaluations": evaluations[:, [0, 3]],
+        "rates": arrays.get("rates", no_rows),
+        "restores": arrays.get("restores", no_rows),
+    }
+    for column, name in enumerate(_COLUMNS_OF_FORMAT_1):
+        converted[f"train/{name}"] = train[:, 1 + column]
+        converted[f"open/{name}"] = open_rows[:, column] * batch_size
+        converted[f"epoch/{name}"] = epoch[1 + column : 2 + column] * batch_size
+        converted[f"evaluations/{name}"] = evaluations[:, 1 + column]
+    return converted

@@ -1,0 +1,171 @@
+"""A new data source is its own file, one registry entry and one YAML file; nothing else changes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.config.schema_data import DatasetConfig
+from runner.data import registry
+from runner.data.base import Dataset
+from runner.data.loading import load
+from tests.data.conftest import ROOT, python
+
+NAME = "quadrants"
+
+# The source's own file: points, and the quadrant of the plane that each is in.
+MODULE = """
+import numpy as np
+
+from runner.data.base import ArraySource, ArraySpec, FullDataset
+from runner.data.digest import digest
+
+
+def load(config, encoding=None):
+    points = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    labels = (2 * (points[:, 0] > 0) + (points[:, 1] > 0)).astype(np.int32)
+    specs = {"point": ArraySpec((2,), "float32"), "label": ArraySpec((), "int32", names=("sw", "nw", "se", "ne"))}
+    parts = {"train": slice(40), "validation": slice(40, 48), "test": slice(48, None)}
+    arrays = {split: {"point": points[rows], "label": labels[rows]} for split, rows in parts.items()}
+    splits = {split: ArraySource(named, specs) for split, named in arrays.items()}
+    return FullDataset("quadrants", "1", splits, digest(arrays.items()), "computed")
+
+
+def location(config):
+    return "nowhere: it is computed"
+"""
+
+# Its YAML file.
+YAML = """
+name: quadrants
+batch_size: 8
+train: train
+test: test
+"""
+
+# Its registry entry, and a command that has it.
+COMMAND = """
+import sys
+from importlib import import_module
+
+from runner.data import registry
+
+registry.SOURCES["quadrants"] = registry.SourceEntry("quadrants", is_users_data=True)
+import_module("runner.cli.entry").main(sys.argv.pop(1))
+"""
+
+# What may name sources: the registry, and each source's own file.
+MAY_NAME_SOURCES = {
+    "runner/data/registry.py",
+    "runner/data/sources",
+    # The checks do not ask the registry yet.
+    "runner/data/checks.py",
+    "runner/data/checks_text.py",
+    "runner/checks/task.py",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / f"{NAME}.py").write_text(MODULE)
+    config_dir = tmp_path / "conf" / "dataset"
+    config_dir.mkdir(parents=True)
+    (config_dir / f"{NAME}.yaml").write_text(YAML)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(registry.SOURCES, NAME, registry.SourceEntry(NAME, is_users_data=True))
+    return tmp_path
+
+
+def run(folder: Path, module: str, *overrides: str) -> str:
+    fixed = ["--config-dir", "conf", f"dataset={NAME}", f"hydra.run.dir={folder / 'run'}", "tracking=none"]
+    process = subprocess.run(
+        [sys.executable, "-c", COMMAND, module, *fixed, *overrides],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_new_source_is_loaded_with_its_splits_holdout_and_standardization() -> None:
+    dataset: Dataset = load(DatasetConfig(name=NAME))
+    assert (dataset.train.size, dataset.test.size) == (40, 12)
+    assert dataset.validation is not None, "the entry says that its split validation is used"
+    assert dataset.validation.size == 8
+    part = load(DatasetConfig(name=NAME, train="train[:50%]", holdout=0.2, standardize=True))
+    assert part.validation is not None
+    assert (part.train.size, part.validation.size) == (16, 4)
+    mean = part.train.read(np.arange(16))["point"].mean(0)
+    np.testing.assert_allclose(mean, 0, atol=1e-6)
+
+
+def test_a_new_source_is_inspected(folder: Path) -> None:
+    output = run(folder, "runner.look.command")
+    assert "nowhere: it is computed" in output
+    content = json.loads((folder / "run" / "data.json").read_text())
+    assert content["location"] == "nowhere: it is computed"
+    assert content["tables"][0]["rows"][0][:2] == ["train", "40"]
+
+
+@pytest.mark.slow
+def test_a_new_source_is_trained_on(folder: Path) -> None:
+    output = run(folder, "runner.run.command", "trainer.epochs=1", "trainer.progress=lines", "mesh=batch8")
+    assert "eval/accuracy" in output
+
+
+def sources_named_in(path: Path) -> list[str]:
+    """Returns the sources that a file names: in a comparison, as a string, or as a constant of the schema."""
+    tree = ast.parse(path.read_text())
+    # These words have other meanings as well: the arrays of a checkpoint, the text of a message, a custom task.
+    ambiguous = {"arrays", "custom", "text"}
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    named = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "runner.config.schema_data":
+            named += [alias.name for alias in node.names if alias.name.lower() in registry.SOURCES]
+        if isinstance(node, ast.Constant) and node not in docstrings:
+            named += [str(node.value)] if node.value in {*registry.SOURCES} - ambiguous else []
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) in ("config.name", "config.dataset.name"):
+            strings = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            named += [str(string) for string in strings if string in registry.SOURCES]
+    return named
+
+
+def is_allowed(path: str) -> bool:
+    return any(path == allowed or path.startswith(f"{allowed}/") for allowed in MAY_NAME_SOURCES)
+
+
+def test_no_other_module_names_a_source() -> None:
+    naming = {}
+    for path in sorted((ROOT / "runner").rglob("*.py")):
+        relative = path.relative_to(ROOT).as_posix()
+        # The tasks have a name "custom" too.
+        names = [] if relative.startswith(("runner/task/", "runner/config/")) else sources_named_in(path)
+        if names and not is_allowed(relative):
+            naming[relative] = names
+    assert naming == {}
+
+
+@pytest.mark.parametrize("name", registry.SOURCES)
+def test_every_entry_has_a_module_with_its_functions_and_a_yaml_file(name: str) -> None:
+    module = registry.SOURCES[name].import_module()
+    assert callable(module.load)
+    assert callable(module.location)
+    assert (ROOT / "conf" / "dataset" / f"{name}.yaml").is_file()
+
+
+def test_importing_the_registry_imports_no_numpy() -> None:
+    out, err = python("import sys, runner.data.registry; print('numpy' in sys.modules)").communicate()
+    assert out.strip() == "False", err

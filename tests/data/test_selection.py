@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import Array, ArraySource, ArraySpec, DataSource, FullDataset, Rows
+from runner.data.loading import load
+from runner.data.selection import Selection, make_dataset
+from runner.errors import ConfigError
+
+SPECS = {"x": ArraySpec((2,), "int32")}
+
+
+class Made:
+    """A source that makes its examples, as one of files does."""
+
+    specs = SPECS
+
+    def __init__(self, first: int, size: int) -> None:
+        self.first, self.size = first, size
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        return {"x": np.stack([rows + self.first, -(rows + self.first)], axis=1).astype(np.int32)}
+
+
+def arrays(first: int, size: int) -> ArraySource:
+    return ArraySource(Made(first, size).read(np.arange(size)), SPECS)
+
+
+def whole(kind: object = arrays, **sizes: int) -> FullDataset:
+    starts = np.cumsum([0, *sizes.values()])
+    splits = {name: kind(int(start), size) for (name, size), start in zip(sizes.items(), starts, strict=False)}  # type: ignore[operator]
+    return FullDataset("a test", "", splits, "digest", "a test")
+
+
+def held(source: DataSource) -> list[int]:
+    return source.read(np.arange(source.size))["x"][:, 0].tolist()
+
+
+def own(**keys: object) -> DatasetConfig:
+    return DatasetConfig(**({"name": "arrays", "test": None} | keys))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [arrays, Made])
+@given(size=st.integers(10, 300), holdout=st.floats(0.11, 0.8), seed=st.integers(0, 2**40))
+def test_train_validation_and_test_share_no_example_and_leave_none_out(
+    kind: object, size: int, holdout: float, seed: int
+) -> None:
+    data = make_dataset(whole(kind, train=size), own(holdout=holdout), seed)
+    assert data.validation is not None
+    parts = [held(data.train), held(data.validation), held(data.test)]
+    assert sorted(itertools.chain(*parts)) == list(range(size))
+    assert all(part == sorted(part) for part in parts)
+    assert len(parts[2]) == round(size * 0.2)
+    assert len(parts[1]) == round((size - len(parts[2])) * holdout)
+    again = make_dataset(whole(kind, train=size), own(holdout=holdout), seed)
+    assert [held(again.train), held(again.test)] == [parts[0], parts[2]]
+
+
+def test_what_is_tested_on_depends_on_no_seed_and_what_is_held_out_does() -> None:
+    first, second = (make_dataset(whole(train=100), own(holdout=0.1), seed) for seed in (1, 2))
+    assert held(first.test) == held(second.test)
+    assert first.validation is not None
+    assert second.validation is not None
+    assert held(first.validation) != held(second.validation)
+
+
+def test_the_datas_own_splits_are_taken_and_the_dataset_says_which() -> None:
+    data = make_dataset(whole(train=20, validation=5, test=6), own(), 0)
+    assert data.validation is not None
+    assert (held(data.train), held(data.validation), held(data.test)) == (
+        list(range(20)), list(range(20, 25)), list(range(25, 31)),
+    )  # fmt: skip
+    assert data.selection == {"train": "train", "validation": "validation", "test": "test"}
+    assert data.selecting is data.validation
+
+
+def test_a_published_dataset_has_no_validation_split_unless_one_is_asked_for() -> None:
+    config = DatasetConfig(name="some_builder")
+    data = make_dataset(whole(train=20, validation=5, test=6), config, 0)
+    assert data.validation is None
+    assert data.selecting_name == "test"
+
+
+def test_a_share_held_out_is_told_in_words() -> None:
+    data = make_dataset(whole(train=100), own(holdout=0.25), 7)
+    assert data.selection == {
+        "train": "train without the 20 of test and the 20 of validation",
+        "validation": "20 of train, chosen by seed 7",
+        "test": "a fixed fifth of train, as there is no split test",
+    }
+
+
+@pytest.mark.parametrize("kind", [arrays, Made])
+def test_sums_of_ranges_are_read_in_their_order(kind: object) -> None:
+    config = own(train="test[2:4]+train[-3:]+validation[:1]", test="test[:2]")
+    data = make_dataset(whole(kind, train=10, validation=4, test=5), config, 0)
+    assert held(data.train) == [16, 17, 7, 8, 9, 10]
+    rows = np.array([5, 0, 0, 3])
+    assert data.train.read(rows)["x"][:, 1].tolist() == [-10, -16, -16, -8]
+    if isinstance(data.train, Selection):
+        assert data.train.column("x") is None
+        source, row = data.train.locate(5)
+        assert source.read(np.array([row]))["x"][0, 0] == 10
+
+
+def test_a_selection_of_a_source_with_columns_has_columns() -> None:
+    class Held(Made):
+        def column(self, name: str) -> Array:
+            return self.read(np.arange(self.size))[name]
+
+    data = make_dataset(whole(Held, train=10, test=3), own(train="test+train[5:]"), 0)
+    assert isinstance(data.train, Selection)
+    column = data.train.column("x")
+    assert column is not None
+    assert column[:, 0].tolist() == [10, 11, 12, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"train": "trian"}, "dataset.train=trian: there is no split trian, the splits are train"),
+        ({"train": "train[5:5]"}, "selects nothing"),
+        ({"train": "train[:2]", "test": "train[2:]", "holdout": 0.1}, "dataset.holdout=0.1: can't split 2 examples"),
+        ({"train": "train[:1]"}, "dataset.test=null: can't split 1 examples"),
+    ],
+)
+def test_splits_that_would_be_empty_are_refused(keys: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_dataset(whole(train=10), own(**keys), 0)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_can_not_be_written_into_by_who_reads_them(tmp_path: Path) -> None:
+    data = load(DatasetConfig(name="digits", holdout=0.1, data_dir=str(tmp_path)), seed=3)
+    assert data.validation is not None
+    assert (data.train.size, data.validation.size, data.test.size) == (1293, 144, 360)
+    for source in (data.train, data.validation, data.test):
+        assert isinstance(source, ArraySource)
+        assert not any(array.flags.writeable for array in source.arrays.values())

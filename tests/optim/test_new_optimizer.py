@@ -1,0 +1,171 @@
+"""An optimizer is one place: a module, a line in the registry and a YAML file. All else follows from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Heavy-ball momentum that is not multiplied by the learning rate, as PyTorch's SGD has it.
+MODULE = """
+from runner.optim.base import OptimizerEntry, Rule
+
+
+def _make_rule(config, xp):
+    def update(gradient, weight, slots, rate, step):
+        trace = slots["trace"] * config.momentum + gradient
+        return weight - trace * rate, {"trace": trace}
+
+    return Rule(("trace",), update, elementwise=True)
+
+
+HEAVY_BALL = OptimizerEntry(("momentum",), _make_rule, keras_class="SGD", keras_slots={})
+"""
+YAML = """
+name: heavy_ball
+learning_rate: 0.1
+momentum: 0.5
+"""
+
+CONFIG_PROGRAM = """
+import json, sys
+import numpy as np
+from runner.errors import ConfigError
+from runner.notebook.composing import compose
+from runner.optim import registry, rules
+
+def error(*overrides):
+    try:
+        compose(*overrides, config_dir=sys.argv[1])
+    except ConfigError as error:
+        return str(error)
+
+config = compose("optimizer=heavy_ball", config_dir=sys.argv[1]).optimizer
+rule = rules.make_rule(config, np)
+weight, slots = np.float32([1.0, 2.0]), {"trace": np.float32([0.0, 0.0])}
+for step in (1, 2):
+    weight, slots = rule.update(np.float32([1.0, -1.0]), weight, slots, config.learning_rate, step)
+print(json.dumps({
+    "file": registry.__file__,
+    "name": config.name,
+    "weight": weight.tolist(),
+    "trace": slots["trace"].tolist(),
+    "without a key": error("optimizer=heavy_ball", "optimizer.momentum=null"),
+    "with another's key": error("optimizer=heavy_ball", "+optimizer.rho=0.9"),
+    "unknown": error("optimizer.name=heavy_bal"),
+}))
+"""
+
+ENGINE_PROGRAM = """
+import json
+import numpy as np
+from runner.config.schema import OptimizerConfig
+from runner.engine import make_engine
+from tests.engine import cases
+
+config = cases.config({"batch": 2}, OptimizerConfig("heavy_ball", 0.1, momentum=0.5))
+config.engine.name = "jax"
+data = cases.data()
+batches = cases.batches(1)
+engine = make_engine(config, data, 1)
+engine.build()
+infos = engine.variables()
+before, gradients = engine.state(), engine.gradients(batches, 0)
+engine.train_steps(engine.place(batches), 0).read()
+after = engine.state()
+print(json.dumps({
+    "specs": {path: [info.spec, info.bytes_per_device] for path, info in infos.items()},
+    "off": max(float(np.abs(before[path] - 0.1 * g - after[path]).max()) for path, g in gradients.items()),
+    "traces off": max(float(np.abs(after["optimizer/trace/" + path] - g).max()) for path, g in gradients.items()),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package, to which the optimizer is added as a contributor adds one."""
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copytree(ROOT / "runner", folder / "runner", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "conf").symlink_to(ROOT / "conf")
+    optim = folder / "runner/optim"
+    (optim / "heavy_ball.py").write_text(MODULE)
+    registry = optim / "registry.py"
+    table = registry.read_text()
+    for line, added in (
+        ("from runner.optim.sgd import SGD", "from runner.optim.heavy_ball import HEAVY_BALL"),
+        ('    "sgd": SGD,', '    "heavy_ball": HEAVY_BALL,'),
+    ):
+        assert line in table
+        table = table.replace(line, f"{line}\n{added}")
+    registry.write_text(table)
+    (folder / "own/optimizer").mkdir(parents=True)
+    (folder / "own/optimizer/heavy_ball.yaml").write_text(YAML)
+    return folder
+
+
+def answer(package: Path, program: str, *arguments: str) -> Any:
+    """Runs a program that imports the copy of the package, and returns the JSON that it prints."""
+    # Started for real: the process that `tests.forks` forks has imported the package that is tested elsewhere.
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=package,
+        env=os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def composed(package: Path) -> dict[str, Any]:
+    found: dict[str, Any] = answer(package, CONFIG_PROGRAM, str(package / "own"))
+    assert Path(found["file"]).is_relative_to(package)
+    return found
+
+
+def test_its_yaml_file_is_an_option_of_the_group(composed: dict[str, Any]) -> None:
+    assert composed["name"] == "heavy_ball"
+
+
+def test_its_rule_computes_in_numpy(composed: dict[str, Any]) -> None:
+    # Two steps with gradients of 1 and -1: traces of 1, then 1.5.
+    assert composed["trace"] == [1.5, -1.5]
+    assert composed["weight"] == pytest.approx([1.0 - 0.1 - 0.15, 2.0 + 0.1 + 0.15])
+
+
+@pytest.mark.parametrize(
+    ("case", "key", "words"),
+    [
+        ("without a key", "optimizer.momentum", "heavy_ball"),
+        ("with another's key", "optimizer.rho=0.9", "heavy_ball"),
+        ("unknown", "optimizer.name=heavy_bal", "heavy_ball"),
+    ],
+)
+def test_checks_of_its_keys_and_name_follow_from_its_entry(
+    composed: dict[str, Any], case: str, key: str, words: str
+) -> None:
+    message = composed[case]
+    assert message.startswith(key)
+    assert words in message
+
+
+@pytest.mark.slow
+def test_an_engine_plans_its_slots_and_takes_a_step_by_its_rule(package: Path) -> None:
+    found = answer(package, ENGINE_PROGRAM)
+    specs = found["specs"]
+    slots = {path: info for path, info in specs.items() if path.startswith("optimizer/")}
+    variables = {path: info for path, info in specs.items() if path not in slots}
+    assert slots == {f"optimizer/trace/{path}": info for path, info in variables.items()}
+    assert found["traces off"] < 1e-6
+    assert found["off"] < 1e-6

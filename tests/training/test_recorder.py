@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.engine.base import StepMetrics
+from runner.errors import EngineError, NotFiniteError
+from runner.task.base import Evaluation
+from runner.training.metric_history import Restore, check_arrays, from_arrays, to_arrays
+from runner.training.recorder import MetricRecorder
+
+NAN, WEIGHT = float("nan"), 64.0
+
+
+@dataclass
+class Call:
+    """A device call whose metrics are known."""
+
+    loss: Sequence[float]
+    reads: list[int] = field(default_factory=list)
+    weight: Sequence[float] | float = WEIGHT
+
+    @property
+    def steps(self) -> int:
+        return len(self.loss)
+
+    def read(self) -> StepMetrics:
+        self.reads.append(1)
+        loss, weight = np.asarray(self.loss, np.float64), np.broadcast_to(np.asarray(self.weight), len(self.loss))
+        return StepMetrics({"loss": loss * weight, "accuracy": loss * weight / 100}, weight)
+
+
+class Log:
+    """Keeps the points."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[int, dict[str, float]]] = []
+
+    def __call__(self, step: int, points: Mapping[str, float]) -> None:
+        self.points.append((step, dict(points)))
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        return [(step, points["train/loss"]) for step, points in self.points]
+
+
+def make(log: Log, window: int = 10, *, on_nan: str = "stop") -> MetricRecorder:
+    return MetricRecorder(log, window, lambda step: step / 1000, metrics=["accuracy"], batch_size=64, on_nan=on_nan)
+
+
+def feed(recorder: MetricRecorder, losses: Sequence[float], sizes: Sequence[int]) -> None:
+    step = 0
+    for size in sizes:
+        recorder.add(step, Call(losses[step : step + size]))
+        step += size
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> tuple[int, list[int], int]:
+    sizes = draw(st.lists(st.integers(1, 17), min_size=1, max_size=12))
+    return sum(sizes), sizes, draw(st.integers(1, 20))
+
+
+@given(splits())
+def test_points_are_the_same_however_the_steps_are_cut_into_calls(case: tuple[int, list[int], int]) -> None:
+    total, sizes, window = case
+    losses = [float(step) for step in range(total)]
+    one, many = Log(), Log()
+    for log, cut in ((one, [1] * total), (many, sizes)):
+        recorder = make(log, window)
+        feed(recorder, losses, cut)
+        recorder.flush()
+    assert many.points == one.points
+    ends = sorted({*range(window, total + 1, window), total})
+    starts = [0, *ends[:-1]]
+    means = [float(np.mean(losses[start:end])) for start, end in zip(starts, ends, strict=True)]
+    # Sums of whole numbers below 2**53 are exact, so the means are equal to the last bit or two.
+    assert one.losses == [(end, pytest.approx(mean, rel=1e-15)) for end, mean in zip(ends, means, strict=True)]
+
+
+def test_a_point_holds_loss_accuracy_and_the_rate_of_its_last_step() -> None:
+    log = Log()
+    recorder = make(log, 2)
+    feed(recorder, [1.0, 3.0], [2])
+    recorder.drain()
+    assert log.points == [
+        (2, {"train/loss": 2.0, "train/accuracy": pytest.approx(0.02), "learning_rate": pytest.approx(0.001)})
+    ]
+    assert recorder.history.train == [(2, {"loss": 2.0, "accuracy": pytest.approx(0.02)})]
+
+
+@pytest.mark.parametrize(("by_batch", "mean"), [(False, (64 * 1.0 + 16 * 6.0) / 80), (True, 3.5)])
+def test_a_smaller_batch_counts_by_its_examples_or_as_one_batch(by_batch: bool, mean: float) -> None:
+    log = Log()
+    recorder = MetricRecorder(log, 3, lambda _: 0.1, batch_size=64, by_batch=by_batch)
+    recorder.add(0, Call([1.0, 6.0, 9.0], weight=[64.0, 16.0, 0.0]))
+    recorder.drain()
+    assert recorder.epoch_means() == {"loss": pytest.approx(mean)}
+    assert log.losses == [(3, pytest.approx(mean))]
+
+
+def test_windows_lie_on_global_steps_across_epochs() -> None:
+    log = Log()
+    recorder = make(log, 4)
+    recorder.add(0, Call([0.0] * 6))
+    recorder.drain()
+    recorder.start_epoch()
+    recorder.add(6, Call([4.0] * 6))
+    recorder.drain()
+    assert log.losses == [(4, 0.0), (8, 2.0), (12, 4.0)]
+
+
+def test_a_call_is_read_only_when_the_next_one_was_started() -> None:
+    recorder = make(Log())
+    first, second = Call([1.0]), Call([1.0])
+    recorder.add(0, first)
+    assert first.reads == []
+    recorder.add(1, second)
+    assert (len(first.reads), len(second.reads)) == (1, 0)
+    recorder.drain()
+    assert (len(first.reads), len(second.reads)) == (1, 1)
+
+
+def test_flush_logs_the_shorter_last_window_once() -> None:
+    log = Log()
+    recorder = make(log, 10)
+    feed(recorder, [1.0] * 10 + [4.0, 6.0], [6, 6])
+    recorder.flush()
+    recorder.flush()
+    assert log.losses == [(10, 1.0), (12, 5.0)]
+
+
+def test_flush_after_a_whole_window_or_no_step_logs_nothing_more() -> None:
+    log = Log()
+    recorder = make(log, 2)
+    recorder.flush()
+    assert log.points == []
+    feed(recorder, [1.0, 1.0], [2])
+    recorder.flush()
+    assert log.losses == [(2, 1.0)]
+
+
+@pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_raises_with_its_step(bad: float) -> None:
+    recorder = make(Log())
+    recorder.add(0, Call([1.0] * 5))
+    recorder.add(5, Call([1.0, 1.0, bad, bad]))
+    with pytest.raises(EngineError, match=rf"the loss is {bad} at step 8 and trainer.on_nan=stop"):
+        recorder.drain()
+
+
+def test_every_window_up_to_the_bad_step_is_logged_before_the_error() -> None:
+    log = Log()
+    recorder = make(log, 2)
+    recorder.add(0, Call([1.0, 1.0, 2.0, 2.0, NAN, 1.0]))
+    with pytest.raises(EngineError, match="step 5"):
+        recorder.drain()
+    assert log.losses[:2] == [(2, 1.0), (4, 2.0)]
+
+
+def test_flush_after_the_error_logs_the_rest_and_names_no_later_step() -> None:
+    # As the loop does it: the error comes from `add`, the next call is out already, and `flush` follows.
+    log = Log()
+    recorder = make(log, 10)
+    recorder.add(0, Call([1.0] * 3 + [NAN]))
+    with pytest.raises(EngineError, match="step 4"):
+        recorder.add(4, Call([NAN] * 4))
+    recorder.flush()
+    assert [step for step, _ in log.points] == [8]
+
+
+def test_continue_logs_what_is_not_finite_and_goes_on() -> None:
+    log = Log()
+    recorder = make(log, 2, on_nan="continue")
+    feed(recorder, [1.0, NAN, 3.0, 3.0], [4])
+    recorder.drain()
+    assert [step for step, _ in log.losses] == [2, 4]
+    assert math.isnan(log.losses[0][1])
+    assert log.losses[1][1] == 3.0
+
+
+def test_restore_logs_nothing_from_the_bad_step_on_and_goes_on_where_it_is_told() -> None:
+    log = Log()
+    recorder = make(log, 2, on_nan="restore")
+    feed(recorder, [1.0, 3.0], [2])
+    recorder.drain()
+    held = recorder.arrays()
+    recorder.add(2, Call([5.0, 5.0, 7.0, NAN, 7.0, 7.0]))
+    with pytest.raises(NotFiniteError, match="step 6"):
+        recorder.add(8, Call([NAN] * 4))
+    assert log.losses == [(2, 2.0), (4, 5.0)]
+    recorder.go_back(Restore(6, 2, 0.5), held)
+    assert recorder.epoch_means() == {"loss": 2.0, "accuracy": pytest.approx(0.02)}
+    recorder.add(2, Call([4.0, 4.0]))
+    recorder.drain()
+    assert log.losses == [(2, 2.0), (4, 5.0), (4, 4.0)]
+    assert [(step, means["loss"]) for step, means in recorder.history.train] == [(2, 2.0), (4, 4.0)]
+    assert log.points[-1][1]["learning_rate"] == pytest.approx(0.5 * 0.003)
+    recorder.add(4, Call([NAN]))
+    with pytest.raises(NotFiniteError, match="step 5"):
+        recorder.drain()
+
+
+def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> None:
+    first, again = Log(), Log()
+    recorder = make(first, 1, on_nan="restore")
+    feed(recorder, [1.0] * 4, [4])
+    recorder.drain()
+    recorder.go_back(Restore(5, 4, 0.5), recorder.arrays())
+    recorder.add(4, Call([1.0] * 3))
+    recorder.drain()
+    restored = make(again, 1, on_nan="restore")
+    restored.restore(7, recorder.arrays())
+    assert again.points == first.points
+    assert restored.rate_factor(7) == 0.5
+
+
+def test_how_fast_training_was_is_kept_and_logged_again_once_a_step() -> None:
+    first, log = make(Log()), Log()
+    first.add_rate(4, 2.0)
+    first.add_rate(4, 3.0)
+    first.add_rate(8, 0.0)
+    recorder = make(log)
+    recorder.restore(8, first.arrays())
+    assert log.points == [(4, {"throughput/examples_per_second": 128.0, "throughput/step_ms": 500.0})]
+    recorder.add_rate(9, 4.0)
+    assert [step for step, *_ in recorder.history.rates] == [4, 9]
+
+
+def test_epoch_means_are_over_the_steps_of_the_epoch_alone() -> None:
+    recorder = make(Log())
+    assert all(math.isnan(mean) for mean in recorder.epoch_means().values())
+    recorder.add(0, Call([1.0, 3.0, 5.0]))
+    recorder.drain()
+    assert recorder.epoch_means() == {"loss": 3.0, "accuracy": pytest.approx(0.03)}
+    recorder.start_epoch()
+    recorder.add(3, Call([10.0]))
+    recorder.add(4, Call([20.0]))
+    assert recorder.epoch_means()["loss"] == 10.0  # of the calls read so far
+    recorder.drain()
+    assert recorder.epoch_means()["loss"] == 15.0
+
+
+def test_an_evaluation_is_logged_at_its_step_and_kept() -> None:
+    log = Log()
+    recorder = make(log)
+    evaluation = Evaluation({"loss": 0.5, "top_5": 0.9}, 10, {}, np.zeros((10, 2), np.float32))
+    recorder.add_evaluation(30, evaluation)
+    assert log.points == [(30, {"eval/loss": 0.5, "eval/top_5": 0.9})]
+    assert recorder.evaluations == [(30, evaluation)]
+    recorder.add_evaluation(60, evaluation)
+    assert [len(one.outputs) for _, one in recorder.evaluations] == [0, 10], "only the last keeps its outputs"
+
+
+def test_a_run_that_goes_on_with_fewer_metrics_keeps_those_that_every_evaluation_has() -> None:
+    first, recorder, none = make(Log()), make(Log()), np.zeros((0, 2), np.float32)
+    first.add_evaluation(30, Evaluation({"loss": 0.5, "accuracy": 0.8, "top_5": 0.9}, 10, {}, none))
+    recorder.restore(30, first.arrays())
+    recorder.add_evaluation(60, Evaluation({"loss": 0.4, "accuracy": 0.85}, 10, {}, none))
+    found = recorder.arrays()
+    check_arrays(60, found)
+    assert [(at, one.metrics) for at, one in from_arrays(found).evaluations] == [
+        (30, {"loss": 0.5, "accuracy": 0.8}),
+        (60, {"loss": 0.4, "accuracy": 0.85}),
+    ]
+
+
+def test_a_point_weighs_steps_by_their_examples() -> None:
+    @dataclass
+    class Uneven:
+        def read(self) -> StepMetrics:
+            return StepMetrics(
+                {"loss": np.array([64.0, 4.0]), "accuracy": np.array([0.0, 1.0])}, np.array([64.0, 1.0])
+            )
+
+    log = Log()
+    recorder = make(log, 2)
+    recorder.add(0, Uneven())
+    recorder.drain()
+    assert log.losses == [(2, 68.0 / 65.0)]
+    assert recorder.epoch_means() == {"loss": 68.0 / 65.0, "accuracy": 1.0 / 65.0}
+
+
+def filled() -> MetricRecorder:
+    """Returns a history of 7 steps in windows of 2, with an evaluation, a rate and a return."""
+    recorder = make(Log(), 2, on_nan="restore")
+    feed(recorder, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [7])
+    recorder.drain()
+    recorder.add_evaluation(4, Evaluation({"loss": 0.5, "accuracy": 0.25, "top_5": 1.0}, 9, {}, np.zeros(0)))
+    recorder.add_rate(6, 2.0)
+    recorder.history.restores.append(Restore(3, 2, 0.5))
+    return recorder
+
+
+def test_the_arrays_of_a_run_that_has_not_evaluated_yet_pass() -> None:
+    recorder = make(Log())
+    check_arrays(0, recorder.arrays())
+    feed(recorder, [1.0], [1])
+    recorder.drain()
+    check_arrays(1, recorder.arrays())
+
+
+def test_arrays_name_their_metrics_and_give_the_same_past_back() -> None:
+    recorder = filled()
+    arrays = recorder.arrays()
+    check_arrays(7, arrays)
+    assert {"train/accuracy", "open/loss", "epoch/loss", "evaluations/top_5"} <= set(arrays)
+    again = to_arrays(from_arrays(arrays))
+    assert set(again) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+def without(*names: str) -> Callable[[dict[str, np.ndarray]], object]:
+    return lambda arrays: [arrays.pop(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        without("train"),
+        without("open/accuracy"),
+        without("train/loss", "open/loss", "epoch/loss"),
+        without("evaluations/loss"),
+        lambda arrays: arrays.update(more=np.zeros(1)),
+        lambda arrays: arrays.update({"train/loss": arrays["train/loss"][:-1]}),
+        lambda arrays: arrays.update({"train/loss": arrays["train/loss"].astype(np.float32)}),
+        lambda arrays: arrays.update({"train/loss": arrays["train/loss"][:, None]}),
+        lambda arrays: arrays.update(epoch=np.zeros(2)),
+        lambda arrays: arrays.update(epoch=np.array([-1.0])),
+        lambda arrays: arrays.update(train=arrays["train"] + 100),
+        lambda arrays: arrays.update(train=arrays["train"] + 0.5),
+        lambda arrays: arrays.update(train=arrays["train"][::-1].copy()),
+        lambda arrays: arrays.update(rates=arrays["rates"][:, :2]),
+        lambda arrays: arrays.update(evaluations=np.array([[4.0, np.inf]])),
+        lambda arrays: arrays.update(restores=np.full((1, 3), np.nan)),
+    ],
+)
+def test_arrays_that_no_run_wrote_are_refused(damage: Callable[[dict[str, np.ndarray]], object]) -> None:
+    arrays = filled().arrays()
+    damage(arrays)
+    with pytest.raises(ValueError, match=r"its history must|of its history"):
+        check_arrays(7, arrays)
+
+
+def test_the_arrays_of_format_1_tell_the_same_past() -> None:
+    recorder = make(Log(), 2)
+    feed(recorder, [1.0, 2.0, 3.0], [3])
+    recorder.drain()
+    before = {
+        "train": np.array([[2.0, 1.5, 0.015]]),
+        "open": np.array([[3.0, 0.03]]),
+        "epoch": np.array([3.0, 6.0, 0.06]),
+        "evaluations": np.array([[2.0, 0.5, 0.25, 9.0]]),
+        "confusion": np.eye(2, dtype=np.int64),
+    }
+    check_arrays(3, before)
+    past = from_arrays(before, batch_size=64)
+    assert past.train == [(2, {"loss": 1.5, "accuracy": pytest.approx(0.015)})]
+    assert past.evaluations[0][1].metrics == {"loss": 0.5, "accuracy": 0.25}
+    assert past.evaluations[0][1].examples == 9
+    for found, expected in (
+        (past.open_window[0], recorder.history.open_window[0]),
+        (past.epoch_sums, recorder.history.epoch_sums),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+    with pytest.raises(ValueError, match="train of its history has another form"):
+        check_arrays(3, before | {"train": np.zeros((1, 4))})
+
+
+def test_the_mean_of_an_epoch_is_logged_beside_those_of_steps_once_and_again_after_a_kill() -> None:
+    recorder = make(log := Log(), window=2)
+    feed(recorder, [1.0, 3.0, 5.0], [3])
+    recorder.drain()
+    recorder.end_epoch(3)
+    recorder.end_epoch(3)
+    means = [points for _, points in log.points if "train/epoch_loss" in points]
+    assert means == [{"train/epoch_loss": 3.0, "train/epoch_accuracy": 0.03}]
+    arrays = recorder.arrays()
+    check_arrays(3, arrays)
+    again = make(later := Log(), window=2)
+    again.restore(3, arrays)
+    assert (3, means[0]) in later.points
+    again.end_epoch(3)
+    assert [points for _, points in later.points].count(means[0]) == 1
+
+
+def test_a_checkpoint_without_means_of_epochs_is_one_of_an_earlier_version() -> None:
+    recorder = make(Log(), window=2)
+    feed(recorder, [1.0, 3.0], [2])
+    recorder.drain()
+    recorder.end_epoch(2)
+    before = {name: array for name, array in recorder.arrays().items() if not name.startswith("epochs")}
+    check_arrays(2, before)
+    assert from_arrays(before).epochs == []
+    with pytest.raises(ValueError, match="its history must hold"):
+        check_arrays(2, {name: array for name, array in recorder.arrays().items() if name != "epochs/loss"})
