@@ -108,9 +108,8 @@ def own() -> list[Path]:
 
 def folders() -> list[Path]:
     """Returns every folder of options on this machine; the first wins."""
-    typed = " ".join(
-        argument for argument in session.current().arguments if argument.lstrip("+").startswith(f"{KEY}=")
-    )
+    arguments = session.current().arguments
+    typed = " ".join(argument for argument in arguments if argument.lstrip("+").startswith(f"{KEY}="))
     return [*own(), paths.conf_dir(), *map(Path, _FILE.findall(typed))]
 
 

@@ -96,7 +96,7 @@ def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
     Args:
       config: whose options have the types that the builder declares.
       key: config key of the engine.
-      on_jax: Keras runs on JAX.
+      on_jax: whether Keras runs on JAX.
 
     Raises:
       ConfigError: the first problem.
@@ -111,8 +111,8 @@ def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> N
 
     Args:
       config: of the model, checked.
-      on_jax: Keras runs on JAX in the engine that trains.
-      other_on_jax: Keras runs on JAX in the engine that is compared with it.
+      on_jax: whether Keras runs on JAX in the engine that trains.
+      other_on_jax: whether it does in the one that is compared with it.
 
     Raises:
       ConfigError: one of them scans by default.

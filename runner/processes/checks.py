@@ -19,7 +19,7 @@ def check(config: RunConfig, port_openers: Collection[str]) -> None:
     """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
 
     Args:
-      config: whose single values are checked.
+      config: its mesh has sizes.
       port_openers: names of the engines whose processes listen on all network interfaces.
 
     Raises:

@@ -49,7 +49,7 @@ def check(config: DictConfig, arguments: list[str]) -> None:
     if sweeper == "GridSweeper":
         for override in overrides:
             if override.is_interval_sweep():
-                raise interval_refused(override)
+                raise interval_error(override)
     if sweeper == "SearchSweeper":
         _check_search(launcher, overrides)
 
@@ -109,7 +109,7 @@ def _unknown_setting(key: str, word: str, value: object, name: str) -> ConfigErr
     return invalid(f"{key}.{word}", value, problem=f"unknown key ({plugin} has {', '.join(known)})", fix=fix)
 
 
-def interval_refused(override: Override) -> ConfigError:
+def interval_error(override: Override) -> ConfigError:
     """Returns the error for an interval where a grid needs values."""
     fix = "set hydra/sweeper=optuna, or list the values"
     return ConfigError(f"{override.input_line}: a grid needs values, not an interval; {fix}")

@@ -118,7 +118,7 @@ def _read_all(place: Path, step: int | None) -> str:
                 if key == "resume":
                     previous = resume.open_previous(config, _CONFIG, held)
                     assert previous is not None
-                    previous.says()
+                    previous.describe_other_checkpoints()
                     storage.clean(place / _RUN)
                 else:
                     previous = open_saved(config, "runner.evaluate")

@@ -145,7 +145,7 @@ def test_the_digest_covers_the_content_and_not_the_place() -> None:
     assert opened("a.csv").digest != first
 
 
-def test_other_data_is_read_with_the_words_of_the_run_and_an_unknown_one_is_refused() -> None:
+def test_other_data_is_read_with_the_categories_of_the_run_and_unknown_ones_are_rejected() -> None:
     Path("a.csv").write_text("kind\nb\nc\na\n")
     Path("b.csv").write_text("kind\nc\nb\n")
     Path("c.csv").write_text("kind\nc\nd\n")
@@ -189,7 +189,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_a_table_should_not_hold_is_told_with_file_row_and_column(name: str) -> None:
+def test_unusable_values_of_a_table_are_named_by_file_row_and_column(name: str) -> None:
     content, said = BAD[name]
     Path(name).write_text(content)
     with pytest.raises(DataError) as caught:
@@ -211,14 +211,14 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_what_an_archive_should_not_hold_is_told_with_its_place(name: str) -> None:
+def test_unusable_values_of_an_archive_are_named_by_their_place(name: str) -> None:
     arrays, said = ARRAYS[name]
     np.savez(f"{name}.npz", **arrays)
     with pytest.raises(DataError, match=said):
         opened(f"{name}.npz")
 
 
-def test_a_file_that_is_cut_short_or_of_another_kind_is_told() -> None:
+def test_a_truncated_file_or_one_of_another_kind_is_named() -> None:
     np.savez("whole.npz", a=np.arange(1000))
     whole = Path("whole.npz").read_bytes()
     np.save("array.npy", np.arange(3))
@@ -238,7 +238,7 @@ def test_a_file_that_is_cut_short_or_of_another_kind_is_told() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_two_names_of_one_split_are_refused() -> None:
+def test_two_names_of_one_split_are_rejected() -> None:
     Path("data").mkdir()
     for name in ("train", "val", "validation"):
         Path(f"data/{name}.csv").write_text("n\n1\n")
@@ -246,7 +246,7 @@ def test_two_names_of_one_split_are_refused() -> None:
         opened("data")
 
 
-def test_python_objects_in_a_file_are_refused_and_not_unpickled(tmp_path: Path) -> None:
+def test_python_objects_in_a_file_are_rejected_and_not_unpickled(tmp_path: Path) -> None:
     class Mine:
         def __reduce__(self) -> tuple[object, tuple[object, ...]]:
             return Path.touch, (tmp_path / "executed",)
@@ -281,7 +281,7 @@ def test_a_large_array_of_the_right_type_stays_on_disk(monkeypatch: pytest.Monke
         ({"path": "houses.csv", "standardize": ["prise"]}, "dataset.standardize=prise: .* rooms, area_m2"),
     ],
 )
-def test_keys_that_can_not_work_are_refused_in_one_line(keys: dict[str, object], said: str) -> None:
+def test_keys_that_can_not_work_are_rejected_in_one_line(keys: dict[str, object], said: str) -> None:
     Path("houses.csv").write_text(HOUSES)
     Path("notes.txt").write_text("")
     with pytest.raises(ConfigError, match=said) as caught:

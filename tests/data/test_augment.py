@@ -62,7 +62,7 @@ def test_same_seed_epoch_and_row_give_the_same_bits_in_any_order_and_company():
 
 
 @pytest.mark.parametrize("kind", [one.name for one in ALL])
-def test_every_step_draws_anew_by_epoch_by_seed_and_by_row(kind):
+def test_every_step_draws_by_epoch_seed_and_row(kind):
     chosen = next(one for one in ALL if one.name == kind)
     rows = np.zeros(40, np.int64)
     same = made(chosen).read(rows)["image"]
@@ -283,13 +283,13 @@ def test_own_steps_that_fail_or_give_other_shapes_name_the_example():
         (own("darker", on="test"), "on=test: must be one of train, all"),
     ],
 )
-def test_steps_that_cannot_work_are_refused_in_one_line(given, message):
+def test_steps_that_cannot_work_are_rejected_in_one_line(given, message):
     with pytest.raises(ConfigError, match=message) as caught:
         checks_augment.check(DatasetConfig(augment=[given]))
     assert "\n" not in str(caught.value)
 
 
-def test_steps_are_refused_for_arrays_that_they_do_not_take():
+def test_steps_are_rejected_for_arrays_that_they_do_not_take():
     table = ArraySource({"x": np.ones((4, 3), np.float32)}, {"x": ArraySpec((3,), "float32")})
     with pytest.raises(ConfigError, match=r"flip: needs arrays with the dims height and width"):
         made(step("flip"), data=table)

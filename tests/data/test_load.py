@@ -66,7 +66,7 @@ def test_the_digest_covers_images_labels_and_nothing_else(fake_cache: FakeCache)
     assert load(config(fake_cache.root)).digest != first
 
 
-def test_the_newest_version_is_taken_unless_one_is_named(fake_cache: FakeCache) -> None:
+def test_the_newest_version_is_used_unless_one_is_named(fake_cache: FakeCache) -> None:
     for version in ("3.0.1", "3.0.10", "3.0.9"):
         fake_cache.write(version=version)
     assert load(config(fake_cache.root)).version == "3.0.10"
@@ -102,7 +102,7 @@ def test_data_dir_falls_back_to_the_environment(fake_cache: FakeCache, monkeypat
         ({"name": "../elsewhere"}, "dataset.name=../elsewhere:"),
     ],
 )
-def test_values_that_cannot_work_are_refused_in_one_line(
+def test_values_that_cannot_work_are_rejected_in_one_line(
     fake_cache: FakeCache, keys: dict[str, object], said: str
 ) -> None:
     fake_cache.write()
@@ -112,7 +112,7 @@ def test_values_that_cannot_work_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_examples_whose_labels_are_withheld_are_refused(fake_cache: FakeCache) -> None:
+def test_examples_whose_labels_are_withheld_are_rejected(fake_cache: FakeCache) -> None:
     fake_cache.write(labels=np.array([0, 1, -1], np.int32))
     assert load(config(fake_cache.root, train="train[:2]")).train.size == 2
     with pytest.raises(ConfigError, match="labels are withheld"):
@@ -139,7 +139,7 @@ def test_a_pickled_array_is_not_unpickled(fake_cache: FakeCache, tmp_path: Path)
     assert not (tmp_path / "executed").exists()
 
 
-def test_digits_enlarged_past_memory_are_refused_before_they_are_made() -> None:
+def test_digits_enlarged_past_memory_are_rejected_before_they_are_made() -> None:
     with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000,100000\]: must be at most 1545 by 1545"):
         load(DatasetConfig(name="digits", image_size=[100_000, 100_000]))
 

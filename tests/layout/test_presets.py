@@ -78,7 +78,7 @@ def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_i
     assert axes_named(load(preset)) <= set(axes)
 
 
-def test_megatron_splits_an_mlp_column_then_row() -> None:
+def test_megatron_shards_an_mlp_column_then_row() -> None:
     assert specs("megatron", "mlp", "batch2_model4") == {
         "d1/kernel": (None, "model"),
         "d1/bias": ("model",),
@@ -89,7 +89,7 @@ def test_megatron_splits_an_mlp_column_then_row() -> None:
     assert [deep[f"d{index}/kernel"].index("model") for index in (1, 2, 3, 4)] == [1, 0, 1, 0]
 
 
-def test_megatron_leaves_an_odd_last_layer_whole_where_the_axis_does_not_divide_the_classes() -> None:
+def test_megatron_replicates_a_last_layer_whose_classes_the_axis_does_not_divide() -> None:
     placed = layout.resolve(load("megatron"), mlp(784, 64, 32, 10), MESHES["batch2_model4"])
     assert placed["d3/kernel"].spec == (None, None)
     assert placed["d3/bias"].spec == (None,)
@@ -98,7 +98,7 @@ def test_megatron_leaves_an_odd_last_layer_whole_where_the_axis_does_not_divide_
     )
 
 
-def test_megatron_leaves_convolutions_whole_and_splits_the_dense_pair_after_them() -> None:
+def test_megatron_replicates_convolutions_and_shards_the_dense_pair_after_them() -> None:
     found = specs("megatron", "convnet", "batch4_model2")
     split = {path: spec for path, spec in found.items() if any(spec)}
     assert split == {
@@ -108,7 +108,7 @@ def test_megatron_leaves_convolutions_whole_and_splits_the_dense_pair_after_them
     }
 
 
-def test_megatron_splits_attention_on_its_heads_and_the_mlp_of_a_block_column_then_row() -> None:
+def test_megatron_shards_attention_by_heads_and_the_mlp_of_a_block_column_then_row() -> None:
     found = specs("megatron", "vit", "batch2_model4")
     block = {path.removeprefix("block_1/"): spec for path, spec in found.items() if path.startswith("block_1/")}
     inward = ("query", "key", "value")
@@ -124,7 +124,7 @@ def test_megatron_splits_attention_on_its_heads_and_the_mlp_of_a_block_column_th
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_fsdp_splits_every_large_variable_on_its_largest_dim(model: str) -> None:
+def test_fsdp_shards_every_large_variable_on_its_largest_dim(model: str) -> None:
     for path, spec in specs("fsdp", model, "batch8").items():
         shape = MODELS[model][path]
         fitting = [dim for dim in shape if dim % 8 == 0]
@@ -133,7 +133,7 @@ def test_fsdp_splits_every_large_variable_on_its_largest_dim(model: str) -> None
             assert shape[spec.index("batch")] == max(fitting)
 
 
-def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_where_it_divides() -> None:
+def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_that_it_divides() -> None:
     assert specs("fsdp_megatron", "mlp", "batch4_model2") == {
         "d1/kernel": ("batch", "model"),
         "d1/bias": ("model",),
@@ -152,7 +152,7 @@ def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_where_it_divides() -> 
 
 
 @pytest.mark.parametrize(("preset", "mesh"), [("spatial", "batch4_height2"), ("spatial2d", "batch2_height2_width2")])
-def test_spatial_layouts_leave_every_weight_whole(preset: str, mesh: str) -> None:
+def test_spatial_layouts_replicate_every_weight(preset: str, mesh: str) -> None:
     assert not any(any(spec) for model in MODELS for spec in specs(preset, model, mesh).values())
     layout.check_inputs(load(preset), IMAGES, 128, MESHES[mesh])
 
@@ -167,7 +167,7 @@ def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
     assert placed["block_0/attention/query/kernel"].spec == (None, "tensor", None)
 
 
-def test_a_rule_has_its_line_of_the_option_that_it_was_written_in() -> None:
+def test_the_origin_of_a_rule_is_its_line_in_the_layout_option() -> None:
     count = len(load("megatron").rules)
     found = layout.origins("megatron", ["layout=megatron", "mesh=batch4_model2"], [CONF], count)
     assert len(found) == count
@@ -178,7 +178,7 @@ def test_a_rule_has_its_line_of_the_option_that_it_was_written_in() -> None:
         assert rule.match in lines[int(line) - 1]
 
 
-def test_a_rule_of_an_override_has_the_override(tmp_path: Path) -> None:
+def test_the_origin_of_a_rule_may_be_an_override(tmp_path: Path) -> None:
     given = "layout.rules=[{match: d1/kernel, spec: [null, model]}]"
     assert layout.origins("replicated", ["mesh=model8", given], [CONF], 1) == [f"override {given}"]
     (long,) = layout.origins("replicated", [f"++layout.rules=[{'x' * 80}]"], [CONF], 1)
@@ -190,7 +190,7 @@ def test_a_rule_of_an_override_has_the_override(tmp_path: Path) -> None:
     assert layout.origins("mine", [], [tmp_path], 2) == ["layout/mine.yaml"] * 2
 
 
-def test_a_rule_of_an_experiment_has_its_line_there(tmp_path: Path) -> None:
+def test_the_origin_of_a_rule_may_be_a_line_of_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/wide.yaml").write_text(
         "# @package _global_\nlayout:\n  rules:\n  - {match: a, spec: [null]}\n  - match: b\n    spec: [null]\n"
