@@ -117,7 +117,9 @@ def _check_settings(key: str, config: DictConfig) -> str:
         if word not in _TAKES[name]:
             takes = f"{_OPTIONS.get(name, 'this launcher')} takes {', '.join(_TAKES[name])}"
             other = next((_OPTIONS[one] for one in _OPTIONS if one != name and word in _TAKES[one]), None)
-            fix = f"choose {other}, or drop it" if other and key == _SWEEPER else did_you_mean(word, _TAKES[name])
+            fix = did_you_mean(word, _TAKES[name])
+            if other and key == _SWEEPER:
+                fix = f"choose {other}, or drop it"
             raise invalid(f"{key}.{word}", value, problem=takes, fix=fix)
         test, allowed, example = _RULES[key][word]
         if not test(value):

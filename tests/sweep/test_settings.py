@@ -69,10 +69,10 @@ def test_what_works_is_let_through() -> None:
             "hydra.sweeper.sampler=tpe: hydra/sweeper=optuna takes",
         ),
         (PROCESSES, SEARCH | {"storage": "x.db"}, VARIED, "hydra.sweeper.storage=x.db: a database's URI"),
-        (PROCESSES, SEARCH, ["trainer.seed=1"], "hydra/sweeper=optuna: nothing to search over"),
+        (PROCESSES, SEARCH, ["trainer.seed=1"], "hydra/sweeper=optuna: has nothing to search over"),
         (PROCESSES, SEARCH, ["a=interval(2.0,1.0)"], "a=interval(2.0,1.0):"),
         (PROCESSES, GRID, ["a=interval(0.1,1.0)"], "a=interval(0.1,1.0): a grid needs values"),
-        ({"_target_": "someone.elses.Launcher"}, SEARCH, VARIED, "hydra/sweeper=optuna: a search needs"),
+        ({"_target_": "someone.elses.Launcher"}, SEARCH, VARIED, "hydra/sweeper=optuna: needs a launcher"),
         (None, GRID, VARIED, "hydra.launcher=null:"),
     ],
 )
