@@ -11,6 +11,10 @@ from runner.config import search_path as own
 from runner.sweep import plugins
 
 
+class OptionSource(own.OptionSource):
+    """The program's folder of options."""
+
+
 class OwnSource(own.OwnSource):
     """A user's folder of options."""
 

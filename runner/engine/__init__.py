@@ -1,4 +1,7 @@
-"""Engines: objects that own devices and state; the loop drives them through `base.Engine`."""
+"""Engines: objects that own devices and state.
+
+The loop drives them through `base.Engine`.
+"""
 
 from runner.engine.registry import make_engine
 

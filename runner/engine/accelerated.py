@@ -1,4 +1,7 @@
-"""What an engine's installed libraries lack to compute on accelerators. Imports none of the libraries."""
+"""What an engine's installed libraries lack to compute on accelerators.
+
+Imports none of the libraries.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ class Lack:
 
 
 def lack(engine: str, kind: str) -> Lack | None:
-    """Returns what an engine lacks to use this machine's accelerators; None if nothing is known to be missing.
+    """Returns what an engine lacks to use this machine's accelerators.
+
+    None if nothing is known to be missing.
 
     Args:
       engine: one of `ENGINES`.
@@ -74,7 +79,10 @@ def _tensorflow_lack(engine: str, kind: str) -> Lack | None:
 
 
 def _tensorflow_build() -> Mapping[str, object]:
-    """Returns TensorFlow's build settings, read from its `build_info.py`; empty if that can't be read."""
+    """Returns TensorFlow's build settings, read from its `build_info.py`.
+
+    Empty if that can't be read.
+    """
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.origin:
         return {}

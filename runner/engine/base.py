@@ -1,4 +1,7 @@
-"""The protocol between the training loop and an engine. Imports neither TensorFlow nor JAX."""
+"""The protocol between the training loop and an engine.
+
+Imports neither TensorFlow nor JAX.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,9 @@ class Shard:
 
 
 def part_of(state: Mapping[str, Array], path: str, index: tuple[slice, ...]) -> Array:
-    """Returns a part of a whole array; a state with a method `part`, such as a checkpoint, reads no more than that.
+    """Returns a part of a whole array.
+
+    A state with a method `part`, such as a checkpoint, reads no more than that.
 
     Args:
       state: path -> whole array.
@@ -97,7 +102,10 @@ def part_of(state: Mapping[str, Array], path: str, index: tuple[slice, ...]) -> 
 
 
 def shape_of(state: Mapping[str, Array], path: str) -> tuple[int, ...]:
-    """Returns the shape of a whole array; a state with a method `shape` reads no array for it."""
+    """Returns the shape of a whole array.
+
+    A state with a method `shape` reads no array for it.
+    """
     read = getattr(state, "shape", None)
     return tuple(state[path].shape if read is None else read(path))
 
@@ -229,7 +237,10 @@ class Engine(Protocol):
         ...
 
     def place(self, batches: HostBatches) -> PlacedBatches:
-        """Puts batches on the devices, sharded as the layout says. May run on another thread than the steps."""
+        """Puts batches on the devices, sharded as the layout says.
+
+        May run on another thread than the steps.
+        """
         ...
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
@@ -292,11 +303,17 @@ class Engine(Protocol):
         ...
 
     def variables(self) -> Mapping[str, VariableInfo]:
-        """Returns canonical path -> variable; slots are `optimizer/<slot>/<path>`, averages `ema/<path>`."""
+        """Returns canonical path -> variable.
+
+        Slots are `optimizer/<slot>/<path>`, averages `ema/<path>`.
+        """
         ...
 
     def state(self) -> dict[str, Array]:
-        """Returns whole host arrays by canonical path: variables and slots. A collective call of all processes."""
+        """Returns whole host arrays by canonical path: variables and slots.
+
+        A collective call of all processes.
+        """
         ...
 
     def shards(self) -> dict[str, list[Shard]]:
@@ -307,7 +324,10 @@ class Engine(Protocol):
         ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Sets variables and slots from whole arrays, see `part_of`; must have exactly the paths of `state()`."""
+        """Sets variables and slots from whole arrays, see `part_of`.
+
+        Must have exactly the paths of `state()`.
+        """
         ...
 
     def plain_model(self) -> Any:
@@ -353,7 +373,10 @@ class CachesSplit(Protocol):
     caches: bool
 
     def cache_on_device(self, source: DataSource) -> None:
-        """Keeps a split that is in memory, if config and size allow it; must be called before a step is compiled."""
+        """Keeps a split that is in memory, if config and size allow it.
+
+        Must be called before a step is compiled.
+        """
         ...
 
 
@@ -367,7 +390,10 @@ class ShowsPieces(Protocol):
 
 
 def cache_on_device(engine: Engine, source: DataSource) -> None:
-    """Lets an engine keep a split on its devices, if it can; must be called before its step is compiled."""
+    """Lets an engine keep a split on its devices, if it can.
+
+    Must be called before its step is compiled.
+    """
     if isinstance(engine, CachesSplit):
         engine.cache_on_device(source)
 

@@ -60,7 +60,9 @@ def _divisors(weights: Array) -> Array:
 
 @dataclass(frozen=True)
 class PendingCall(Generic[T]):
-    """Metrics of single examples, still on the devices. They are summed on the host: it saves the collectives.
+    """Metrics of single examples, still on the devices.
+
+    They are summed on the host: it saves the collectives.
 
     Attributes:
       sums: `loss`, without regularization, and the task's metrics by name: (K M, B / M), or a list with one entry per

@@ -63,7 +63,10 @@ class MeshEngine(Engine, Generic[T]):
         """Creates and checks the model; returns its variables' shapes by canonical path."""
 
     def _layout(self) -> LayoutConfig:
-        """Returns the layout of the model's variables; an engine may add the model's own rules to the config's."""
+        """Returns the layout of the model's variables.
+
+        An engine may add the model's own rules to the config's.
+        """
         return self._config.layout
 
     @abstractmethod

@@ -97,7 +97,10 @@ def _count_in_all(config: RunConfig, available: Accelerators) -> int:
 
 
 def _lack(config: RunConfig, kind: str) -> Lack | None:
-    """Returns what one of the run's engines lacks; a verification may have two engines."""
+    """Returns what one of the run's engines lacks.
+
+    A verification may have two engines.
+    """
     engines = [config.engine.name]
     if config.against.engine:
         engines.append(config.against.engine)
@@ -109,7 +112,10 @@ def _lack(config: RunConfig, kind: str) -> Lack | None:
 
 
 def _why_not(config: RunConfig, available: Accelerators) -> str:
-    """Returns why `auto` does not choose this machine's accelerators; empty if it does."""
+    """Returns why `auto` does not choose this machine's accelerators.
+
+    Empty if it does.
+    """
     words = available.words()
     processes = place.count(config.cluster)
     if available.kind == TPU and processes > 1:
@@ -136,7 +142,10 @@ def _fitting_mesh(count: int) -> str:
 
 
 def _named(config: RunConfig, kind: str) -> Choice:
-    """Returns the accelerators that were asked for by name; a plan needs none of them."""
+    """Returns the accelerators that were asked for by name.
+
+    A plan needs none of them.
+    """
     available = accelerators.find(kind)
     count = _count_in_all(config, available)
     if is_elsewhere():
@@ -179,7 +188,9 @@ def described(config: RunConfig, asked: str) -> str:
 
 
 def line(config: RunConfig, composed: DictConfig) -> list[str]:
-    """Returns the line on the mesh that a command prints; none if our launcher, this process's parent, printed it.
+    """Returns the line on the mesh that a command prints.
+
+    None if our launcher, this process's parent, printed it.
 
     Must be called before an engine is loaded, which hides GPUs from its process.
 

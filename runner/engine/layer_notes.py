@@ -77,5 +77,8 @@ class Outputs:
 
 
 def layer_path(name: str) -> str:
-    """Returns a layer's canonical path: `block_0/mlp/up` for `block_0.mlp.up`; Keras 3 allows no slash in names."""
+    """Returns a layer's canonical path: `block_0/mlp/up` for `block_0.mlp.up`.
+
+    Keras 3 allows no slash in names.
+    """
     return name.replace(".", "/")

@@ -129,7 +129,10 @@ def has_keras_3(name: str) -> bool:
 
 
 def keras_package(name: str | None) -> str:
-    """Returns the Keras package of an engine's models; tf_keras for a recorded name that is no engine any more."""
+    """Returns the Keras package of an engine's models.
+
+    Tf_keras for a recorded name that is no engine any more.
+    """
     entry = ENGINES.get(name or "")
     return TF_KERAS if entry is None else entry.keras
 
@@ -180,7 +183,9 @@ _values_before: dict[str, str | None] = {}
 
 
 def prepare(config: RunConfig) -> None:
-    """Sets what can't be changed once the engine's library is loaded; must run before any of the user's code.
+    """Sets what can't be changed once the engine's library is loaded.
+
+    Must run before any of the user's code.
 
     The library itself is not loaded here, so that an error in the data is reported without waiting for it. It is
     loaded when the user's code imports it, or by `load`, and has the config's devices from then on. With several
@@ -280,7 +285,9 @@ def load(config: RunConfig, name: str | None = None) -> None:
 
 
 def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning: bool = False) -> Engine:
-    """Returns the config's engine, not yet built. This is where TensorFlow or JAX is imported.
+    """Returns the config's engine, not yet built.
+
+    This is where TensorFlow or JAX is imported.
 
     Args:
       config: a checked config.

@@ -17,7 +17,6 @@ from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data import registry as sources
 from runner.data.base import TARGETS, Array, ArraySpec, Dataset, DataSource
-from runner.data.checks_text import is_text
 from runner.data.sources import text
 from runner.engine import registry
 from runner.errors import did_you_mean, invalid
@@ -97,7 +96,7 @@ def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
     location = sources.entry(config.dataset).import_module().location(config.dataset)
     head = {"dataset": f"{data.name} {data.version}".rstrip(), "source": data.source, "location": location}
     token_folder = str(text.folder(config.dataset))
-    if is_text(config.dataset) and token_folder != location:
+    if data.vocabulary is not None and token_folder != location:
         head["tokens in"] = token_folder
     head["sha256"] = data.digest
     return head

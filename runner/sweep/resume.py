@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
+from runner.config.build import build
 from runner.config.compose import compose
 from runner.config.schema import TrackingConfig
 from runner.config.search_path import searchpath
@@ -90,7 +91,6 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
 
 def _tracking(overrides: list[str]) -> TrackingConfig:
     """Returns the tracking group of the config that some overrides compose to."""
-    node = compose(overrides).tracking
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrackingConfig), node))
-    assert isinstance(config, TrackingConfig)
-    return config
+    content = OmegaConf.to_container(compose(overrides).tracking, resolve=True)
+    assert isinstance(content, dict)
+    return build(TrackingConfig, {str(key): value for key, value in content.items()}, "tracking")

@@ -118,5 +118,7 @@ def test_a_load_never_rounds_what_steps_change(held: dict[str, str], own: dict[s
         resume.load(engine, checkpoint)  # type: ignore[arg-type]
         assert engine.loaded is checkpoint
         return
-    with pytest.raises(ConfigError, match=r"engine\.state=bfloat16: .*d1/kernel in float32.*master"):
+    with pytest.raises(
+        ConfigError, match=r"engine\.state=bfloat16: would round d1/kernel, .* in float32; set engine\.state=master"
+    ):
         resume.load(engine, checkpoint)  # type: ignore[arg-type]

@@ -30,7 +30,9 @@ def pack(array: Array, layout: dtensor.Layout) -> tf.Tensor:
 
 
 def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: dtensor.Layout) -> tf.Tensor:
-    """Shards a whole array over the mesh, whatever dims the layout shards; each process reads its own parts only.
+    """Shards a whole array over the mesh, whatever dims the layout shards.
+
+    Each process reads its own parts only.
 
     Args:
       state: path -> whole array, see `runner.engine.base.part_of`.

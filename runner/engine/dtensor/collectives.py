@@ -167,7 +167,10 @@ def _producer(nodes: _Nodes, tensor: str) -> NodeDef | None:
 
 
 def _output(tensor: str) -> int:
-    """Returns the index of a tensor among its node's outputs; nodes with several named outputs are never reduced."""
+    """Returns the index of a tensor among its node's outputs.
+
+    Nodes with several named outputs are never reduced.
+    """
     return int(tensor.rpartition(":")[2]) if ":" in tensor else 0
 
 
@@ -177,7 +180,10 @@ def _shape(node: NodeDef, output: int) -> tuple[int, ...]:
 
 
 def _axis(nodes: _Nodes, node: NodeDef, axes: Mapping[str, int]) -> str:
-    """Returns the axes over whose devices a collective runs, joined by `+`; empty if each device is alone."""
+    """Returns the axes over whose devices a collective runs, joined by `+`.
+
+    Empty if each device is alone.
+    """
     # The key of a device's group is a slice of a constant table, reshaped to a scalar.
     key = _producer(nodes, node.input[2])
     while key is not None and key.op == "Reshape":

@@ -1,4 +1,7 @@
-"""Training on a DTensor mesh: devices, placed variables, compiled steps. An adapter knows the kind of model."""
+"""Training on a DTensor mesh: devices, placed variables, compiled steps.
+
+An adapter knows the kind of model.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ def _optimize(optimizes: bool) -> None:
 
 
 class DTensorEngine(MeshEngine[tf.Tensor]):
-    """Training on a DTensor mesh; see `runner.engine.base.Engine` for what the methods promise."""
+    """Training on a DTensor mesh.
+
+    See `runner.engine.base.Engine` for what the methods promise.
+    """
 
     _state: State
     _steps: Steps
@@ -286,7 +292,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return pack(numbers, self._vector)
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[tf.Tensor]:
-        """Runs the steps in one call; their number is an input, so that it needs no new trace."""
+        """Runs the steps in one call.
+
+        Their number is an input, so that it needs no new trace.
+        """
         numbers = self._numbers(batches, batches.steps * self._microbatches, first_step, rate_factor)
         for left in reversed(range(_COMPILATIONS)):
             self.compile(batches)

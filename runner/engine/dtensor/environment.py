@@ -1,4 +1,7 @@
-"""The process's environment for TensorFlow. Does not import TensorFlow, which reads it at import and at first use."""
+"""The process's environment for TensorFlow.
+
+Does not import TensorFlow, which reads it at import and at first use.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ def prepare_environment(config: RunConfig) -> None:
 
 
 def merge_all_reduces(merges: bool) -> None:
-    """Sets whether DTensor combines all-reduces. It reads the variable once, when the process's first mesh is created.
+    """Sets whether DTensor combines all-reduces.
+
+    It reads the variable once, when the process's first mesh is created.
 
     DTensor's default is on. The combiner keeps the order of data but not that of variable reads and writes, so an
     optimizer that reads a slot after assigning it silently applies the previous step's value, on every mesh of more

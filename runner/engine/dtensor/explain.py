@@ -40,8 +40,12 @@ _COMPILER_MARKS = ("dtensor/mlir", "layout propagation", "SPMD", "DTensor", "dte
 _LONGEST_EXCEPTION = 400
 _LONGEST_REASON = 200
 
-# Measured on gpt of dim 32, 16 variables per block: 16 blocks compile in well under a minute, and 32 blocks were not
-# done after nine. DTensor's passes over the graph take the time; memory stayed below 2 GB.
+# Above this number of variables a warning says that a step takes long to compile. DTensor puts each operation into a
+# cluster of its own and merges the clusters one after another; each merge moves all operations merged so far (its pass
+# DeviceMeshClusterCoarsening), so its time grows with the square of their number. No option turns the pass off, and it
+# runs after the inliner, so that a function per block would not help; a loop over stacked blocks has no gradient.
+# Measured with gpt of dim 32 and Adam on 2 CPU devices, in CPU seconds of a compilation: 6 with 69 variables (4
+# blocks), 9 with 133, 24 with 261, 40 with 389, 58 with 517 (32 blocks); on 8 devices 94 with 261.
 _MANY_VARIABLES = 300
 
 
@@ -118,7 +122,9 @@ def _reason(text: str) -> str:
 
 
 def compile_warning(engine: str, variables: int) -> str:
-    """Returns the warning that a step takes long to compile; empty for a model of fewer variables.
+    """Returns the warning that a step takes long to compile.
+
+    Empty for a model of fewer variables.
 
     Args:
       engine: its name.

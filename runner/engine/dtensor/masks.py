@@ -68,7 +68,10 @@ def _normal(stock: Callable[..., tf.Tensor], draw: drawn.Draw) -> Callable[..., 
 
 
 class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
-    """A layer's generator that draws from the entered scope; from its own state if none is entered."""
+    """A layer's generator that draws from the entered scope.
+
+    From its own state if none is entered.
+    """
 
     layer_name: str
 

@@ -21,7 +21,9 @@ from runner.processes.team import current
 
 
 def make_devices(config: MeshConfig, threads: int | None) -> list[str]:
-    """Creates this process's devices of a mesh. Must be the process's first use of TensorFlow's devices.
+    """Creates this process's devices of a mesh.
+
+    Must be the process's first use of TensorFlow's devices.
 
     Args:
       config: the mesh group, axes resolved.
@@ -101,7 +103,10 @@ class MeshPlacer:
         return int(self.mesh.dim_size(axis))
 
     def lay(self, x: tf.Tensor, spec: Spec, back: Spec | None) -> tf.Tensor:
-        """Returns `x` sharded by `spec`; its gradient is sharded by `back`, if that is given."""
+        """Returns `x` sharded by `spec`.
+
+        Its gradient is sharded by `back`, if that is given.
+        """
         if back is None:
             return self._relayout(x, spec)
         gradient_spec = back
@@ -124,7 +129,10 @@ class MeshPlacer:
         return dtensor.relayout(value, layout_of(spec, self.mesh))
 
     def axis(self, kernel: tf.Variable, dim: int) -> str | None:
-        """Returns the axis that shards a dim of a kernel, as layers read it; None for a plain variable."""
+        """Returns the axis that shards a dim of a kernel, as layers read it.
+
+        None for a plain variable.
+        """
         layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
         axis = dtensor.UNSHARDED if layout is None else layout.sharding_specs[dim]
         return None if axis == dtensor.UNSHARDED else str(axis)

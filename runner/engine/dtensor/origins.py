@@ -18,7 +18,9 @@ PACKED_SCOPE = "packed_gradients"  # the one sum of packed gradients over the de
 
 @dataclass(frozen=True)
 class Member:
-    """One tensor of a collective; there are several if all-reduces were merged, by DTensor or by the packing.
+    """One tensor of a collective.
+
+    There are several if all-reduces were merged, by DTensor or by the packing.
 
     Attributes:
       name: of the node.
@@ -52,7 +54,10 @@ class Origins:
         axes: Mapping[str, int],
         data_axes: Collection[str],
     ) -> None:
-        """Sorts the variables by layer; see `runner.engine.dtensor.collectives.collectives` for the arguments."""
+        """Sorts the variables by layer.
+
+        See `runner.engine.dtensor.collectives.collectives` for the arguments.
+        """
         self._placements = placements
         self._trainable = set(trainable)
         self._axes = axes

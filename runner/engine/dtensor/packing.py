@@ -1,4 +1,6 @@
-"""Positions of the trainable variables in one vector, within a device call. Imports no TensorFlow.
+"""Positions of the trainable variables in one vector, within a device call.
+
+Imports no TensorFlow.
 
 A step of a dense model is bound by the number of its operations and all-reduces, and not by arithmetic. So the weights
 and each slot are one vector within a call: an update is a dozen operations whatever the number of variables, and the

@@ -80,7 +80,10 @@ class _Exchange:
                     vars(owner)[name] = new
 
     def _exchanged(self, value: Any) -> Any:
-        """Returns the replacement of a value, mostly itself; containers are changed in place."""
+        """Returns the replacement of a value, mostly itself.
+
+        Containers are changed in place.
+        """
         if id(value) in self._replacements:
             return self._replacements[id(value)]
         if isinstance(value, tf.Variable):

@@ -16,7 +16,9 @@ _connected: list[bool] = []
 
 
 def connect(team: Team, kind: str) -> None:
-    """Makes this process one of DTensor's clients, once; must run before TensorFlow's devices are created.
+    """Makes this process one of DTensor's clients, once.
+
+    Must run before TensorFlow's devices are created.
 
     Args:
       team: the processes.

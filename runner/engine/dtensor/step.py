@@ -232,7 +232,10 @@ class Steps:
         return Position(done, microstep, tf.cast(i % self._microbatches, tf.float32))
 
     def _read_packed(self) -> list[tf.Tensor]:
-        """Returns the vectors that a call's loop carries from step to step; none if nothing is packed."""
+        """Returns the vectors that a call's loop carries from step to step.
+
+        None if nothing is packed.
+        """
         if self.packing is None:
             return []
         groups = self._update.packed_variables(self.packing)

@@ -68,7 +68,9 @@ class Update:
         self._microbatches = config.trainer.accumulate_steps
 
     def apply(self, gradients: Sequence[tf.Tensor], at: Position, factor: tf.Tensor) -> None:
-        """Reads every variable, then computes, then writes; slots and weights change with a step's last microbatch.
+        """Reads every variable, then computes, then writes.
+
+        Slots and weights change with a step's last microbatch.
 
         The order matters: DTensor's all-reduce combiner does not keep that of reads and writes of one variable.
 
@@ -181,7 +183,10 @@ class Update:
     def _accumulated(
         self, gradients: Sequence[tf.Tensor], index: tf.Tensor
     ) -> list[tuple[dtensor.DVariable, tf.Tensor]]:
-        """Returns each gradient sum's variable and its new value; the first microbatch of a step starts from 0."""
+        """Returns each gradient sum's variable and its new value.
+
+        The first microbatch of a step starts from 0.
+        """
         sums = [self._state.grad_accum[path] for path in self._state.trainable]
         # As in `apply`, everything is read before anything is computed.
         before = [total.read_value() for total in sums]

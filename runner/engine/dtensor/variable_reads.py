@@ -100,7 +100,9 @@ def _lent_class(stored: type) -> type:
 
 @contextlib.contextmanager
 def deferred(variables: Sequence[tf.Variable], *, kept: bool = True) -> Iterator[None]:
-    """Defers assignments to variables until the context ends; until then their readers get the assigned values.
+    """Defers assignments to variables until the context ends.
+
+    Until then their readers get the assigned values.
 
     The gradient of a read after an assignment is that of the variable, as in TensorFlow.
 

@@ -17,6 +17,7 @@ from runner.engine.base import Collective
 from runner.engine.device_groups import device_groups
 from runner.engine.jax import hlo
 from runner.engine.jax.origins import CarriedTensor, Origins, Traffic
+from runner.engine.origins import group_size
 from runner.layout import Placement
 
 # XLA's collective -> kind of `Collective`.
@@ -137,7 +138,7 @@ def _read(instruction: re.Match[str], axis: str, program: _Program) -> Iterator[
     scale = 1
     if kind == "reduce_scatter":
         # The instruction's type is a device's part of the result; `Collective.bytes` is what it puts in.
-        scale = math.prod(program.axes[name] for name in axis.split("+"))
+        scale = group_size(axis, program.axes)
     for index, tensor in enumerate(_tensors(instruction, program)):
         traffic = Traffic(kind, tensor.phase, axis)
         yield Collective(

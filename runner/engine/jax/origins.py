@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from runner.engine.origins import device_shapes, sums_gradients
 from runner.layout import Placement
 
 # Sorted dims of a shape, or a number of elements.
@@ -53,11 +54,6 @@ class Traffic:
     phase: str
     axis: str
 
-    @property
-    def axes(self) -> list[str]:
-        """Returns the mesh axes."""
-        return self.axis.split("+")
-
 
 class Origins:
     """Finds origins, one tensor after another: a variable is the origin of one collective of each traffic."""
@@ -94,7 +90,7 @@ class Origins:
         if layer is None:
             return ""
         gathers_variable = traffic.kind == "all_gather"
-        sums_gradient = traffic.phase == "backward" and not self._data_axes.isdisjoint(traffic.axes)
+        sums_gradient = traffic.phase == "backward" and sums_gradients(traffic.axis, self._data_axes)
         if gathers_variable or sums_gradient:
             return self._claim_variable(layer, tensor, traffic) or layer
         return layer
@@ -123,7 +119,7 @@ class Origins:
         gathers = traffic.kind == "all_gather"
         index = (layer, gathers, traffic.axis)
         if index not in self._variables_by_size:
-            self._variables_by_size[index] = self._sorted_by_size(layer, traffic.axes, gathers=gathers)
+            self._variables_by_size[index] = self._by_size(layer, traffic.axis, gathers=gathers)
         variables = self._variables_by_size[index]
         size: _Size = tuple(sorted(tensor.shape))
         if size not in variables:
@@ -138,21 +134,15 @@ class Origins:
                 return path
         return None
 
-    def _sorted_by_size(self, layer: str, axes: Sequence[str], *, gathers: bool) -> dict[_Size, list[str]]:
+    def _by_size(self, layer: str, axis: str, *, gathers: bool) -> dict[_Size, list[str]]:
         """Returns a layer's variables that a collective may serve, by their dims and by their elements."""
         variables: dict[_Size, list[str]] = {}
         for path in self._layers[layer]:
             if not gathers and path not in self._trainable:
                 continue
-            shapes = self._device_shapes(path, axes)
-            sizes: list[_Size] = [*shapes, *(math.prod(shape) for shape in shapes)]
+            shapes = device_shapes(self._placements[path], axis, self._axes)
+            sizes: list[_Size] = [tuple(sorted(shape)) for shape in shapes]
+            sizes += [math.prod(shape) for shape in shapes]
             for size in dict.fromkeys(sizes):
                 variables.setdefault(size, []).append(path)
         return variables
-
-    def _device_shapes(self, path: str, axes: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns the sorted dims of a device's shard of a variable, as stored and gathered over some axes."""
-        stored = self._placements[path]
-        gathered_spec = tuple(None if axis in axes else axis for axis in stored.spec)
-        gathered = Placement(path, stored.shape, gathered_spec, None)
-        return [tuple(sorted(placement.shard_shape(self._axes))) for placement in (stored, gathered)]

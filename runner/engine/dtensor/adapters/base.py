@@ -45,7 +45,10 @@ class ModelAdapter(Protocol):
         ...
 
     def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
-        """Returns the model with every variable under its layout; may reuse the plain model."""
+        """Returns the model with every variable under its layout.
+
+        May reuse the plain model.
+        """
         ...
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:

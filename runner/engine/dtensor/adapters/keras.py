@@ -49,7 +49,9 @@ class KerasAdapter:
         self._built: tf_keras.Model | None = None
 
     def plain(self) -> tf_keras.Model:
-        """Returns the stock model on one device; its initial weights depend on the seed only.
+        """Returns the stock model on one device.
+
+        Its initial weights depend on the seed only.
 
         Raises:
           ConfigError: the builder raised, or returned something else than a built model.
@@ -108,7 +110,10 @@ class KerasAdapter:
             check_kept(model, paths, config, self._data)
 
     def _check_outputs(self, model: tf_keras.Model) -> None:
-        """Lets the task check the shapes of the model's outputs; a subclassed model does not know them."""
+        """Lets the task check the shapes of the model's outputs.
+
+        A subclassed model does not know them.
+        """
         task = self._data.task
         shape = getattr(model, "output_shape", None)
         if isinstance(shape, Mapping):

@@ -54,7 +54,10 @@ def _walk(model: tf_keras.layers.Layer, outer: str) -> Iterator[tuple[str, str, 
 
 
 def _of_layer(owner: tf_keras.layers.Layer, prefix: str, outer: str) -> Iterator[tuple[str, str, tf.Variable]]:
-    """Yields the variables in a layer's attributes; those of a functional model among them by its layers' names."""
+    """Yields the variables in a layer's attributes.
+
+    Those of a functional model among them by its layers' names.
+    """
     for path, nested in attributes(owner, tf_keras.Model):
         if nested is not owner and is_functional(nested):
             for short, full, variable in _walk(nested, ""):

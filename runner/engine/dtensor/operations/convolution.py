@@ -1,4 +1,7 @@
-"""Convolutions whose form or gradient DTensor has no rule for. Shapes: B examples, C channels."""
+"""Convolutions whose form or gradient DTensor has no rule for.
+
+Shapes: B examples, C channels.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def convolution_internal(
 
 
 def _spatial_rates(dilations: Sequence[int] | int, dims: int, data_format: str | None) -> list[int]:
-    """Returns the rate of each spatial dim; TensorFlow takes one for all, one per spatial dim, or one per dim."""
+    """Returns the rate of each spatial dim.
+
+    TensorFlow takes one for all, one per spatial dim, or one per dim.
+    """
     if isinstance(dilations, int):
         return [dilations] * dims
     rates = [int(rate) for rate in dilations]
