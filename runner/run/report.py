@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, SavesLight, ShowsPieces
@@ -18,7 +19,6 @@ from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
 from runner.layout import mesh
 from runner.processes.team import current
-from runner.task import namespace
 from runner.task.base import Evaluation, Task
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
@@ -86,7 +86,7 @@ def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
 
 def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str, Array]:
     """Returns a split's first examples as the model takes them."""
-    inputs: Array | dict[str, Array] = task.inputs(namespace.of(np), source.read(np.arange(min(count, source.size))))
+    inputs: Array | dict[str, Array] = task.inputs(arrays.of(np), source.read(np.arange(min(count, source.size))))
     return inputs
 
 

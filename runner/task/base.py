@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from runner.arrays import Arrays
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.errors import ConfigError, invalid
-from runner.task.namespace import Namespace
 
 Tensor = Any  # an array of NumPy, TensorFlow or JAX
 Ask = Callable[[Batch], Array]  # a batch's arrays (B, ...) -> float32 (B, V), what `Task.next_logits` gives of them
@@ -134,7 +134,7 @@ class Task(ABC):
     tokens: int = 0
     reads_batch: bool = False
 
-    def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+    def inputs(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].
 
         Args:
@@ -144,7 +144,7 @@ class Task(ABC):
         taken = {name: self._scaled(ops, name, batch[name]) for name in self.input_names}
         return taken if len(taken) > 1 else taken[self.input_names[0]]
 
-    def _scaled(self, ops: Namespace, name: str, array: Tensor) -> Tensor:
+    def _scaled(self, ops: Arrays, name: str, array: Tensor) -> Tensor:
         """Returns float32 of any fractions, in [0, 1] of the bytes of an image; and whole numbers as they are."""
         spec = self.arrays[name]
         if is_bytes(spec):
@@ -171,7 +171,7 @@ class Task(ABC):
         """Tells whether `weights` reads more than which examples are padding."""
         return type(self).weights is not Task.weights
 
-    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+    def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
         """Returns what `loss`, `metrics` and `totals` compute with; they take a model's outputs as well.
 
         A task whose outputs are large makes its sums here, once for all three.
@@ -185,18 +185,18 @@ class Task(ABC):
         return outputs
 
     @abstractmethod
-    def loss(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B,): the sum of each example's terms of the loss, of which it has `weights`.
 
         Whatever a row of padding gives is left out by the caller.
         """
 
     @abstractmethod
-    def metrics(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns float32 (B,) by name: sums of what is averaged over the steps' examples, weighed as the loss is."""
 
     @abstractmethod
-    def totals(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns float32 arrays by name of a batch, for `addends`; padding counts for nothing."""
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
@@ -286,11 +286,11 @@ class Task(ABC):
         allowed = "the run's model writes no text: that needs task=language_model and a dataset with a vocabulary"
         raise invalid("evaluate.prompt", prompt, problem=allowed, fix="leave it out")
 
-    def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+    def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), what `sample` asks for; only of a task that makes something up."""
         raise NotImplementedError
 
-    def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
+    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
         """Returns what an exported model answers, by name.
 
         Args:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runner.arrays import Arrays
 from runner.config.checks_values import within
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
@@ -18,7 +19,6 @@ from runner.host.late import late
 from runner.task.base import Evaluation, OutputSpec, Report, Table, Tensor
 from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
-from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, counted, is_real, needed, read_columns, roles
 from runner.task.token_checks import tags_mend
 
@@ -241,19 +241,19 @@ class Classification(Supervised):
             raise invalid(key, given, problem=f"{len(names)} weights, one a class", fix="write one for each")
         return [float(weight) for weight in given]
 
-    def _label(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+    def _label(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns int32 (B,), the likeliest class where a label is a probability a class."""
         if self._is_soft:
             return ops.argmax(batch[self._target], -1)
         return ops.cast(as_vector(ops, batch[self._target]), "int32")
 
-    def _probabilities(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+    def _probabilities(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, C), not smoothed."""
         if self._is_soft:
             return ops.cast(batch[self._target], "float32")
         return ops.one_hot(self._label(ops, batch), len(self.class_names))
 
-    def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's cross-entropy (B,) in nats, times the weights of its class and its own."""
         smoothing = self._options.label_smoothing
         classes = len(self.class_names)
@@ -266,11 +266,11 @@ class Classification(Supervised):
             loss_b = loss_b * ops.sum(self._probabilities(ops, batch) * self._weights, axis=-1)
         return self._weighted(ops, loss_b, batch)
 
-    def metrics(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns whether each example was got right, 1 or 0."""
         return {"accuracy": ops.cast(ops.equal(ops.argmax(outputs, -1), self._label(ops, batch)), "float32")}
 
-    def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the confusion matrix (C, C), rows are labels; of many classes its diagonal and sums alone."""
         label_b = self._label(ops, batch)
         classes = len(self.class_names)
@@ -289,7 +289,7 @@ class Classification(Supervised):
             found["top_k"] = counted(ops, batch, self._is_in_top(ops, outputs, label_bc), [0])
         return found
 
-    def _is_in_top(self, ops: Namespace, outputs: Tensor, label_bc: Tensor) -> Tensor:
+    def _is_in_top(self, ops: Arrays, outputs: Tensor, label_bc: Tensor) -> Tensor:
         """Returns bool (B,): fewer than k outputs are larger than the label's, which is a number."""
         assert self._options.top_k is not None
         is_label = ops.greater(label_bc, 0.0)
@@ -311,7 +311,7 @@ class Classification(Supervised):
         """Checks that a model gives one logit a class."""
         check_output(shape, (len(self.class_names),), "one logit a class of the dataset")
 
-    def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
+    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the logits (B, C), the probabilities (B, C), and the likeliest class (B,)."""
         return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": ops.argmax(outputs, -1)}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from runner.arrays import Arrays
 from runner.config.checks_values import positive
 from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
@@ -13,10 +14,9 @@ from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
 from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Tensor, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.namespace import Namespace
 from runner.task.supervised import Roles, Supervised, counted, roles
 
-Measure = Callable[[Namespace, Tensor, Mapping[str, Tensor]], Tensor]
+Measure = Callable[[Arrays, Tensor, Mapping[str, Tensor]], Tensor]
 _LOSS = "task._target_"
 PARAMETERS = ("ops", "outputs", "batch")
 
@@ -102,7 +102,7 @@ class Custom(Supervised):
             return OutputSpec(len(names), tuple(names))  # categories
         return OutputSpec(specs[0].shape[-1] if len(specs) == 1 and specs[0].shape else len(specs), ())
 
-    def _called(self, key: str, path: str, measure: Measure, ops: Namespace, outputs: Tensor, batch: Tensor) -> Tensor:
+    def _called(self, key: str, path: str, measure: Measure, ops: Arrays, outputs: Tensor, batch: Tensor) -> Tensor:
         """Returns what a user's function gives, float32 (B,)."""
         given = {
             name: ops.cast(array, model_dtype(self.arrays[name]))
@@ -124,18 +124,18 @@ class Custom(Supervised):
             )
         return found
 
-    def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,), times its weight."""
         return self._weighted(ops, self._called(_LOSS, self._loss_path, self._loss, ops, outputs, batch), batch)
 
-    def metrics(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns each example's metrics (B,)."""
         return {
             name: self._called(*self._paths[name], measure, ops, outputs, batch)
             for name, measure in self._measures.items()
         }
 
-    def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the metrics' sums, and how many examples there are."""
         found = {name: counted(ops, batch, value, [0]) for name, value in self.metrics(ops, outputs, batch).items()}
         return found | {"examples": ops.sum(ops.cast(ops.greater(batch["weight"], 0.0), "float32"))}

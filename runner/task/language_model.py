@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from runner.arrays import Arrays, token_losses
 from runner.config.checks_values import positive, within
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, Batch, DataSource, column
@@ -17,10 +18,8 @@ from runner.layout.axes import SEQUENCE
 from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Tensor
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, as_vector, is_real, roles
 from runner.task.token_checks import are_tags, check_tokens, check_weights, checked_prompt, tags_mend
-from runner.task.token_losses import of_logits
 
 # arrays that go by these names
 TOKENS = "tokens"
@@ -265,7 +264,7 @@ class LanguageModel(Supervised):
         batch[self._label][:, place] = 1
         return batch | {WEIGHT: np.ones(len(rows), np.float32)}
 
-    def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+    def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), the logits of what follows the token that an example's labels mark by 1."""
         mark_bt1 = ops.expand_dims(ops.cast(batch[self._label], "float32"), -1)
         if not isinstance(outputs, Mapping):
@@ -287,17 +286,17 @@ class LanguageModel(Supervised):
             return real * np.float32(self.tokens)
         return np.asarray(real * np.asarray(batch[self._label_weight], np.float32).sum(-1))
 
-    def _counts(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+    def _counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, T), what each label counts for; 0 in padding."""
         label = batch[self._label]
         real_bt = ops.cast(is_real(ops, batch, 2), "float32") + ops.cast(ops.zeros_like(label), "float32")
         return real_bt if self._label_weight is None else real_bt * ops.cast(batch[self._label_weight], "float32")
 
-    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+    def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
         """Returns `_summed`, or the logits where they are kept, as of the few examples that an export compares."""
         return self.predictions(ops, outputs)["logits"] if self.keeps_outputs else self._summed(ops, outputs, batch)
 
-    def _summed(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _summed(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns sums (B,) over each example's counted tokens, of one pass over the logits.
 
         They are the loss; the cross-entropy in nats, which is the loss but for the weights of examples; and how many
@@ -314,7 +313,7 @@ class LanguageModel(Supervised):
                 outputs[HIDDEN], outputs[HEAD], outputs.get(HEAD_BIAS), label_bt, weights_bt
             )
         else:
-            nats_bt, right_bt = of_logits(ops, outputs, label_bt)
+            nats_bt, right_bt = token_losses(ops, outputs, label_bt)
 
         def summed(values_bt: Tensor, by_bt: Tensor) -> Tensor:
             counted_bt = ops.greater(counts_bt, 0.0)  # chosen: what padding gives may be no number
@@ -325,21 +324,21 @@ class LanguageModel(Supervised):
         entropy = found[LOSS] if self._example_weight is None else summed(nats_bt, counts_bt)
         return found | {_ENTROPY: entropy}
 
-    def _sums(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _sums(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns what `_summed` gives, of a model's outputs or of that itself."""
         if isinstance(outputs, Mapping) and _ENTROPY in outputs:
             return dict(outputs)
         return self._summed(ops, outputs, batch)
 
-    def loss(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's cross-entropy (B,) in nats, summed over its counted tokens, times its weight."""
         return self._sums(ops, outputs, batch)[LOSS]
 
-    def metrics(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns how many counted tokens of each example are the likeliest."""
         return {"accuracy": self._sums(ops, outputs, batch)[_RIGHT]}
 
-    def totals(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns sums by example (B,), 0 of padding: nats, tokens that are right, tokens, and their bytes."""
         sums = self._sums(ops, outputs, batch)
         counts_bt = self._counts(ops, batch)
@@ -385,7 +384,7 @@ class LanguageModel(Supervised):
                 f"{HEAD_BIAS} [{self.units}]; give one of the two"
             )
 
-    def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
+    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
         """Returns the logits (B, T, V) of the token behind each."""
         logits = outputs
         if isinstance(outputs, Mapping):

@@ -8,41 +8,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from runner.arrays import Arrays
 from runner.task.base import Tensor
-from runner.task.namespace import Namespace
 
-Loss = Callable[[Namespace, Tensor, Tensor], Tensor]
+Loss = Callable[[Arrays, Tensor, Tensor], Tensor]
 
 _TINY = 1e-7  # Keras's epsilon
 _SHORTEST = 1e-12  # square of a vector's length, below which it is not made one of length 1
 
 
-def _squared(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+def _squared(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return ops.square(output - target)
 
 
-def _absolute(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+def _absolute(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return ops.abs(target - output)
 
 
-def _percentage(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+def _percentage(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return 100.0 * ops.abs((target - output) / ops.maximum(ops.abs(target), _TINY))
 
 
-def _logarithmic(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+def _logarithmic(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return ops.square(ops.log(ops.maximum(output, _TINY) + 1.0) - ops.log(ops.maximum(target, _TINY) + 1.0))
 
 
-def _log_cosh(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+def _log_cosh(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     error = output - target
     return error + ops.softplus(-2.0 * error) - math.log(2.0)
 
 
-def _poisson(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+def _poisson(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return output - target * ops.log(output + _TINY)
 
 
-def _cosine(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+def _cosine(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     """One number a vector: -1 where both point the same way."""
 
     def unit(x: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def _cosine(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
 
 
 def _huber(delta: float) -> Loss:
-    def loss(ops: Namespace, target: Tensor, output: Tensor) -> Tensor:
+    def loss(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
         error = ops.abs(output - target)
         near = 0.5 * ops.square(error)
         far = delta * error - 0.5 * delta * delta
@@ -85,6 +85,6 @@ def named(name: str, delta: float) -> Loss:
     return _huber(delta) if name == HUBER else _LOSSES[name]
 
 
-def mean_by_example(ops: Namespace, terms: Tensor) -> Tensor:
+def mean_by_example(ops: Arrays, terms: Tensor) -> Tensor:
     """Returns the mean (B,) of each example's terms (B, ...)."""
     return terms if len(terms.shape) == 1 else ops.mean(terms, axis=tuple(range(1, len(terms.shape))))

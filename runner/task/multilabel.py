@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runner.arrays import Arrays
 from runner.config.checks_values import within
 from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
@@ -18,7 +19,6 @@ from runner.host.late import late
 from runner.task.base import Evaluation, OutputSpec, Report, Tensor
 from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
-from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, counted, roles
 from runner.task.token_checks import tags_mend
 
@@ -103,17 +103,17 @@ class Multilabel(Supervised):
             fix="name the columns, as task.target=[first,second]",
         )
 
-    def _labels(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+    def _labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, L)."""
         return columns(ops, batch, self.target_names)
 
-    def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's cross-entropies, in nats, times its weight."""
         smoothing = self._options.label_smoothing
         label_bl = self._labels(ops, batch) * (1.0 - smoothing) + 0.5 * smoothing
         return self._weighted(ops, ops.mean(ops.sigmoid_cross_entropy(label_bl, outputs), axis=-1), batch)
 
-    def _compared(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns which labels are there, which are predicted, and which of both agree; 1 or 0, (B, L)."""
         label_bl = ops.greater(self._labels(ops, batch), 0.5)
         predicted_bl = ops.greater(outputs, self._above)
@@ -121,12 +121,12 @@ class Multilabel(Supervised):
         there, predicted, agree = (ops.cast(each, "float32") for each in found)
         return there, predicted, agree
 
-    def metrics(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns whether all labels of an example are right, and the share of them that are."""
         *_, agree_bl = self._compared(ops, outputs, batch)
         return {"exact_match": ops.min(agree_bl, axis=-1), "accuracy": ops.mean(agree_bl, axis=-1)}
 
-    def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns counts by label (L,), of examples, and of those that are right in all."""
         there_bl, predicted_bl, agree_bl = self._compared(ops, outputs, batch)
         exact_b = ops.min(agree_bl, axis=-1)
@@ -172,7 +172,7 @@ class Multilabel(Supervised):
                     else "store 0 and 1, or set task=regression",
                 )
 
-    def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
+    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the logits and the probabilities, (B, L)."""
         return {"logits": outputs, "probabilities": ops.sigmoid(outputs)}
 
@@ -210,7 +210,7 @@ def _f1(found: Array, there: Array, predicted: Array) -> Array:
     return np.asarray(2.0 * found / np.maximum(there + predicted, 1.0))
 
 
-def columns(ops: Namespace, batch: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+def columns(ops: Arrays, batch: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     """Returns float32 (B, K) of K columns (B,) or (B, 1), or (B, ...) of one array that has dims of its own."""
     found = [ops.cast(batch[name], "float32") for name in names]
     found = [ops.expand_dims(each, -1) if len(each.shape) == 1 else each for each in found]

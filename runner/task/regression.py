@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runner.arrays import Arrays
 from runner.config.checks_values import one_of, within
 from runner.config.schema_task import RegressionOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
@@ -20,7 +21,6 @@ from runner.task.base import BRIGHTEST, Evaluation, OutputSpec, Report, Table, T
 from runner.task.checks import check_output
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.multilabel import columns
-from runner.task.namespace import Namespace
 from runner.task.supervised import Supervised, counted, needed, read_columns, roles
 
 if TYPE_CHECKING:
@@ -135,28 +135,28 @@ class Regression(Supervised):
     def _brightest(self, name: str) -> float:
         return BRIGHTEST if is_bytes(self.arrays[name]) else 1.0
 
-    def _target(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
+    def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, ..., K) in the units that the model is trained in."""
         found = columns(ops, batch, self.target_names)
         if is_bytes(self.arrays[self.target_names[0]]):
             found = found / BRIGHTEST
         return (found - self._mean) / self._deviation if self.constants else found
 
-    def _errors(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    def _errors(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns output - target (B, ..., K) in the target's own units."""
         error = outputs - self._target(ops, batch)  # before the units: near numbers lose less than large ones
         return error * self._deviation if self.constants else error
 
-    def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's terms of the loss, times its weight."""
         terms = self._loss(ops, self._target(ops, batch), outputs)
         return self._weighted(ops, losses.mean_by_example(ops, terms), batch)
 
-    def metrics(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns each example's mean absolute error."""
         return {"mae": losses.mean_by_example(ops, ops.abs(self._errors(ops, outputs, batch)))}
 
-    def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns sums of errors by column (K,), and the target's sums about the mean of the batch.
 
         About zero, float32 would lose the variance of numbers that are large and near each other.
@@ -208,7 +208,7 @@ class Regression(Supervised):
         """Checks that a model gives numbers of the target's shape."""
         check_output(shape, self._shape, "as the target")
 
-    def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
+    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the prediction (B, ..., K) in the target's own units."""
         del ops
         return {"prediction": outputs * self._deviation + self._mean if self.constants else outputs}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.arrays import Arrays
 from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
 from runner.task.base import LOSS, Task, Tensor
 from runner.task.metrics import MINIMIZE
-from runner.task.namespace import Namespace
 
 _BLOCK = 256  # examples that are read at a time
 
@@ -111,19 +111,19 @@ class Supervised(Task):
         self.constants: Mapping[str, Sequence[float]] = {}
         self._example_weight = found.example_weight
 
-    def _weighted(self, ops: Namespace, loss_b: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    def _weighted(self, ops: Arrays, loss_b: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,) times its weight, where the config names one."""
         if self._example_weight is None:
             return loss_b
         return loss_b * as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
 
 
-def as_vector(ops: Namespace, x: Tensor) -> Tensor:
+def as_vector(ops: Arrays, x: Tensor) -> Tensor:
     """Returns (B,) of (B,) or (B, 1)."""
     return x if len(x.shape) == 1 else ops.sum(x, axis=-1)  # no index: DTensor gets some of them wrong
 
 
-def is_real(ops: Namespace, batch: Mapping[str, Tensor], rank: int = 1) -> Tensor:
+def is_real(ops: Arrays, batch: Mapping[str, Tensor], rank: int = 1) -> Tensor:
     """Returns bool (B, 1, ...) of that rank, False for padding."""
     real = ops.greater(batch[WEIGHT], 0.0)
     for _ in range(rank - 1):
@@ -131,7 +131,7 @@ def is_real(ops: Namespace, batch: Mapping[str, Tensor], rank: int = 1) -> Tenso
     return real
 
 
-def counted(ops: Namespace, batch: Mapping[str, Tensor], values: Tensor, axis: Sequence[int]) -> Tensor:
+def counted(ops: Arrays, batch: Mapping[str, Tensor], values: Tensor, axis: Sequence[int]) -> Tensor:
     """Returns float32 sums over the examples and perhaps other dims, padding left out whatever it holds.
 
     Args:

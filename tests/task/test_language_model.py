@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
+from runner import arrays
+from runner.arrays import token_losses
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError
-from runner.task import generation, namespace
+from runner.task import generation
 from runner.task.base import Task
 from runner.task.registry import make_task
-from runner.task.token_losses import of_logits
 
 B, T, V = 4, 6, 257
-OPS = namespace.of(np)
+OPS = arrays.of(np)
 ROW = ArraySpec((T,), "int32", ("sequence",))
 SPECS = {"tokens": ROW, "label": ROW, "label_weight": ArraySpec((T,), "float32", ("sequence",))}
 
@@ -97,8 +98,8 @@ def test_weights_of_examples_weigh_the_loss_and_not_the_perplexity() -> None:
 
 def test_of_equal_logits_the_first_is_the_likeliest() -> None:
     logits = np.array([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
-    assert of_logits(OPS, logits, np.array([1, 0], np.int32))[1].tolist() == [1, 1]
-    assert of_logits(OPS, logits, np.array([2, 1], np.int32))[1].tolist() == [0, 0]
+    assert token_losses(OPS, logits, np.array([1, 0], np.int32))[1].tolist() == [1, 1]
+    assert token_losses(OPS, logits, np.array([2, 1], np.int32))[1].tolist() == [0, 0]
 
 
 def test_without_a_vocabulary_bytes_are_not_known() -> None:

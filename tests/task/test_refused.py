@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner import arrays
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySource, ArraySpec
 from runner.errors import ConfigError
-from runner.task import namespace
 from runner.task.registry import check, make_task, metric_directions
 from tests.task.cases import config
 
@@ -170,7 +170,7 @@ def test_a_users_loss_and_metrics_are_computed_and_known_by_name() -> None:
         "loss": "minimize",
         "near": "maximize",
     }
-    ops, outputs = namespace.of(np), np.array([[1.0], [2.0], [np.nan]], np.float32)
+    ops, outputs = arrays.of(np), np.array([[1.0], [2.0], [np.nan]], np.float32)
     batch = {"x": np.zeros((3, 3), np.float32), "y": np.array([1.25, 0.0, 5.0])}
     batch |= {WEIGHT: np.array([1, 1, 0], np.float32)}
     np.testing.assert_array_equal(task.loss(ops, outputs, batch), [0.25, 2.0, 9.0])
@@ -191,7 +191,7 @@ def test_a_users_loss_and_metrics_are_computed_and_known_by_name() -> None:
 def test_a_users_function_that_fails_is_one_line(name: str, told: str) -> None:
     batch = {"y": np.zeros(2), WEIGHT: np.ones(2, np.float32)}
     with pytest.raises(ConfigError) as refused:
-        custom(name).loss(namespace.of(np), np.zeros((2, 1), np.float32), batch)
+        custom(name).loss(arrays.of(np), np.zeros((2, 1), np.float32), batch)
     assert str(refused.value).startswith(f"task._target_={OWN}.{name}: {told}")
     assert "\n" not in str(refused.value)
 
