@@ -21,14 +21,14 @@ from runner.layout.axes import batch_axis
 from runner.model import gpt_options, target
 from runner.optim import checks as checks_optimizer
 from runner.processes import checks as checks_cluster
+from runner.task import registry as task
 from runner.tracking import uri
 
 if TYPE_CHECKING:
     from runner.model.hub import check as hub
-    from runner.task import registry as task
 else:
-    hub = late("runner.model.hub.check")  # likewise
-    task = late("runner.task.registry")  # with NumPy, which `--help` does without
+    # With NumPy, which `--help` does without.
+    hub = late("runner.model.hub.check")
 
 
 def check(config: RunConfig) -> None:

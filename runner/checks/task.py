@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from runner.config.schema import RunConfig
 from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER
-from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
 from runner.data import checks_text
 from runner.errors import invalid
 from runner.model import gpt_options
-
-_OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")
+from runner.task import registry as tasks
 
 
 def check(config: RunConfig) -> None:
     """Checks that a dataset has what its task takes, tokens or something else, and that the model gives it."""
     dataset = config.dataset
     task = config.task
+    entry = tasks.entry(task)
     is_text = checks_text.is_text(dataset)
-    if is_text and task.name in _OF_WHOLE_EXAMPLES:
+    if is_text and entry.predicts == "example":
         raise invalid(
             "task",
             task.name,
             problem=f"dataset={dataset.name} has a next token for each token, and nothing of a whole example",
             fix="set task=language_model",
         )
-    if config.model.target == gpt_options.TARGET and task.name in _OF_WHOLE_EXAMPLES:
+    if config.model.target == gpt_options.TARGET and entry.predicts == "example":
         data = "" if is_text else ", and dataset=text, dataset=shakespeare or dataset=pydoc"
         raise invalid(
             "task",
@@ -32,7 +31,7 @@ def check(config: RunConfig) -> None:
             problem="model=gpt gives logits for each token of a row, and nothing of a whole example",
             fix=f"set task=language_model{data}",
         )
-    if task.name != LANGUAGE_MODEL:
+    if entry.predicts != "token":
         return
     may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
     if not is_text and not may_have_tokens:
@@ -44,7 +43,7 @@ def check(config: RunConfig) -> None:
             problem=f"it takes sequences of tokens, and {dataset.builder or f'dataset={dataset.name}'} has none",
             fix=f"set {own}dataset=text, dataset=shakespeare or dataset=pydoc",
         )
-    sample = OPTIONS[task.name](**task.options).sample
+    sample = entry.options(**task.options).sample if entry.samples_text else None
     length = dataset.sequence_length or checks_text.LENGTH
     if is_text and sample is not None and sample.tokens is not None and sample.tokens >= length:
         raise invalid(

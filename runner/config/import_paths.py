@@ -14,7 +14,8 @@ def before_the_model(config: RunConfig) -> list[str]:
     """Returns what is called before an engine is made: data source, augmentation, loss and metrics."""
     named = [config.dataset.target, config.dataset.builder or ""]
     named += [step.target for step in config.dataset.augment]
-    if config.task.name == "custom":
+    # As in other groups, `target` (`_target_` in YAML) is a user's function; then all other strings are functions too.
+    if "target" in config.task.options:
         for value in config.task.options.values():
             if isinstance(value, str):
                 named.append(value)

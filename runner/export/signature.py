@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from runner import arrays
-from runner.arrays import Arrays
+from runner.arrays import Arrays, Tensor
 from runner.data.base import Array, ArraySpec, Encoding
-from runner.task.base import DataSpec, Tensor
+from runner.task.base import DataSpec
 
 NAME = "serving_default"
 

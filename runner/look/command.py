@@ -27,6 +27,7 @@ from runner.host.signals import heard
 from runner.look import contents as look
 from runner.look import picture
 from runner.look import text as look_text
+from runner.task import registry as tasks
 
 _WIDTH = 160  # of a pipe or a file
 
@@ -55,7 +56,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         if data.vocabulary is not None:
             found = [*look.outline(data, targets), *look_text.tables(data, data.vocabulary)]
         else:
-            found = look.tables(data, targets, measures=config.task.name == "regression")
+            found = look.tables(data, targets, measures=tasks.entry(config.task).has_measurements)
         head = _head(config, data)
         for name, line in head.items():
             console.print(f"{name:9} {line}", soft_wrap=True, markup=False)

@@ -250,7 +250,7 @@ class _Run:
         with stages.stage("compiling the evaluation"):
             padded.check(config, engine, splits.train)
             outputs = engine.evaluate(feed.evaluation_of(config, splits.selecting, 1), keep_outputs=True).outputs
-        for warning in cautions.of_rates(config.optimizer, self.total) + self.task.cautions(outputs):
+        for warning in cautions.of_rates(config.optimizer, self.total) + self.task.warnings(outputs):
             _warn(self.console, warning)
         for line in (_left_out(config, splits), _selects(config, splits, self.data)):
             if line:
