@@ -1,4 +1,4 @@
-"""Checks of a model's outputs that several tasks share."""
+"""Checks of a model's outputs against its task."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ import numpy as np
 from runner.data.base import Array
 from runner.errors import ConfigError
 
-# Absolute error of a sum of probabilities over the classes, whose terms may have been computed in bfloat16.
+# Tolerance of a sum of probabilities over the classes; bfloat16 has 8 bits of precision.
 _ROUNDING = 1e-2
-# At the start of any usual training, at least one of this many logits is below 0 or above 1, so that values that are
-# all between 0 and 1 are probabilities. Fewer logits may be there by chance.
-_FEWEST_UNITS = 8
+
+# With at least this many logits, one is below 0 or above 1 at the start of any usual training. With fewer, real logits
+# may all be between 0 and 1 by chance.
+_UNITS = 8
 
 
 def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: str) -> None:
-    """Checks the shape of a model's output, whose first dim is the examples.
+    """Checks the shape of a model's output.
 
     Args:
-      shape: of the output, the batch's dim first.
+      shape: of the output, the batch dim first.
       expected: the other dims.
-      meaning: why, in a clause that follows the expected shape.
+      meaning: of the expected dims, in words.
 
     Raises:
       ConfigError: it is not `[batch, *expected]`.
     """
-    if tuple(shape[1:]) == tuple(expected):
-        return
-    sizes = ", ".join(map(str, expected))
-    what = "size" if len(expected) == 1 else "shape"
-    raise ConfigError(
-        f"model._target_: the model's output has shape {list(shape)}, but the task needs [batch, {sizes}] "
-        f"({meaning}); end the model in a layer of that {what}"
-    )
+    if tuple(shape[1:]) != tuple(expected):
+        sizes = ", ".join(map(str, expected))
+        kind = "size" if len(expected) == 1 else "shape"
+        raise ConfigError(
+            f"model._target_: the model's output must be [batch, {sizes}], {meaning}, but is {list(shape)}; end the "
+            f"model in a layer of that {kind}"
+        )
 
 
 def not_logits(outputs: Array, *, sums_to_one: bool) -> list[str]:
-    """Returns a warning if outputs look like probabilities: the loss takes logits, and would hardly train on them.
+    """Returns a warning for outputs that are probabilities: the loss expects logits, and would hardly train.
 
     Args:
       outputs: float32 (examples, units), of an untrained model.
-      sums_to_one: whether to look for the outputs of a softmax, too.
+      sums_to_one: also look for the outputs of a softmax.
     """
-    fix = "end the model in a layer without an activation: the loss is computed from logits"
+    fix = "end the model in a layer without an activation, as the loss expects logits"
     if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
         return []
     if sums_to_one and np.allclose(outputs.sum(axis=1), 1.0, rtol=0, atol=_ROUNDING):
-        return [f"the model's outputs sum to 1, like those of a softmax; {fix}"]
-    if outputs.shape[1] >= _FEWEST_UNITS and ((outputs > 0) & (outputs < 1)).all():
-        return [f"the model's outputs are all between 0 and 1, like those of a sigmoid; {fix}"]
+        return [f"the model's outputs sum to 1, as after a softmax; {fix}"]
+    if outputs.shape[1] >= _UNITS and ((outputs > 0) & (outputs < 1)).all():
+        return [f"the model's outputs are all between 0 and 1, as after a sigmoid; {fix}"]
     return []

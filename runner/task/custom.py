@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
-from runner.config.checks_values import positive
 from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, DataSource
 from runner.errors import ConfigError, describe, invalid
@@ -83,8 +82,6 @@ def check(options: CustomOptions) -> None:
     import_path.check_function(_LOSS_KEY, options.target, PARAMETERS)
     for metric in metrics_of(options).values():
         import_path.check_function(metric.key, metric.path, PARAMETERS)
-    if options.units is not None:
-        positive("task.units", options.units)
 
 
 def make(config: TaskConfig, options: CustomOptions, data: TaskData) -> Task:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from runner.config import schema_task
+from runner.config import schema_task, values
+from runner.config.options import task_options
 from runner.config.schema_task import TaskConfig
 from runner.host.late import late
 from runner.task.metrics import LOSS_NAME, MINIMIZE
@@ -110,18 +111,15 @@ def entry(config: TaskConfig) -> TaskEntry:
     return TASKS[config.name]
 
 
-def _options(config: TaskConfig) -> Any:
-    """Returns the options of a task as its dataclass."""
-    return entry(config).options(**config.options)
-
-
 def check(config: TaskConfig) -> None:
     """Checks a task's options without a dataset.
 
     Raises:
       ConfigError: a value is invalid.
     """
-    entry(config).import_module().check(_options(config))
+    options = task_options(config)
+    values.check(options, "task")
+    entry(config).import_module().check(options)
 
 
 def make_task(
@@ -145,14 +143,14 @@ def make_task(
       ConfigError: the dataset does not have the arrays that the task needs.
     """
     data = base.TaskData(arrays, train, constants or {}, vocabulary)
-    return entry(config).import_module().make(config, _options(config), data)
+    return entry(config).import_module().make(config, task_options(config), data)
 
 
 def metric_directions(config: TaskConfig) -> dict[str, str]:
     """Returns the metrics of an evaluation, `loss` first, by name -> `maximize` or `minimize`."""
-    return {LOSS_NAME: MINIMIZE, **entry(config).import_module().directions(_options(config))}
+    return {LOSS_NAME: MINIMIZE, **entry(config).import_module().directions(task_options(config))}
 
 
 def step_metric_names(config: TaskConfig) -> tuple[str, ...]:
     """Returns the names of the metrics of a training step except the loss."""
-    return entry(config).import_module().step_metrics(_options(config))
+    return entry(config).import_module().step_metrics(task_options(config))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
-from runner.config.checks_values import one_of, within
 from runner.config.schema_task import RegressionOptions, TaskConfig
+from runner.config.values import check_name
 from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host.late import late
@@ -52,8 +51,7 @@ def check(options: RegressionOptions) -> None:
     Raises:
       ConfigError: a value is invalid, or a standardized target changes the meaning of the loss.
     """
-    one_of("task.loss", options.loss, losses.NAMES)
-    within("task.delta", options.delta, 0.0, math.inf, open_low=True)
+    check_name("task.loss", options.loss, losses.NAMES)
     if options.standardize and options.loss in losses.NOT_SHIFT_INVARIANT:
         raise invalid(
             "task.standardize",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner import layout
@@ -35,8 +37,7 @@ def test_every_array_with_a_sequence_is_split_on_it_and_no_other() -> None:
         "row": ("batch", None),
         "weight": ("batch",),
     }
-    config = load("sequence")
-    config.inputs = {"tokens": ["batch", None]}
+    config = replace(load("sequence"), inputs={"tokens": ["batch", None]})
     assert input_specs(config, TEXT, AXES)["tokens"] == ("batch", None)
 
 
@@ -44,7 +45,7 @@ def test_every_array_with_a_sequence_is_split_on_it_and_no_other() -> None:
 def test_it_goes_with_every_layout_and_splits_no_weight(preset: str) -> None:
     config = load(preset)
     alone = layout.resolve(config, gpt(), {"batch": 2, "model": 2})
-    config.sequence = "sequence"
+    config = replace(config, sequence="sequence")
     layout.check(config, AXES)
     layout.check_inputs(config, TEXT, 8, AXES)
     both = layout.resolve(config, gpt(), AXES)
@@ -60,17 +61,16 @@ _EACH = "as 'mesh.axes={batch:2,sequence:2,model:2}'"
     ("preset", "axis", "axes", "parts"),
     [
         ("sequence", "sequence", {"batch": 4, "model": 2}, ("no axis 'sequence'", "mesh=batch2_sequence4")),
-        ("replicated", "batch", {"batch": 4, "model": 2}, ("which splits the examples", "layout.sequence=model")),
-        ("megatron", "model", {"batch": 4, "model": 2}, ("can't split heads and tokens", _EACH)),
+        ("replicated", "batch", {"batch": 4, "model": 2}, ("already shards the batch dim", "layout.sequence=model")),
+        ("megatron", "model", {"batch": 4, "model": 2}, ("can't shard tokens too", _EACH)),
         ("megatron", "sequence", {"batch": 4, "model": 2}, ("no axis 'sequence'", "as 'mesh.axes={batch:2,seq")),
-        ("megatron", "batch", {"batch": 4, "model": 2}, ("which splits the examples", "choose a mesh of two axes")),
+        ("megatron", "batch", {"batch": 4, "model": 2}, ("already shards the batch dim", "choose a mesh of two axes")),
     ],
 )
 def test_an_axis_that_is_not_there_or_splits_something_else_is_refused(
     preset: str, axis: str, axes: dict[str, int], parts: tuple[str, ...]
 ) -> None:
-    config = load(preset)
-    config.sequence = axis
+    config = replace(load(preset), sequence=axis)
     with pytest.raises(ConfigError) as caught:
         layout.check(config, axes)
     assert all(part in str(caught.value) for part in (f"layout.sequence={axis}", *parts)), str(caught.value)
@@ -79,20 +79,21 @@ def test_an_axis_that_is_not_there_or_splits_something_else_is_refused(
 def test_a_length_that_the_axis_does_not_divide_and_data_without_sequences_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"of size 3 does not divide the 16 tokens of tokens; .*_length=15 or .*=18"):
         layout.check_inputs(load("sequence"), TEXT, 8, {"batch": 2, "sequence": 3})
-    with pytest.raises(ConfigError, match=r"an array with a dim named sequence; there are image \(height, width"):
+    with pytest.raises(ConfigError, match=r"needs an array with a dim named sequence; dims are image \(height, width"):
         layout.check_inputs(load("sequence"), {"image": TEXT["image"]}, 8, AXES)
 
 
 def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> None:
-    config, arrays = load("megatron"), {"tokens": TEXT["tokens"], "row": TEXT["row"]}
-    config.inputs = {"tokens": ["batch", None], "row": ["batch", "model"]}  # of the second no name tells what it is
+    arrays = {"tokens": TEXT["tokens"], "row": TEXT["row"]}
+    # The dims of `row` have no names, so that nothing says whether they are tokens.
+    config = replace(load("megatron"), inputs={"tokens": ["batch", None], "row": ["batch", "model"]})
     layout.check_inputs(config, arrays, 8, AXES)
     config.inputs["tokens"] = ["batch", "model"]
     with pytest.raises(ConfigError) as caught:
         layout.check_inputs(config, arrays, 8, AXES)
     assert str(caught.value) == (
-        "layout.inputs.tokens=[batch,model]: not layout.rules[0].transformer=model too: one axis can't "
-        "split heads and tokens; choose a mesh with an axis for each, as 'mesh.axes={batch:2,sequence:2,model:2}'"
+        "layout.inputs.tokens=[batch,model]: axis 'model' already shards heads by layout.rules[0].transformer, and "
+        "can't shard tokens too; choose a mesh with an axis for each, as 'mesh.axes={batch:2,sequence:2,model:2}'"
     )
     config.inputs["tokens"] = ["batch", "sequence"]
     layout.check_inputs(config, arrays, 8, AXES)
