@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checks import sweep as checks_sweep
 from runner.checks.composed import convert
+from runner.config import renamed
 from runner.config.compose import compose_job
 from runner.config.convert import as_typed, convert_group, resolved
 from runner.config.hydra_node import directory
@@ -290,11 +291,11 @@ class Sweep:
         self.ledger.outcomes[job.number] = outcome
 
     def result(self, job: Job, outcome: Outcome) -> str:
-        """Returns what a job came to, where it left that in its folder: its metric, or of a proof the verdict."""
+        """Returns the result in a job's folder: its metric, or of a verification the verdict; empty if there is none."""
         if outcome.status != "passed":
             return ""
         with suppress(OSError, ValueError, KeyError):
-            return str(json.loads((job.folder / _VERDICT).read_text())["verdict"])
+            return renamed.verdict(str(json.loads((job.folder / _VERDICT).read_text())["verdict"]))
         with suppress(DataError):  # the table at the end says it
             found = records.from_folder(job.folder, job.name, "FINISHED")
             value = found.metrics.get(self.settings.metric) if found is not None else None
