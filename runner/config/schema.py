@@ -250,11 +250,11 @@ class OptimizerConfig:
 
 @dataclass
 class VerifyConfig:
-    """What `runner.verify` compares.
+    """Settings of `runner.verify`.
 
     Attributes:
       steps: training steps that both sides take, the run's first.
-      seconds: no step of the single device's training begins later, but for the first three; null: no bound.
+      seconds: time limit of one device's training: no step begins later, except the first three; null: no limit.
       allow_inconclusive: a verdict of `inconclusive` passes.
     """
 
@@ -265,11 +265,11 @@ class VerifyConfig:
 
 @dataclass
 class AgainstConfig:
-    """What `runner.verify` holds the engine against.
+    """What `runner.verify` compares the engine with.
 
     Attributes:
       engine: another engine, on the same mesh and layout; null: one device.
-      processes: 1: a run in several processes is also held against one process that holds the whole mesh.
+      processes: 1: compare a run in several processes with one process that has the whole mesh.
     """
 
     engine: str | None = None

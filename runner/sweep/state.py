@@ -291,7 +291,7 @@ class Sweep:
         self.ledger.outcomes[job.number] = outcome
 
     def result(self, job: Job, outcome: Outcome) -> str:
-        """Returns the result in a job's folder: its metric, or of a verification the verdict; empty if there is none."""
+        """Returns the result in a job's folder: its metric, or its verdict if it verifies; empty if there is none."""
         if outcome.status != "passed":
             return ""
         with suppress(OSError, ValueError, KeyError):

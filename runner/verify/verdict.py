@@ -116,5 +116,5 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
 
 
 def percent(share: float) -> str:
-    """Returns a share in words: `0.02%`, `more than all of it`."""
-    return f"{100 * share:.2g}%" if share < 1 else "more than all of it"
+    """Returns a share in words: `0.02%`, `100% or more`."""
+    return f"{100 * share:.2g}%" if share < 1 else "100% or more"
