@@ -71,7 +71,7 @@ class SourceEntry:
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(f"{_FOLDER}.arrays", keys=("path", "features"), tokens="maybe", is_users_data=True),
     "custom": SourceEntry(f"{_FOLDER}.custom", keys=("target",), tokens="maybe", is_users_data=True),
-    "digits": SourceEntry(f"{_FOLDER}.digits", keys=("features",)),
+    "digits": SourceEntry(f"{_FOLDER}.digits"),
     "image_folder": SourceEntry(
         f"{_FOLDER}.image_folder", keys=("path", "channels", "skip_broken"), is_users_data=True
     ),

@@ -32,7 +32,7 @@ def columns_to_standardize(setting: object, specs: Mapping[str, ArraySpec], unsc
         numeric = [name for name, spec in specs.items() if _is_numeric(spec)]
         for name in setting:
             if name not in numeric:
-                problem = f"not a numeric array of the dataset (these are: {', '.join(numeric) or 'none'})"
+                problem = f"must be a numeric array of the dataset (these are: {', '.join(numeric) or 'none'})"
                 raise invalid(_KEY, name, problem=problem, fix=f"set {_KEY}=true for all of them")
         return list(setting)
     if not setting:

@@ -46,12 +46,12 @@ def open_saved(config: RunConfig, command: str) -> Previous:
         raise invalid(
             "run", None, problem=f"{command} needs a run that left checkpoints", fix="set run=latest or run=<run id>"
         )
-    wanted = config.run
+    reference = config.run
     root = folder_of(config.trainer.checkpoint)
     opened: list[Previous] = []
 
     def find() -> tuple[str, dict[str, Any], str]:
-        run, step = runs.find("run", wanted, root)
+        run, step = runs.find("run", reference, root)
         checkpoint = runs.open_checkpoint("run", run, step)
         opened.append(Previous(run, checkpoint))
         return str(run.folder), dict(run.record), str(checkpoint.folder)

@@ -24,8 +24,8 @@ from runner.evaluate.saved import evaluated, open_saved, restored
 from runner.export import folder as folders
 from runner.export.check import TOLERANCE, Comparison, Difference, check
 from runner.export.drawn import drawn_answers
-from runner.export.plain import WeightsInUse
 from runner.export.signature import Served
+from runner.export.weights import WeightsInUse
 from runner.export.write import SAVED_MODEL, Written, write_model
 from runner.host import stages
 from runner.host.console import Console

@@ -106,12 +106,12 @@ def build(
     task_model: Any = heads.attached(keras, task_class, body, outputs.units, tokens)
     head = heads.fused(keras, task_class, body, task_model) if fused_head else task_model
     is_called_with_backbone_inputs = task_class is None or fused_head
-    wanted = body.input if is_called_with_backbone_inputs else task_model.input
-    model_inputs, head_inputs = hub_inputs.connected(keras, name, wanted, inputs)
+    backbone_inputs = body.input if is_called_with_backbone_inputs else task_model.input
+    model_inputs, head_inputs = hub_inputs.connected(keras, name, backbone_inputs, inputs)
     model = keras.Model(model_inputs, head(head_inputs), name="keras_hub")
 
     if opened_preset is not None:
-        stored.attach(model, opened_preset.values(body, None if task_class is None else task_model))
+        stored.give(model, opened_preset.values(body, None if task_class is None else task_model))
     # After the weights: adapters are not among them.
     if lora_rank is not None:
         tuning.enable_lora(body, lora_rank)

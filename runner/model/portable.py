@@ -54,7 +54,7 @@ class PortableLayer:
 def bind(layer: type[L], keras: ModuleType) -> type[L]:
     """Returns a layer as a class of one Keras flavor.
 
-    The result is cached: Keras compares classes by identity when it copies a model.
+    The result is cached, so that all layers of one kind have the same class.
 
     Args:
       layer: the class without a Keras base.

@@ -1,7 +1,7 @@
 """Initial values of a model's variables that are in files, such as a preset's weights, read by shards.
 
-A builder that assigned them would need the whole model in memory. Instead it attaches them to the model unread, and
-each device reads its shard.
+A builder that assigned them would need the whole model in memory. Instead it gives them to the model unread, and each
+device reads its shard.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ class StoredValue(Protocol):
         ...
 
 
-def attach(model: object, values: Mapping[int, StoredValue]) -> None:
+def give(model: object, values: Mapping[int, StoredValue]) -> None:
     """Replaces the values that initializers would draw for a built model's variables.
+
+    Builders of users call it too, see docs/memory.md.
 
     Args:
       model: returned by the builder.
@@ -39,7 +41,7 @@ def attach(model: object, values: Mapping[int, StoredValue]) -> None:
 
 
 def attached(model: object) -> Mapping[int, StoredValue]:
-    """Returns the values that `attach` has added to a model; empty if none."""
+    """Returns the values that `give` has added to a model; empty if none."""
     values: Mapping[int, StoredValue] = vars(model).get(_ATTRIBUTE, {})
     return values
 

@@ -8,6 +8,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data.base import ArraySource, Dataset, Encoding
@@ -24,6 +25,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(path: str, encoding: Encoding | None = None, **keys: object) -> Dataset:
     config = DatasetConfig(**({"name": "arrays", "path": path, "test": "train"} | keys))  # type: ignore[arg-type]
+    values.check(config, "dataset")
     checks_data.check(config)
     return load(config, 0, encoding)
 
@@ -143,7 +145,7 @@ def test_the_digest_covers_the_content_and_not_the_place() -> None:
     assert opened("a.csv").digest != first
 
 
-def test_other_data_is_read_with_the_words_of_the_run_and_an_unknown_one_is_refused() -> None:
+def test_other_data_is_read_with_the_categories_of_the_run_and_unknown_ones_are_rejected() -> None:
     Path("a.csv").write_text("kind\nb\nc\na\n")
     Path("b.csv").write_text("kind\nc\nb\n")
     Path("c.csv").write_text("kind\nc\nd\n")
@@ -187,7 +189,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_a_table_should_not_hold_is_told_with_file_row_and_column(name: str) -> None:
+def test_unusable_values_of_a_table_are_named_by_file_row_and_column(name: str) -> None:
     content, said = BAD[name]
     Path(name).write_text(content)
     with pytest.raises(DataError) as caught:
@@ -209,14 +211,14 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_what_an_archive_should_not_hold_is_told_with_its_place(name: str) -> None:
+def test_unusable_values_of_an_archive_are_named_by_their_place(name: str) -> None:
     arrays, said = ARRAYS[name]
     np.savez(f"{name}.npz", **arrays)
     with pytest.raises(DataError, match=said):
         opened(f"{name}.npz")
 
 
-def test_a_file_that_is_cut_short_or_of_another_kind_is_told() -> None:
+def test_a_truncated_file_or_one_of_another_kind_is_named() -> None:
     np.savez("whole.npz", a=np.arange(1000))
     whole = Path("whole.npz").read_bytes()
     np.save("array.npy", np.arange(3))
@@ -236,7 +238,7 @@ def test_a_file_that_is_cut_short_or_of_another_kind_is_told() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_two_names_of_one_split_are_refused() -> None:
+def test_two_names_of_one_split_are_rejected() -> None:
     Path("data").mkdir()
     for name in ("train", "val", "validation"):
         Path(f"data/{name}.csv").write_text("n\n1\n")
@@ -244,7 +246,7 @@ def test_two_names_of_one_split_are_refused() -> None:
         opened("data")
 
 
-def test_python_objects_in_a_file_are_refused_and_not_unpickled(tmp_path: Path) -> None:
+def test_python_objects_in_a_file_are_rejected_and_not_unpickled(tmp_path: Path) -> None:
     class Mine:
         def __reduce__(self) -> tuple[object, tuple[object, ...]]:
             return Path.touch, (tmp_path / "executed",)
@@ -266,17 +268,20 @@ def test_a_large_array_of_the_right_type_stays_on_disk(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"path": "huoses.csv"}, "/huoses.csv, and a .npz, .npy, .csv, .parquet file, .*; did you mean houses.csv"),
-        ({"path": None}, "dataset.path=null: a .npz"),
-        ({"path": "notes.txt"}, "dataset.path=notes.txt: a .npz"),
+        (
+            {"path": "huoses.csv"},
+            "/huoses.csv does not exist, but must be a .npz, .*; did you mean houses.csv",
+        ),
+        ({"path": None}, "dataset.path=null: needs a .npz"),
+        ({"path": "notes.txt"}, "dataset.path=notes.txt: must be a .npz"),
         ({"path": "houses.csv", "holdout": 1.0}, "dataset.holdout=1.0:"),
-        ({"path": "houses.csv", "holdout": 0.1, "validation": "train"}, "names a validation split"),
+        ({"path": "houses.csv", "holdout": 0.1, "validation": "train"}, "must be 0 with a validation split"),
         ({"path": "houses.csv", "standardize": 3}, "dataset.standardize=3:"),
         ({"path": "houses.csv", "features": []}, r"dataset.features=\[\]:"),
         ({"path": "houses.csv", "standardize": ["prise"]}, "dataset.standardize=prise: .* rooms, area_m2"),
     ],
 )
-def test_keys_that_can_not_work_are_refused_in_one_line(keys: dict[str, object], said: str) -> None:
+def test_keys_that_can_not_work_are_rejected_in_one_line(keys: dict[str, object], said: str) -> None:
     Path("houses.csv").write_text(HOUSES)
     Path("notes.txt").write_text("")
     with pytest.raises(ConfigError, match=said) as caught:

@@ -214,7 +214,7 @@ def test_the_digest_is_of_arrays_where_there_are_some_and_else_of_code_and_optio
         (6, r"\.Broken: example 6, vector: row 1 column 1 is missing|example 6, vector: row 1, column 1 is missing"),
     ],
 )
-def test_a_later_example_that_differs_is_told_by_its_index(inside: str, row: int, said: str) -> None:
+def test_a_later_example_that_differs_is_named_by_its_index(inside: str, row: int, said: str) -> None:
     train = opened(inside, "Broken").train
     train.read(np.array([0, 1, 2]))
     with pytest.raises(DataError, match=said) as caught:
@@ -235,7 +235,7 @@ def test_a_later_example_that_differs_is_told_by_its_index(inside: str, row: int
         ("objects", "x has Python objects"),
     ],
 )
-def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, said: str) -> None:
+def test_unusable_data_is_an_error_in_one_line(inside: str, name: str, said: str) -> None:
     with pytest.raises(DataError, match=said) as caught:
         opened(inside, name)
     assert "\n" not in str(caught.value)
@@ -253,13 +253,13 @@ def test_data_that_can_not_be_used_is_told_in_one_line(inside: str, name: str, s
         ("table", {"options": {"sise": 3}}, r"dataset\.sise: own_\d+\.table takes size; did you mean size"),
     ],
 )
-def test_a_target_that_can_not_be_used_is_refused(inside: str, name: str, keys: dict[str, object], said: str) -> None:
+def test_a_target_that_can_not_be_used_is_rejected(inside: str, name: str, keys: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         opened(inside, name, **keys)
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_is_not_there_is_refused_without_an_import(inside: str) -> None:
+def test_a_module_that_is_not_there_is_rejected_without_an_import(inside: str) -> None:
     for target, said in ((f"{inside}_not.load", "there is no module"), ("load", "an import path with a dot")):
         with pytest.raises(ConfigError, match=said):
             checks_data.check(DatasetConfig(name="custom", target=target))

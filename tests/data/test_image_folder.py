@@ -287,7 +287,7 @@ def test_the_classes_of_the_run_count_and_not_those_of_another_folder(tmp_path):
         image_folder.load(config(tmp_path / "more", image_size=[8, 8]), encoding)
 
 
-def test_folders_without_classes_are_refused(tmp_path):
+def test_folders_without_classes_are_rejected(tmp_path):
     with pytest.raises(ConfigError, match="must have one folder per class"):
         whole(tmp_path)
     folder(tmp_path / "one", 3, classes=1)

@@ -44,7 +44,7 @@ def test_the_files_are_rebuilt_as_idx_with_exact_pixels() -> None:
     assert files["t10k-labels-idx1-ubyte"] == struct.pack(">2i", 2049, 3) + bytes([0, 1, 2])
 
 
-def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
+def test_a_malicious_pickle_is_rejected_and_not_executed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"names \S+, so it is not read") as caught:
         packages.mnist_files(_pickled(validation=Malicious(tmp_path / "executed")))
     assert not (tmp_path / "executed").exists()
@@ -72,7 +72,7 @@ def test_files_with_other_bytes_are_rejected_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_is_refused() -> None:
+def test_a_missing_file_is_rejected() -> None:
     with pytest.raises(DataError, match="is corrupted"):
         originals.verify("fashion_mnist", {}, "Debian package x")
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import registry
+from runner.data import checks, checks_text, registry
 from runner.data.base import Dataset
 from runner.data.loading import load
+from runner.errors import ConfigError
 from tests.data.conftest import ROOT, python
 
 NAME = "quadrants"
@@ -65,7 +66,7 @@ import_module("runner.cli.entry").main(sys.argv.pop(1))
 MAY_NAME_SOURCES = {
     "runner/data/registry.py",
     "runner/data/sources",
-    # The checks do not ask the registry yet.
+    # The checks have lists of their own; a test below compares them with the registry.
     "runner/data/checks.py",
     "runner/data/checks_text.py",
     "runner/checks/task.py",
@@ -164,6 +165,29 @@ def test_every_entry_has_a_module_with_its_functions_and_a_yaml_file(name: str) 
     assert callable(module.load)
     assert callable(module.location)
     assert (ROOT / "conf" / "dataset" / f"{name}.yaml").is_file()
+
+
+@pytest.mark.parametrize("key", ["path", "target", "channels", "skip_broken"])
+@pytest.mark.parametrize("name", registry.SOURCES)
+def test_the_checks_accept_the_keys_that_an_entry_declares(name: str, key: str) -> None:
+    values = {"path": ".", "target": "tests.data.texts.config", "channels": 3, "skip_broken": True}
+    config = DatasetConfig(name=name, **{key: values[key]})  # type: ignore[arg-type]
+    problem = ""
+    try:
+        checks.check(config)
+    except ConfigError as error:
+        problem = str(error)
+    is_rejected = f"={name} has no such key" in problem or f"={name}: has no such key" in problem
+    assert is_rejected == (key not in registry.SOURCES[name].keys), problem
+
+
+@pytest.mark.parametrize("tokenizer", [None, "bytes"])
+@pytest.mark.parametrize("name", [*registry.SOURCES, "imdb_reviews"])
+def test_the_checks_know_as_text_what_an_entry_declares(name: str, tokenizer: str | None) -> None:
+    config = DatasetConfig(name=name, tokenizer=tokenizer)
+    declared = registry.entry(config).tokens
+    is_text = declared == "always" or (declared == "tokenizer" and tokenizer is not None)
+    assert checks_text.is_text(config) == is_text
 
 
 def test_importing_the_registry_imports_no_numpy() -> None:

@@ -31,7 +31,7 @@ def by_hand(length: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 12, 13, 40])
-def test_documents_are_told_apart_and_no_label_crosses_them(length):
+def test_documents_have_segments_and_no_label_crosses_them(length):
     kept = source(length, apart=True)
     found, wanted = kept.read(np.arange(kept.size)), by_hand(length)
     assert set(found) == set(wanted) == set(kept.specs)
@@ -66,7 +66,7 @@ def test_joined_documents_leave_out_what_does_not_fill_a_sequence():
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_what_is_held_in_memory_is_what_is_read_from_disk(apart, monkeypatch):
+def test_sequences_in_memory_equal_those_read_from_disk(apart, monkeypatch):
     kept = source(3, apart=apart)
     held = kept.in_memory()
     rows = np.arange(kept.size)

@@ -65,7 +65,7 @@ def test_a_loop_outside_of_the_block_ends() -> None:
     assert list(ready) == []
 
 
-def test_a_depth_of_zero_is_refused() -> None:
+def test_a_depth_of_zero_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"dataset\.prefetch=0:"):
         Prefetcher([], place=int, depth=0)
 
@@ -82,7 +82,7 @@ def test_items_are_made_before_the_block_where_it_was_started_and_none_is_drawn_
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_what_nobody_takes_is_given_up(started: bool) -> None:
+def test_items_that_nobody_reads_are_dropped(started: bool) -> None:
     ready = Prefetcher(itertools.count(), place=int, depth=2)
     if started:
         ready.start()

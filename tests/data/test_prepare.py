@@ -65,7 +65,7 @@ def test_the_decoded_examples_are_those_of_the_original_files(prepared: Prepared
 
 
 @pytest.mark.campaign
-def test_prepared_data_is_decoded_anew_without_a_network_and_to_the_same_bytes(prepared: Prepared) -> None:
+def test_prepared_data_is_decoded_again_without_a_network_to_the_same_bytes(prepared: Prepared) -> None:
     before = load(DatasetConfig(data_dir=str(prepared.root)))
     decoded = prepared.root / ".decoded"
     decoded.rename(prepared.root / ".away")
@@ -127,7 +127,7 @@ def test_what_the_config_forbids_is_not_tried(keys: dict[str, object], said: str
         ({"name": "tf_flowers"}, "set dataset.image_size=[64,64]"),
     ],
 )
-def test_features_that_can_not_be_arrays_are_refused_before_anything_is_fetched(
+def test_features_that_can_not_be_arrays_are_rejected_before_anything_is_fetched(
     keys: dict[str, object], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -175,7 +175,7 @@ def test_images_of_ones_own_builder_are_resized_in_the_order_as_stored(tiny: Pat
     assert (data.train.size, data.test.size) == (40, 8)
 
 
-def test_any_feature_is_taken_by_its_name_and_words_become_sorted_categories(tiny: Path) -> None:
+def test_any_feature_is_selected_by_name_and_strings_become_sorted_categories(tiny: Path) -> None:
     data = load(own(tiny / "data", features=["about/size", "about/kind", "vector", "far"]))
     assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {
         "about_size": ((), "int32"),
@@ -199,7 +199,7 @@ def test_any_feature_is_taken_by_its_name_and_words_become_sorted_categories(tin
         (["large"], "large has integers outside the int32 range"),
     ],
 )
-def test_features_without_a_place_in_an_array_are_told_by_name(
+def test_features_that_fit_no_array_are_named(
     features: list[str], said: str, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "_START", child._START.replace("; main(", f"; {FEW}; main("))
@@ -208,7 +208,7 @@ def test_features_without_a_place_in_an_array_are_told_by_name(
 
 
 @pytest.mark.campaign
-def test_a_builder_whose_source_changed_is_prepared_anew(tiny: Path) -> None:
+def test_a_builder_whose_source_changed_is_prepared_again(tiny: Path) -> None:
     first = load(own(tiny / "data", features=["about/size"]))
     module = tiny / "tiny_data.py"
     module.write_text(module.read_text().replace("range(40)", "range(30)"))

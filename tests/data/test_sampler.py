@@ -73,7 +73,7 @@ def test_steps_and_limit_shorten_but_never_lengthen() -> None:
     assert eval_plan(100, 30, limit=9).weights.sum() == 100
 
 
-def test_an_unknown_remainder_is_refused() -> None:
+def test_an_unknown_remainder_is_rejected() -> None:
     with pytest.raises(ValueError, match="drop or pad"):
         steps_in_epoch(10, 3, "keep")
 

@@ -63,7 +63,7 @@ def test_train_validation_and_test_share_no_example_and_leave_none_out(
     assert [held(again.train), held(again.test)] == [parts[0], parts[2]]
 
 
-def test_what_is_tested_on_depends_on_no_seed_and_what_is_held_out_does() -> None:
+def test_the_test_split_is_independent_of_the_seed_and_the_holdout_is_not() -> None:
     first, second = (make_dataset(whole(train=100), own(holdout=0.1), seed) for seed in (1, 2))
     assert held(first.test) == held(second.test)
     assert first.validation is not None
@@ -71,7 +71,7 @@ def test_what_is_tested_on_depends_on_no_seed_and_what_is_held_out_does() -> Non
     assert held(first.validation) != held(second.validation)
 
 
-def test_the_datas_own_splits_are_taken_and_the_dataset_says_which() -> None:
+def test_the_datas_own_splits_are_used_and_described() -> None:
     data = make_dataset(whole(train=20, validation=5, test=6), own(), 0)
     assert data.validation is not None
     assert (held(data.train), held(data.validation), held(data.test)) == (
@@ -88,7 +88,7 @@ def test_a_published_dataset_has_no_validation_split_unless_one_is_asked_for() -
     assert data.selecting_name == "test"
 
 
-def test_a_share_held_out_is_told_in_words() -> None:
+def test_a_holdout_is_described() -> None:
     data = make_dataset(whole(train=100), own(holdout=0.25), 7)
     assert data.selection == {
         "train": "train without the 20 of test and the 20 of validation",
@@ -131,7 +131,7 @@ def test_a_selection_of_a_source_with_columns_has_columns() -> None:
         ({"train": "train[:1]"}, "dataset.test=null: can't split 1 examples"),
     ],
 )
-def test_splits_that_would_be_empty_are_refused(keys: dict[str, object], said: str) -> None:
+def test_splits_that_would_be_empty_are_rejected(keys: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_dataset(whole(train=10), own(**keys), 0)
     assert said in str(caught.value)

@@ -43,7 +43,7 @@ def test_expressions_select_the_ranges_that_they_name(text: str, ranges: list[tu
         ("all[:5]", "name the splits"),
     ],
 )
-def test_what_is_no_expression_is_refused_with_the_mend(text: str, said: str) -> None:
+def test_an_invalid_expression_is_rejected_with_the_syntax(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_split(text)
     assert said in str(caught.value)
@@ -60,7 +60,7 @@ def test_what_is_no_expression_is_refused_with_the_mend(text: str, said: str) ->
         ("train[-10:5]", "selects nothing"),
     ],
 )
-def test_ranges_outside_of_the_splits_are_refused(text: str, said: str) -> None:
+def test_ranges_outside_of_the_splits_are_rejected(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         resolve(parse_split(text), SIZES)
 

@@ -90,8 +90,8 @@ def test_statistics_are_the_same_whatever_the_blocks_they_are_read_in(monkeypatc
 
 
 @pytest.mark.parametrize("name", ["image", "kind", "flag", "nothing"])
-def test_what_has_no_mean_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"dataset.standardize={name}: not a numeric array"):
+def test_arrays_without_a_mean_are_rejected_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"dataset.standardize={name}: must be a numeric array"):
         opened([name])
 
 

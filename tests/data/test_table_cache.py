@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_made_is_done_without(tmp_path: Path, read: list
     assert read == ["a.csv"] * 2
 
 
-def test_what_is_refused_is_not_kept(cache: Path) -> None:
+def test_a_rejected_table_is_not_cached(cache: Path) -> None:
     Path("a.csv").write_text("x,label\n1.0,0\n,1\n")
     for _ in range(2):
         with pytest.raises(DataError, match=r"a\.csv, x: row 2 is missing"):
@@ -213,7 +213,7 @@ def test_a_table_is_parsed_in_little_more_memory_than_its_arrays_take(pool: pa.M
 
 
 @pytest.mark.parametrize(("last", "kind"), [("0.5,1.25,a", "float64"), ("0.5,red,a", "words")])
-def test_a_type_is_told_by_the_whole_file(long_table: Path, last: str, kind: str) -> None:
+def test_the_type_of_a_column_depends_on_the_whole_file(long_table: Path, last: str, kind: str) -> None:
     with long_table.open("a") as file:
         file.write(f"{last}\n")
     column = tables.read(long_table)["n"]

@@ -61,7 +61,7 @@ def test_joined_documents_have_tokens_and_labels_alone(tmp_path, folder):
     assert data.vocabulary.decode(first["tokens"][0]) == (LINES[0])[:31]  # Ä takes two bytes
 
 
-def test_splits_of_a_folder_are_taken_and_a_glob_is_one_split(tmp_path):
+def test_splits_of_a_folder_are_used_and_a_glob_is_one_split(tmp_path):
     for name in ("train", "val", "test"):
         (tmp_path / f"{name}.txt").write_text(f"{name} {name} and more of it" * 3)
     data = load(config(tmp_path, tmp_path))
@@ -156,7 +156,7 @@ def test_a_tokenizer_is_trained_once_on_train_alone_and_kept(tmp_path, folder, m
     assert load(config(tmp_path, other, **keys)).vocabulary == load(config(tmp_path, mine, **keys)).vocabulary
 
 
-def test_a_trained_tokenizer_that_a_power_cut_left_empty_is_trained_anew(tmp_path, folder):
+def test_a_trained_tokenizer_that_a_power_failure_left_empty_is_trained_again(tmp_path, folder):
     keys = {"tokenizer": "bpe", "vocabulary_size": 300}
     first = load(config(tmp_path, folder, **keys))
     (kept,) = (tmp_path / "data").glob(".text/tokenizers/*.json")
@@ -219,7 +219,7 @@ def test_a_run_on_other_text_uses_the_recorded_tokenizer(tmp_path, folder):
     assert text_of(found, "train") + text_of(found, "test") == other.read_text()
 
 
-def test_a_tokenizer_that_has_changed_is_refused(tmp_path, folder):
+def test_a_tokenizer_that_has_changed_is_rejected(tmp_path, folder):
     trained = load(config(tmp_path, folder, tokenizer="bpe", vocabulary_size=300))
     path = tmp_path / "tokenizer.json"
     path.write_text(trained.vocabulary.tokenizer)
@@ -254,7 +254,7 @@ def test_a_glob_that_matches_a_file_twice_reads_it_once(tmp_path, folder):
     assert data.texts["train"].documents + data.texts["test"].documents == 19
 
 
-def test_what_lies_in_the_cache_and_is_broken_is_written_anew(tmp_path, folder):
+def test_corrupted_files_in_the_cache_are_written_again(tmp_path, folder):
     first = load(config(tmp_path, folder))
     wanted = text_of(first, "train")
     (stream,) = (tmp_path / "data").glob(".text/tokens/*/train.tokens")
@@ -298,7 +298,7 @@ print(data.digest, (peak() - before) >> 10, data.texts["train"].tokens)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is told by Linux alone")
-def test_a_corpus_is_never_held_in_memory(tmp_path):
+def test_a_corpus_is_never_in_memory_as_a_whole(tmp_path):
     path = tmp_path / "large.txt"
     line = b"To be, or not to be, that is the question:\n"
     with path.open("wb") as file:

@@ -107,7 +107,7 @@ def test_ends_of_documents_are_left_out_of_the_text_and_half_a_character_is_mark
     assert vocabulary.decode([104, 105, 256, 195]) == "hi\N{REPLACEMENT CHARACTER}"
 
 
-def test_vocabularies_that_differ_are_told_apart():
+def test_different_vocabularies_have_different_digests():
     assert len({one.sha256 for one in (*VOCABULARIES.values(), trained(None))}) == 4
 
 
@@ -122,6 +122,6 @@ def test_vocabularies_that_differ_are_told_apart():
         {"kind": "bpe", "end_token": None, "tokenizer": "aGVsbG8="},
     ],
 )
-def test_what_is_no_recorded_vocabulary_is_told(content):
+def test_an_invalid_recorded_vocabulary_is_an_error(content):
     with pytest.raises(ValueError, match="a vocabulary"):
         Vocabulary.from_json(content)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks_augment, workers
 from runner.data.base import ArraySource, ArraySpec, Rows
@@ -125,7 +126,7 @@ def test_selections_of_sources_are_shared_out_by_examples():
         np.testing.assert_array_equal(reader.read(0, np.arange(3))["x"][:, 0], [5, 9, 2])
 
 
-def test_threads_end_with_the_block_and_what_is_pending_is_given_up():
+def test_threads_end_with_the_block_and_pending_reads_are_abandoned():
     before = set(threading.enumerate())
     with workers.opened(DatasetConfig(workers=2, worker_kind="thread"), 0) as opened:
         opened.reader(slow(seconds=0.01)).begin(0, np.zeros(5_000, np.int64))
@@ -150,19 +151,19 @@ def test_python_code_that_takes_no_time_gets_no_processes(monkeypatch):
         assert opened._processes is None
 
 
-def test_workers_that_cannot_be_had_are_refused(monkeypatch):
-    with pytest.raises(ConfigError, match=r"dataset.worker_kind=fork: one of auto, thread, process"):
-        checks_augment.check(DatasetConfig(worker_kind="fork"))
-    with pytest.raises(ConfigError, match=r"dataset.workers=-1: at least 0"):
-        checks_augment.check(DatasetConfig(workers=-1))
-    with pytest.raises(ConfigError, match=r"dataset.workers=0: at least 1 process"):
+def test_unavailable_workers_are_rejected(monkeypatch):
+    with pytest.raises(ConfigError, match=r"dataset.worker_kind=fork: must be one of auto, thread, process"):
+        values.check(DatasetConfig(worker_kind="fork"), "dataset")
+    with pytest.raises(ConfigError, match=r"dataset.workers=-1: must be at least 0"):
+        values.check(DatasetConfig(workers=-1), "dataset")
+    with pytest.raises(ConfigError, match=r"dataset.workers=0: must be at least 1 with"):
         checks_augment.check(DatasetConfig(workers=0, worker_kind="process"))
     monkeypatch.setattr(checks_augment.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"dataset.worker_kind=process: .* pip install -e '.\[grain\]'"):
         checks_augment.check(DatasetConfig(worker_kind="process"))
 
 
-def test_objects_that_no_process_can_be_given_are_refused_or_made_by_threads():
+def test_objects_that_can_not_be_pickled_are_rejected_or_read_by_threads():
     made = slow(seconds=0.01)
     made.lock = threading.Lock()
     message = r"worker_kind=process: .*can't be sent to a process .*pickle"

@@ -86,7 +86,7 @@ def given(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
     wide = keras.layers.Dense(_Rows.shape[1], name="wide")
     layers = [keras.layers.Dense(_Rows.shape[0], name="narrow"), wide, keras.layers.Dense(num_classes, name="head")]
     model = keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), *layers])
-    stored.attach(model, {id(wide.kernel): _Rows()})
+    stored.give(model, {id(wide.kernel): _Rows()})
     return model
 
 

@@ -20,7 +20,7 @@ def report(rows: list[tuple[Cell, ...]] = ROWS) -> EvaluationReport:
     return EvaluationReport("r", 7, "mnist", "test", "batch=2", metrics, 6, {"classes": (COLUMNS, rows)})
 
 
-def test_the_files_hold_the_metrics_and_every_row_of_the_tasks_tables(tmp_path: Path) -> None:
+def test_the_files_have_the_metrics_and_every_row_of_the_tables(tmp_path: Path) -> None:
     data, page = report().write(tmp_path)
     held = json.loads(data.read_text())
     assert (held["step"], held["accuracy"], held["examples"]) == (7, 0.5, 6)
@@ -35,7 +35,7 @@ def test_the_files_hold_the_metrics_and_every_row_of_the_tasks_tables(tmp_path: 
     }
 
 
-def test_of_many_rows_those_of_the_lowest_share_are_printed() -> None:
+def test_of_many_rows_those_with_the_lowest_recall_are_printed() -> None:
     rows: list[tuple[Cell, ...]] = [(f"kind{index}", 1.0, 0.1 if index == 45 else 1.0, 10) for index in range(50)]
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(*report(rows).printed())
@@ -56,5 +56,5 @@ def test_of_many_rows_those_of_the_lowest_share_are_printed() -> None:
         ("train[10%:]+test[-100:]", "train_10pct-end_and_test_-100-end"),
     ],
 )
-def test_splits_that_differ_have_metrics_of_different_names(text: str, key: str) -> None:
+def test_different_splits_have_metrics_with_different_names(text: str, key: str) -> None:
     assert split_key(text) == key

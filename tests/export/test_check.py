@@ -44,7 +44,7 @@ def test_the_answers_are_those_of_the_task_in_float64() -> None:
     assert ANSWERS["class"].tolist() == [0, 1]
 
 
-def test_equal_answers_pass_with_differences_of_nothing() -> None:
+def test_equal_answers_pass_with_differences_of_zero() -> None:
     found = compare(ANSWERS, changed(probabilities=ANSWERS["probabilities"].astype(np.float32)))
     assert found.equal
     assert found.examples == 2
@@ -54,7 +54,7 @@ def test_equal_answers_pass_with_differences_of_nothing() -> None:
     assert (class_.differing, class_.exact) == (0, True)
 
 
-def test_floats_are_held_to_1e_5_of_the_largest() -> None:
+def test_floats_must_agree_to_1e_5_of_the_largest() -> None:
     near, far = (RUN + np.array([[0, off, 0], [0, 0, 0]]) for off in (1e-4, 4e-4))
     assert compare(ANSWERS, changed(logits=near)).equal
     assert not compare(ANSWERS, changed(logits=far)).equal
@@ -63,13 +63,13 @@ def test_floats_are_held_to_1e_5_of_the_largest() -> None:
     assert not compare(ANSWERS, changed(probabilities=ANSWERS["probabilities"] + 1.1e-5 * top)).equal
 
 
-def test_small_numbers_are_held_to_their_own_scale() -> None:
+def test_small_numbers_are_compared_on_their_own_scale() -> None:
     small = {"prediction": np.array([[1e-4], [-2e-4]])}
     assert compare(small, {"prediction": small["prediction"] + 1e-9}).equal
     assert not compare(small, {"prediction": small["prediction"] + 1e-8}).equal
 
 
-def test_one_integer_that_differs_fails_and_so_does_what_is_no_number() -> None:
+def test_one_different_integer_fails_and_so_does_nan() -> None:
     found = compare(ANSWERS, changed(**{"class": ANSWERS["class"] + np.array([0, 1])}))
     assert found.answers["class"].differing == 1
     assert not found.equal
@@ -85,7 +85,7 @@ def test_other_shapes_or_other_answers_are_an_error() -> None:
         compare(ANSWERS, {"outputs": RUN})
 
 
-def test_an_export_that_differs_or_holds_nothing_to_load_fails_the_command() -> None:
+def test_an_export_that_differs_or_can_not_be_loaded_fails_the_command() -> None:
     good = compare(ANSWERS, ANSWERS)
     raise_if_different({"SavedModel": good, "model.keras": good})
     bad = compare(ANSWERS, changed(logits=RUN + 1e-3, **{"class": ANSWERS["class"] + 1}))
@@ -98,7 +98,7 @@ def test_an_export_that_differs_or_holds_nothing_to_load_fails_the_command() -> 
         raise_if_different({})
 
 
-def test_the_record_tells_what_is_taken_and_answered() -> None:
+def test_the_record_describes_inputs_and_answers() -> None:
     assert CLASSES.describe(RUN) == {
         "name": "serving_default",
         "inputs": {"image": "uint8 (batch, height=4, width=4, channel=1)"},
@@ -109,7 +109,7 @@ def test_the_record_tells_what_is_taken_and_answered() -> None:
     assert table.names() == {"outputs": ["price"], "town": ["north", "south"]}
 
 
-def test_what_was_standardized_is_taken_as_it_was_and_comes_out_the_same() -> None:
+def test_standardized_arrays_are_served_raw() -> None:
     encoding = Encoding(mean={"year": (2000.371234,)}, deviation={"year": (0.7,)})
     specs = {name: spec for name, spec in TABLE.items() if name != "town"}
     table = served(specs, TaskConfig("regression", target=["price"]), encoding)

@@ -81,7 +81,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_evaluate_gives_what_training_gave_and_adds_it_to_the_run_that_stays_as_it_was(trained: Trained) -> None:
+def test_evaluate_returns_the_metrics_of_training_and_adds_them_to_the_unchanged_run(trained: Trained) -> None:
     _, before = trained.recorded()
     out = trained.folder / "evaluated"
     done = trained.command("runner.evaluate", "run=latest", f"hydra.run.dir={out}")
@@ -103,7 +103,7 @@ def test_evaluate_gives_what_training_gave_and_adds_it_to_the_run_that_stays_as_
 
 
 @pytest.mark.campaign
-def test_evaluate_takes_another_mesh_and_split_and_records_nothing_untracked(
+def test_evaluate_accepts_another_mesh_and_split_and_records_nothing_untracked(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*forks.REAL)
@@ -186,7 +186,7 @@ def served(trained: Trained, model_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.campaign
-def test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported(tmp_path: Path) -> None:
+def test_weight_averages_of_a_bfloat16_run_are_evaluated_resumed_and_exported(tmp_path: Path) -> None:
     run = Trained(tmp_path, "", "jax")
     options = ["engine=jax", "engine.precision=bfloat16", "mesh=batch2", "optimizer.ema.decay=0.95", "dataset=digits"]
     options += ["optimizer.learning_rate=0.03", "trainer.epochs=2", "tracking=none", "trainer.progress=none"]
@@ -219,7 +219,7 @@ def test_averages_of_a_bfloat16_run_are_what_is_evaluated_resumed_and_exported(t
         (["resume=latest"], ["resume=", "resume continues training"]),
     ],
 )
-def test_a_run_that_is_not_there_is_refused(
+def test_a_run_that_does_not_exist_is_rejected(
     trained: Trained, module: str, overrides: list[str], shown: list[str]
 ) -> None:
     line = refused(trained.command(module, *overrides, code=2))
@@ -227,11 +227,11 @@ def test_a_run_that_is_not_there_is_refused(
         assert part in line
 
 
-def test_training_refuses_run(trained: Trained) -> None:
+def test_training_rejects_run(trained: Trained) -> None:
     assert "runner.evaluate and runner.export" in refused(trained.command("runner", "run=latest", code=2))
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(trained: Trained) -> None:
+def test_a_damaged_checkpoint_is_rejected_and_the_one_before_it_suggested(trained: Trained) -> None:
     copy = trained.folder / "damaged"
     shutil.copytree(trained.checkpoints, copy)
     (last,) = copy.glob("*/step-000000044/arrays-*.safetensors")
@@ -244,7 +244,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(trained: 
     assert f"set run={trained.run_id}@22" in line
 
 
-def test_another_model_is_refused(trained: Trained) -> None:
+def test_another_model_is_rejected(trained: Trained) -> None:
     exports = trained.folder / "outputs" / "exports"
     before = sorted(exports.rglob("*"))
     done = trained.command("runner.export", "run=latest", "model.hidden=[64]", "tracking=none", code=2)
@@ -258,6 +258,6 @@ def test_a_run_that_the_store_does_not_have_fails_before_anything_is_computed(tr
     assert f"has no run {trained.run_id}; set tracking.uri=" in done.stderr
 
 
-def test_a_folder_that_holds_something_else_is_refused(trained: Trained) -> None:
+def test_a_folder_with_other_files_is_rejected(trained: Trained) -> None:
     line = refused(trained.command("runner.export", "run=latest", f"export.folder={trained.folder}", code=2))
     assert f"export.folder={trained.folder}:" in line

@@ -35,7 +35,7 @@ def test_a_recurrent_model_with_dropout_is_exported_and_every_answer_compared(ex
 
 @pytest.mark.campaign
 @pytest.mark.slow
-def test_a_model_that_samples_is_exported_and_its_answers_are_told_to_be_drawn(exports: Any) -> None:
+def test_a_model_that_samples_is_exported_and_its_answers_are_marked_as_random(exports: Any) -> None:
     found = exports["sampling"]
     assert found["drawn"] == ["class", "logits", "probabilities"]
     assert found["compared"] == {"SavedModel": []}
@@ -47,7 +47,7 @@ def test_a_model_that_samples_is_exported_and_its_answers_are_told_to_be_drawn(e
 @pytest.mark.parametrize(
     ("name", "why"), [("silent", "does not implement get_config()"), ("unknown", "keras has no Own")]
 )
-def test_weights_are_written_where_the_model_holds_what_no_file_can(exports: Any, name: str, why: str) -> None:
+def test_weights_are_written_if_the_model_can_not_be_saved(exports: Any, name: str, why: str) -> None:
     found = exports[name]
     assert found["files"] == ["model.weights.h5", "saved_model"]
     (line,) = found["left_out"]
@@ -58,7 +58,7 @@ def test_weights_are_written_where_the_model_holds_what_no_file_can(exports: Any
     assert found["equal"] == {"SavedModel": True}
 
 
-def test_what_is_drawn_must_be_finite_and_no_more() -> None:
+def test_random_answers_must_only_be_finite() -> None:
     run = {"logits": np.zeros((2, 3)), "class": np.zeros(2, np.int64)}
     other = {"logits": np.ones((2, 3)), "class": np.ones(2, np.int64)}
     assert not compare(run, other).equal

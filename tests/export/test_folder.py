@@ -19,11 +19,11 @@ def export(path: Path, text: str) -> None:
         (making / folder.RECORD).write_text('{"signature": {}}')
 
 
-def test_the_default_is_a_folder_of_the_runs_name() -> None:
+def test_the_default_folder_has_the_name_of_the_run() -> None:
     assert folder.target(ExportConfig(), RUN).parts[-3:] == ("outputs", "exports", "abc")
 
 
-def test_an_earlier_export_is_replaced_whole(tmp_path: Path) -> None:
+def test_an_earlier_export_is_replaced_completely(tmp_path: Path) -> None:
     path = tmp_path / "served" / "model"
     export(path, "first")
     assert folder.target(ExportConfig(str(path)), RUN) == path
@@ -32,7 +32,7 @@ def test_an_earlier_export_is_replaced_whole(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["model"]
 
 
-def test_an_earlier_export_beside_which_something_else_lies_is_refused_and_kept(tmp_path: Path) -> None:
+def test_an_earlier_export_with_other_files_is_rejected_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "model"
     export(path, "first")
     (path / "notes").mkdir()
@@ -60,7 +60,7 @@ def test_an_export_that_fails_leaves_the_earlier_one_and_nothing_else(tmp_path: 
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_rename_that_fails_puts_the_earlier_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rename_restores_the_earlier_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model"
     export(path, "first")
     rename = Path.rename
@@ -77,7 +77,7 @@ def test_a_rename_that_fails_puts_the_earlier_one_back(tmp_path: Path, monkeypat
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
 
 
-def test_what_no_export_wrote_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_no_export_wrote_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(ConfigError, match=r"export.folder=.*: .* set export.folder="):
         folder.target(ExportConfig(str(tmp_path)), RUN)

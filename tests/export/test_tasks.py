@@ -35,7 +35,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_is_loaded_again_answers_the_same(found: dict[str, Any], name: str) -> None:
+def test_the_loaded_export_answers_the_same(found: dict[str, Any], name: str) -> None:
     assert set(found[name]) == {"SavedModel", "model.keras"}
     for answers in found[name].values():
         assert list(answers) == ANSWERS[name]
@@ -45,7 +45,7 @@ def test_what_is_loaded_again_answers_the_same(found: dict[str, Any], name: str)
             assert largest <= TOLERANCE * scale
 
 
-def test_a_prediction_is_in_the_targets_own_units(found: dict[str, Any]) -> None:
+def test_a_prediction_is_in_the_units_of_the_target(found: dict[str, Any]) -> None:
     """The task was told that targets are about 250."""
     for answers in found["two inputs"].values():
         assert answers["prediction"][2] > 200

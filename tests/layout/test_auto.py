@@ -10,9 +10,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from runner import layout
+from runner.config.build import build
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import auto
 from runner.layout.specs import Shape
@@ -34,7 +34,7 @@ def reasons(variables: dict[str, Shape], axes: dict[str, int]) -> dict[str, str]
     return {each.path: each.reason for each in auto.propose(variables, config_with(), axes)}
 
 
-def test_a_dense_pair_is_split_column_then_row_with_the_bias_of_the_column() -> None:
+def test_a_dense_pair_is_sharded_column_then_row_with_the_bias_of_the_column() -> None:
     assert proposed(mlp(784, 128, 10), AXES) == {
         "d1/kernel": (None, "model"),
         "d1/bias": ("model",),
@@ -51,7 +51,7 @@ def test_pairs_with_the_most_elements_are_chosen_first() -> None:
     assert found["d4/kernel"] == (None, None)
 
 
-def test_a_dense_layer_alone_is_split_where_it_holds_an_eighth_of_all_elements() -> None:
+def test_a_single_dense_layer_is_sharded_if_it_has_an_eighth_of_all_elements() -> None:
     variables: dict[str, Shape] = {"a/kernel": (64, 64), "norm/gamma": (64,), "b/kernel": (64, 64 * 7 - 1)}
     assert proposed(variables, AXES)["a/kernel"] == ("model", None)
     larger: dict[str, Shape] = {**variables, "b/kernel": (64, 64 * 7)}
@@ -60,7 +60,7 @@ def test_a_dense_layer_alone_is_split_where_it_holds_an_eighth_of_all_elements()
 
 
 @pytest.mark.parametrize("widths", [(64, 12), (33, 64), (30, 64, 12), (33, 45, 64), (64, 64, 64, 12)])
-def test_the_outputs_are_never_split(widths: tuple[int, ...]) -> None:
+def test_the_outputs_are_never_sharded(widths: tuple[int, ...]) -> None:
     found = proposed(mlp(*widths), AXES)
     last = f"d{len(widths) - 1}"
     assert found[f"{last}/kernel"][1] is None
@@ -75,7 +75,7 @@ def test_layers_with_another_layer_between_are_no_pair() -> None:
     assert found["c/kernel"] == ("model", None)
 
 
-def test_a_dense_layer_alone_is_split_by_columns_where_its_rows_do_not_divide_and_it_is_not_the_last() -> None:
+def test_a_single_dense_layer_is_sharded_by_columns_if_no_axis_divides_its_rows_and_it_is_not_the_last() -> None:
     variables = {"a/kernel": (45, 64), "a/bias": (64,), "norm/gamma": (64,), "b/kernel": (45, 64)}
     found = proposed(variables, AXES)
     assert (found["a/kernel"], found["a/bias"]) == ((None, "model"), ("model",))
@@ -83,7 +83,7 @@ def test_a_dense_layer_alone_is_split_by_columns_where_its_rows_do_not_divide_an
     assert reasons(variables, AXES)["b/kernel"] == "its columns are the outputs, and no axis divides its rows"
 
 
-def test_attention_is_split_on_its_heads_and_its_mlp_column_then_row() -> None:
+def test_attention_is_sharded_by_heads_and_its_mlp_column_then_row() -> None:
     found = proposed(vit(depth=1), AXES)
     for name in ("query", "key", "value"):
         assert found[f"block_0/attention/{name}/kernel"] == (None, "model", None)
@@ -97,7 +97,7 @@ def test_attention_is_split_on_its_heads_and_its_mlp_column_then_row() -> None:
 
 
 @pytest.mark.parametrize("cube", [False, True])
-def test_attention_without_biases_is_known_by_its_shapes(cube: bool) -> None:
+def test_attention_without_biases_is_recognized_by_its_shapes(cube: bool) -> None:
     dim, heads, each = (8, 8, 8) if cube else (64, 4, 16)
     variables: dict[str, Shape] = {
         f"attention/{name}/kernel": (dim, heads, each) for name in ("query", "key", "value")
@@ -108,7 +108,7 @@ def test_attention_without_biases_is_known_by_its_shapes(cube: bool) -> None:
     assert found["attention/key/kernel"] == (None, "model", None)
 
 
-def test_attention_whose_heads_do_not_divide_stays_whole_and_convolutions_of_one_dim_are_no_attention() -> None:
+def test_attention_with_indivisible_heads_is_replicated_and_1d_convolutions_are_no_attention() -> None:
     three = vit(dim=48, heads=3, depth=1)
     assert proposed(three, AXES)["block_0/attention/query/kernel"] == (None, None, None)
     assert reasons(three, AXES)["block_0/attention/query/kernel"] == "no axis (model of size 4) divides its 3 heads"
@@ -121,7 +121,7 @@ def test_attention_whose_heads_do_not_divide_stays_whole_and_convolutions_of_one
     assert not any(any(spec) for spec in proposed(convolutions, AXES).values())
 
 
-def test_convolutions_are_split_on_their_output_channels_or_whole() -> None:
+def test_convolutions_are_sharded_over_their_output_channels_or_replicated() -> None:
     variables: dict[str, Shape] = {"a/kernel": (3, 3, 32, 64), "b/kernel": (3, 3, 64, 30), "c/kernel": (1, 1, 8, 8)}
     found = proposed(variables, AXES)
     assert found == {
@@ -133,7 +133,7 @@ def test_convolutions_are_split_on_their_output_channels_or_whole() -> None:
     assert reasons(variables, AXES)["c/kernel"] == "small, 64 elements"
 
 
-def test_without_a_model_axis_large_variables_are_split_over_the_batch_axis() -> None:
+def test_without_a_model_axis_large_variables_are_sharded_over_the_batch_axis() -> None:
     found = proposed(MODELS["convnet"], {"batch": 8})
     assert found["conv2/kernel"] == (None, None, None, "batch")
     assert found["dense1/kernel"] == (None, "batch")
@@ -141,7 +141,7 @@ def test_without_a_model_axis_large_variables_are_split_over_the_batch_axis() ->
     assert not any(any(spec) for spec in proposed(MODELS["vit"], {"batch": 1}).values())
 
 
-def test_axes_of_the_inputs_split_no_weight() -> None:
+def test_axes_of_the_inputs_shard_no_weight() -> None:
     config = LayoutConfig(auto=True, inputs={"image": ["data", "rows", None, None], "label": ["data"]})
     axes = {"data": 2, "tensor": 2, "rows": 2}
     used = {axis for each in auto.propose(vit(), config, axes) for axis in each.rule.spec or []}
@@ -151,14 +151,14 @@ def test_axes_of_the_inputs_split_no_weight() -> None:
     assert used == {None, "data"}
 
 
-def test_of_several_model_axes_the_largest_that_divides_is_taken() -> None:
+def test_the_largest_model_axis_that_divides_is_used() -> None:
     found = proposed(mlp(64, 12, 512, 10), {"batch": 1, "slow": 2, "fast": 8})
     assert found["d2/kernel"] == (None, "fast")
     narrow = proposed(mlp(64, 12, 500, 10), {"batch": 1, "slow": 2, "fast": 8})
     assert narrow["d2/kernel"] == (None, "slow")  # fast does not divide 500
 
 
-def test_rules_of_the_config_keep_what_they_catch_and_proposals_count_on_after_them() -> None:
+def test_rules_of_the_config_win_and_proposals_are_numbered_after_them() -> None:
     config = config_with(RuleConfig("d1/.*", shard="batch"), RuleConfig("d2/kernel", [None, "model"], optional=True))
     placed = layout.resolve(config, mlp(784, 128, 162), AXES)
     assert placed["d1/kernel"].spec == ("batch", None)
@@ -192,7 +192,7 @@ rule_lists = st.lists(
 
 
 @given(variables=tables | st.sampled_from(list(MODELS.values())), axes=meshes, rules=rule_lists)
-def test_proposals_place_every_variable_and_what_is_written_resolves_to_the_same(
+def test_proposals_place_every_variable_and_their_yaml_resolves_to_the_same(
     variables: dict[str, Shape], axes: dict[str, int], rules: list[RuleConfig]
 ) -> None:
     config = config_with(*rules)
@@ -211,9 +211,7 @@ def test_proposals_place_every_variable_and_what_is_written_resolves_to_the_same
         assert "\n" not in each.reason
 
     text = auto.to_yaml(proposals, config)
-    merged = OmegaConf.merge(OmegaConf.structured(LayoutConfig), OmegaConf.create(text))
-    again = OmegaConf.to_object(merged)
-    assert isinstance(again, LayoutConfig)
+    again = build(LayoutConfig, yaml.safe_load(text), "layout")
     assert set(yaml.safe_load(text)) == {each.name for each in dataclasses.fields(LayoutConfig)}
     assert (again.auto, again.inputs) == (False, config.inputs)
     layout.check(again, axes)
@@ -224,7 +222,7 @@ def test_proposals_place_every_variable_and_what_is_written_resolves_to_the_same
         )
 
 
-def test_the_written_option_has_each_rule_on_a_line_under_its_reason() -> None:
+def test_the_yaml_has_each_rule_on_a_line_below_its_reason() -> None:
     config = config_with(RuleConfig("d2/bias", [None]))
     assert auto.to_yaml(auto.propose(mlp(784, 128, 10), config, AXES), config).splitlines()[2:8] == [
         "rules: # first re.fullmatch on layer/variable wins; no match: replicated",

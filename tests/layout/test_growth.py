@@ -16,7 +16,7 @@ _MOST = 1.3
 
 
 @pytest.mark.parametrize("dimension", IN_PROCESS, ids=lambda dimension: dimension.name.replace(" ", "_"))
-def test_a_cost_grows_about_as_the_number_of_variables_does(dimension: Dimension) -> None:
+def test_the_cost_is_proportional_to_the_number_of_variables(dimension: Dimension) -> None:
     small, large = (dimension.measure(size) for size in _SIZES)
     assert math.log(large / small) / math.log(_SIZES[1] / _SIZES[0]) < _MOST, (small, large)
 

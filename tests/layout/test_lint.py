@@ -49,7 +49,7 @@ def refused(config: LayoutConfig, variables: dict[str, tuple[int, ...]] | None =
         ((), 0, ()),
     ],
 )
-def test_shard_splits_the_largest_dim_that_the_axis_divides(
+def test_shard_shards_the_largest_dim_that_the_axis_divides(
     shape: tuple[int, ...], min_elements: int, spec: layout.Spec
 ) -> None:
     config = make(RuleConfig("w", shard="model", min_elements=min_elements), RuleConfig("w|x", [None]))
@@ -57,7 +57,7 @@ def test_shard_splits_the_largest_dim_that_the_axis_divides(
     assert (placed["w"].spec, placed["w"].rule) == (spec, 0)
 
 
-def test_an_optional_rule_passes_on_what_it_does_not_fit_and_says_why() -> None:
+def test_an_optional_rule_skips_a_variable_that_it_does_not_fit_with_a_reason() -> None:
     config = make(
         RuleConfig("none", ["model"], optional=True),
         RuleConfig(".*/kernel", ["model"], optional=True),
@@ -75,21 +75,21 @@ def test_an_optional_rule_passes_on_what_it_does_not_fit_and_says_why() -> None:
     assert placed["b/bias"] == layout.Placement("b/bias", (8,), (None,), None)
 
 
-def test_a_variable_that_every_optional_rule_passes_on_is_whole_and_keeps_the_notes() -> None:
+def test_a_variable_that_every_optional_rule_skips_is_replicated_and_keeps_the_reasons() -> None:
     placed = layout.resolve(make(RuleConfig("w", ["model"], optional=True)), {"w": (7,)}, AXES)
     assert (placed["w"].spec, placed["w"].rule) == ((None,), None)
     assert placed["w"].passed == ("layout.rules[0] skipped: axis 'model' of size 4 does not divide dim 0 (7)",)
 
 
 @pytest.mark.parametrize("optional", [False, True])
-def test_an_unknown_axis_is_refused_even_in_an_optional_rule(optional: bool) -> None:
+def test_an_unknown_axis_is_rejected_even_in_an_optional_rule(optional: bool) -> None:
     for rule in (RuleConfig("w", ["tensor"], optional=optional), RuleConfig("w", shard="tensor", optional=optional)):
         assert "mesh.axes has no axis 'tensor', its axes are batch, model; add mesh.axes.tensor=2" in refused(
             make(rule)
         )
 
 
-def test_an_unknown_axis_is_answered_with_the_meshes_that_have_it_or_the_nearest_name() -> None:
+def test_the_fix_of_an_unknown_axis_is_a_mesh_that_has_it_or_the_nearest_name() -> None:
     said = refused(make(image=["batch", "height", None, None]))
     assert "choose a mesh that has it, as mesh=batch2_height2, mesh=batch2_height2_width2, mesh=batch4_height2" in said
     assert "did you mean model?" in refused(make(RuleConfig("w", ["modle"])))
@@ -117,7 +117,7 @@ def test_an_unknown_axis_is_answered_with_the_meshes_that_have_it_or_the_nearest
         ),
     ],
 )
-def test_a_rule_that_can_do_nothing_or_two_things_is_refused_before_any_variable_is_known(
+def test_an_ambiguous_or_useless_rule_is_rejected_before_any_variable_is_known(
     rules: list[RuleConfig], parts: tuple[str, ...]
 ) -> None:
     said = refused(make(*rules))
@@ -125,7 +125,7 @@ def test_a_rule_that_can_do_nothing_or_two_things_is_refused_before_any_variable
         assert part in said
 
 
-def test_a_rule_that_earlier_ones_shadow_is_refused_with_their_indices() -> None:
+def test_a_shadowed_rule_is_rejected_with_the_indexes_of_the_earlier_ones() -> None:
     config = make(RuleConfig("a.*", ["model"]), RuleConfig("b.*", ["model"]), RuleConfig("[ab]1", [None]))
     said = refused(config, {"a1": (4,), "a2": (4,), "b1": (4,)})
     assert said.startswith("layout.rules[2].match=[ab]1: earlier rules match all of its variables (")
@@ -140,7 +140,7 @@ def test_an_optional_rule_may_be_shadowed_or_match_nothing() -> None:
 WARNED = {"d1/kernel": (784, 128), "d1/bias": (128,), "d2/kernel": (128, 10), "d2/bias": (10,), "d3/kernel": (8, 8)}
 
 
-def test_a_large_variable_that_is_whole_is_warned_of_where_an_axis_could_split_it() -> None:
+def test_a_large_replicated_variable_gets_a_warning_if_an_axis_could_shard_it() -> None:
     (warning, second) = layout.lint(make(), WARNED, AXES)
     assert warning == (
         "d1/kernel, shape [784, 128], is replicated over axis 'model' of size 4; "
@@ -158,11 +158,11 @@ def test_a_large_variable_that_is_whole_is_warned_of_where_an_axis_could_split_i
         (make(RuleConfig("d1/kernel", ["batch", None]), RuleConfig("d2/kernel", ["model", None])), AXES),
     ],
 )
-def test_no_warning_where_no_axis_is_free_or_the_variable_is_split(config: LayoutConfig, axes: dict[str, int]) -> None:
+def test_no_warning_if_no_axis_is_free_or_the_variable_is_sharded(config: LayoutConfig, axes: dict[str, int]) -> None:
     assert layout.lint(config, WARNED, axes) == []
 
 
-def test_every_whole_kernel_is_warned_of_once_for_equal_blocks_unless_a_rule_said_why() -> None:
+def test_replicated_kernels_of_equal_blocks_share_one_warning_unless_a_rule_gave_a_reason() -> None:
     table: dict[str, Shape] = {"embedding/embeddings": (96, 64), "head/kernel": (64, 96)}
     for block in range(9):
         table |= {f"block_{block}/mixer/in_proj/kernel": (64, 64), f"block_{block}/mixer/table": (64, 63)}
@@ -179,12 +179,12 @@ def test_every_whole_kernel_is_warned_of_once_for_equal_blocks_unless_a_rule_sai
     assert not any("other" in line for line in layout.lint(passing, table, AXES))
 
 
-def test_small_variables_are_not_warned_of() -> None:
+def test_small_variables_get_no_warning() -> None:
     assert layout.lint(make(), {"a": (32, 31), "b": (4,)}, AXES) == []
     assert len(layout.lint(make(), {"a": (32, 32), "b": (4,)}, AXES)) == 1
 
 
-def test_a_warning_says_why_a_large_variable_stayed_whole() -> None:
+def test_a_warning_says_why_a_large_variable_is_replicated() -> None:
     passing = make(RuleConfig("w", ["model", None], optional=True))
     assert layout.lint(passing, {"w": (1023, 11)}, AXES)[0].endswith(
         "layout.rules[0] skipped: axis 'model' of size 4 does not divide dim 0 (1023)"
@@ -196,13 +196,13 @@ def test_a_warning_says_why_a_large_variable_stayed_whole() -> None:
     )
 
 
-def test_a_shard_rule_that_splits_nothing_is_warned_of() -> None:
+def test_a_shard_rule_without_effect_gets_a_warning() -> None:
     config = make(RuleConfig(".*", shard="batch", min_elements=1 << 20))
     (warning,) = layout.lint(config, WARNED, {"batch": 2})
     assert warning.startswith("layout.rules[0] shards none of the 5 variables that it matches: each has fewer than")
 
 
-def test_images_that_the_axes_do_not_divide_are_refused_with_what_works() -> None:
+def test_images_that_the_axes_do_not_divide_are_rejected_with_a_fix() -> None:
     axes = {"batch": 2, "height": 3}
     config = make(image=["batch", "height", None, None])
     layout.check_inputs(config, images(27, 28), 8, axes)
@@ -232,7 +232,7 @@ def checked(**inputs: list[str | None]) -> None:
     layout.check_inputs(config, ARRAYS, 8, {"batch": 2, "split": 4})
 
 
-def test_any_array_of_a_dataset_may_be_split_and_a_recorded_label_is_let_be() -> None:
+def test_any_array_of_a_dataset_may_be_sharded_and_a_recorded_label_is_accepted() -> None:
     checked(tokens=["batch", "split"], photo=["batch", "split", None, None], label=["batch"])
     checked(age=["split"])
     checked()
@@ -264,13 +264,13 @@ def test_any_array_of_a_dataset_may_be_split_and_a_recorded_label_is_let_be() ->
         ),
     ],
 )
-def test_inputs_that_the_arrays_do_not_fit_are_refused(inputs: dict[str, list[str | None]], said: str) -> None:
+def test_inputs_that_do_not_fit_the_arrays_are_rejected(inputs: dict[str, list[str | None]], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         checked(**inputs)
     assert str(caught.value) == said
 
 
-def test_an_array_that_no_layout_names_is_split_over_its_examples() -> None:
+def test_an_array_that_no_layout_names_is_sharded_over_its_examples() -> None:
     axes = {"batch": 2, "split": 4}
     assert input_specs(LayoutConfig(), ARRAYS, axes) == {
         "photo": ("batch", None, None, None),

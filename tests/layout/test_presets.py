@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from runner import layout
+from runner.config import search_path
+from runner.config.build import build
 from runner.config.schema import LayoutConfig
+from runner.config.search_path import options_in
 from runner.data.base import ArraySpec
 from runner.errors import ConfigError
 from runner.host import paths
 from tests.layout.tables import MODELS, mlp, vit
 
 CONF = paths.conf_dir()
-PRESETS = sorted(path.stem for path in (CONF / "layout").glob("*.yaml"))
+PRESETS = options_in(CONF / "layout")
 IMAGES = {"image": ArraySpec((28, 28, 1), "uint8", ("height", "width", "channel"))}
 MESHES: dict[str, dict[str, int]] = {
     "batch8": {"batch": 8},
@@ -30,10 +33,7 @@ MESHES: dict[str, dict[str, int]] = {
 
 
 def load(name: str) -> LayoutConfig:
-    merged = OmegaConf.merge(OmegaConf.structured(LayoutConfig), OmegaConf.load(CONF / f"layout/{name}.yaml"))
-    made = OmegaConf.to_object(merged)
-    assert isinstance(made, LayoutConfig)
-    return made
+    return build(LayoutConfig, search_path.content_of(f"layout/{name}"), "layout")
 
 
 def axes_named(config: LayoutConfig) -> set[str]:
@@ -55,7 +55,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 ) -> None:
     config, axes = load(preset), MESHES[mesh]
     if not axes_named(config) <= set(axes):
-        with pytest.raises(ConfigError, match=r"mesh.axes has no axis .*choose a mesh that has it, as mesh="):
+        with pytest.raises(ConfigError, match=r"the mesh has no axis .*choose a mesh that has it: mesh="):
             layout.check(config, axes)
         return
     layout.check(config, axes)
@@ -70,7 +70,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_it(preset: str) -> None:
     text = (CONF / f"layout/{preset}.yaml").read_text()
-    assert set(yaml.safe_load(text)) == {"auto", "rules", "inputs", "sequence", "from_model"}
+    assert set(search_path.content_of(f"layout/{preset}")) == {"auto", "rules", "inputs", "sequence", "from_model"}
     command = next(line for line in text.splitlines() if "python -m runner" in line)
     assert f"layout={preset}" in command.split()
     mesh = next(word for word in command.split() if word.startswith("mesh=")).partition("=")[2]
@@ -78,7 +78,7 @@ def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_i
     assert axes_named(load(preset)) <= set(axes)
 
 
-def test_megatron_splits_an_mlp_column_then_row() -> None:
+def test_megatron_shards_an_mlp_column_then_row() -> None:
     assert specs("megatron", "mlp", "batch2_model4") == {
         "d1/kernel": (None, "model"),
         "d1/bias": ("model",),
@@ -89,7 +89,7 @@ def test_megatron_splits_an_mlp_column_then_row() -> None:
     assert [deep[f"d{index}/kernel"].index("model") for index in (1, 2, 3, 4)] == [1, 0, 1, 0]
 
 
-def test_megatron_leaves_an_odd_last_layer_whole_where_the_axis_does_not_divide_the_classes() -> None:
+def test_megatron_replicates_a_last_layer_whose_classes_the_axis_does_not_divide() -> None:
     placed = layout.resolve(load("megatron"), mlp(784, 64, 32, 10), MESHES["batch2_model4"])
     assert placed["d3/kernel"].spec == (None, None)
     assert placed["d3/bias"].spec == (None,)
@@ -98,7 +98,7 @@ def test_megatron_leaves_an_odd_last_layer_whole_where_the_axis_does_not_divide_
     )
 
 
-def test_megatron_leaves_convolutions_whole_and_splits_the_dense_pair_after_them() -> None:
+def test_megatron_replicates_convolutions_and_shards_the_dense_pair_after_them() -> None:
     found = specs("megatron", "convnet", "batch4_model2")
     split = {path: spec for path, spec in found.items() if any(spec)}
     assert split == {
@@ -108,7 +108,7 @@ def test_megatron_leaves_convolutions_whole_and_splits_the_dense_pair_after_them
     }
 
 
-def test_megatron_splits_attention_on_its_heads_and_the_mlp_of_a_block_column_then_row() -> None:
+def test_megatron_shards_attention_by_heads_and_the_mlp_of_a_block_column_then_row() -> None:
     found = specs("megatron", "vit", "batch2_model4")
     block = {path.removeprefix("block_1/"): spec for path, spec in found.items() if path.startswith("block_1/")}
     inward = ("query", "key", "value")
@@ -124,7 +124,7 @@ def test_megatron_splits_attention_on_its_heads_and_the_mlp_of_a_block_column_th
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_fsdp_splits_every_large_variable_on_its_largest_dim(model: str) -> None:
+def test_fsdp_shards_every_large_variable_on_its_largest_dim(model: str) -> None:
     for path, spec in specs("fsdp", model, "batch8").items():
         shape = MODELS[model][path]
         fitting = [dim for dim in shape if dim % 8 == 0]
@@ -133,7 +133,7 @@ def test_fsdp_splits_every_large_variable_on_its_largest_dim(model: str) -> None
             assert shape[spec.index("batch")] == max(fitting)
 
 
-def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_where_it_divides() -> None:
+def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_that_it_divides() -> None:
     assert specs("fsdp_megatron", "mlp", "batch4_model2") == {
         "d1/kernel": ("batch", "model"),
         "d1/bias": ("model",),
@@ -152,15 +152,14 @@ def test_fsdp_megatron_adds_the_batch_axis_on_another_dim_where_it_divides() -> 
 
 
 @pytest.mark.parametrize(("preset", "mesh"), [("spatial", "batch4_height2"), ("spatial2d", "batch2_height2_width2")])
-def test_spatial_layouts_leave_every_weight_whole(preset: str, mesh: str) -> None:
+def test_spatial_layouts_replicate_every_weight(preset: str, mesh: str) -> None:
     assert not any(any(spec) for model in MODELS for spec in specs(preset, model, mesh).values())
     layout.check_inputs(load(preset), IMAGES, 128, MESHES[mesh])
 
 
 def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
     axes = {"data": 2, "tensor": 2, "rows": 2}
-    config = load("auto")
-    config.inputs = {"image": ["data", "rows", None, None], "label": ["data"]}
+    config = replace(load("auto"), inputs={"image": ["data", "rows", None, None], "label": ["data"]})
     layout.check(config, axes)
     layout.check_inputs(config, IMAGES, 128, axes)
     placed = layout.resolve(config, vit(), axes)
@@ -168,7 +167,7 @@ def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
     assert placed["block_0/attention/query/kernel"].spec == (None, "tensor", None)
 
 
-def test_a_rule_has_its_line_of_the_option_that_it_was_written_in() -> None:
+def test_the_origin_of_a_rule_is_its_line_in_the_layout_option() -> None:
     count = len(load("megatron").rules)
     found = layout.origins("megatron", ["layout=megatron", "mesh=batch4_model2"], [CONF], count)
     assert len(found) == count
@@ -179,7 +178,7 @@ def test_a_rule_has_its_line_of_the_option_that_it_was_written_in() -> None:
         assert rule.match in lines[int(line) - 1]
 
 
-def test_a_rule_of_an_override_has_the_override(tmp_path: Path) -> None:
+def test_the_origin_of_a_rule_may_be_an_override(tmp_path: Path) -> None:
     given = "layout.rules=[{match: d1/kernel, spec: [null, model]}]"
     assert layout.origins("replicated", ["mesh=model8", given], [CONF], 1) == [f"override {given}"]
     (long,) = layout.origins("replicated", [f"++layout.rules=[{'x' * 80}]"], [CONF], 1)
@@ -191,7 +190,7 @@ def test_a_rule_of_an_override_has_the_override(tmp_path: Path) -> None:
     assert layout.origins("mine", [], [tmp_path], 2) == ["layout/mine.yaml"] * 2
 
 
-def test_a_rule_of_an_experiment_has_its_line_there(tmp_path: Path) -> None:
+def test_the_origin_of_a_rule_may_be_a_line_of_an_experiment(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/wide.yaml").write_text(
         "# @package _global_\nlayout:\n  rules:\n  - {match: a, spec: [null]}\n  - match: b\n    spec: [null]\n"

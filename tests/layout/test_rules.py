@@ -54,7 +54,7 @@ def test_patterns_of_one_path_and_others_match_as_re_does_and_in_the_rules_order
 
 
 @given(st.text())
-def test_an_escaped_path_is_known_as_a_pattern_of_that_path_alone(path: str) -> None:
+def test_an_escaped_path_is_recognized_as_a_pattern_of_a_single_path(path: str) -> None:
     assert only_path(re.escape(path)) == path
 
 
@@ -69,7 +69,7 @@ def test_a_variable_that_no_rule_matches_is_replicated() -> None:
     assert list(placed) == [*VARIABLES, "scale"]
 
 
-def test_the_shard_shape_divides_the_split_dims_only() -> None:
+def test_the_shard_shape_divides_the_sharded_dims_only() -> None:
     both = layout.Placement("d1/kernel", (784, 128), ("batch", "model"), 0)
     assert both.shard_shape(AXES) == (392, 32)
     assert layout.Placement("d1/kernel", (784, 128), (None, None), None).shard_shape(AXES) == (784, 128)
@@ -94,7 +94,7 @@ def test_the_shard_shape_divides_the_split_dims_only() -> None:
         ),
     ],
 )
-def test_rules_that_do_not_fit_the_variables_are_refused(
+def test_rules_that_do_not_fit_the_variables_are_rejected(
     rules: list[tuple[str, list[str | None]]], parts: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -111,7 +111,7 @@ def test_rules_that_do_not_fit_the_variables_are_refused(
         ((8, 1), ("put null at dim 1, or model at dim 0 (8)",)),
     ],
 )
-def test_a_dim_that_the_axis_does_not_divide_is_refused_with_the_sizes_and_what_works(
+def test_a_dim_that_the_axis_does_not_divide_is_rejected_with_the_sizes_and_a_fix(
     shape: tuple[int, int], fixes: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -144,7 +144,7 @@ def test_every_violation_is_counted() -> None:
         (LayoutConfig(inputs={"x": ["batch", "batch"]}), ("layout.inputs.x=[batch,batch]", "one dim only")),
     ],
 )
-def test_a_layout_that_does_not_fit_the_mesh_is_refused(config: LayoutConfig, parts: tuple[str, ...]) -> None:
+def test_a_layout_that_does_not_fit_the_mesh_is_rejected(config: LayoutConfig, parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         layout.check(config, AXES)
     for part in parts:
@@ -158,7 +158,7 @@ def test_a_layout_that_fits_the_mesh_passes() -> None:
     layout.check(LayoutConfig(), {"device": 1})
 
 
-def test_a_mesh_without_a_batch_axis_is_refused_where_no_input_names_what_splits_it() -> None:
+def test_a_mesh_without_a_batch_axis_is_rejected_unless_an_input_names_one() -> None:
     with pytest.raises(ConfigError, match=r"^layout.inputs=\{\}: mesh.axes has no axis 'batch'"):
         layout.check(LayoutConfig(), {"m": 4})
     layout.check(LayoutConfig(inputs={"table": ["m", None]}), {"m": 4})
@@ -183,7 +183,7 @@ entries = st.sampled_from([None, "batch", "model"])
     batch=st.integers(1, 4),
     model=st.integers(1, 5),
 )
-def test_resolve_refuses_or_splits_every_dim_evenly(
+def test_resolve_rejects_a_dim_or_shards_it_evenly(
     variables: dict[str, tuple[int, ...]], rules: list[tuple[str, list[str | None]]], batch: int, model: int
 ) -> None:
     axes = {"batch": batch, "model": model}

@@ -25,9 +25,7 @@ def mixture(width: int = 32, hidden: int = 32) -> dict[str, Shape]:
 
 @pytest.mark.parametrize("hidden", [16, 32, 48])
 @pytest.mark.parametrize(("preset", "axis"), [("megatron", M), ("experts", "experts"), ("auto", M)])
-def test_a_mixture_with_gate_and_up_in_one_kernel_is_split_by_experts_as_wide_as_the_model_too(
-    hidden: int, preset: str, axis: str
-) -> None:
+def test_a_mixture_with_gate_and_up_in_one_kernel_is_sharded_by_experts(hidden: int, preset: str, axis: str) -> None:
     found = specs(mixture(hidden=hidden), preset, **{"batch": 2, axis: 4})
     assert {path.removeprefix(f"{MOE}/"): spec for path, spec in found.items() if path.startswith(MOE)} == {
         "gate_up_proj": (axis, None, None),
@@ -37,7 +35,7 @@ def test_a_mixture_with_gate_and_up_in_one_kernel_is_split_by_experts_as_wide_as
     }
 
 
-def test_auto_does_not_say_of_a_large_variable_by_another_name_that_each_device_needs_it() -> None:
+def test_auto_gives_a_large_variable_of_another_name_the_right_reason() -> None:
     table: dict[str, Shape] = {"mixer/weights": (64, 64), "mixer/tensor": (4, 8, 8, 8), "norm/scale": (2048,)}
     reasons = {each.path: each.reason for each in auto.propose(table, LayoutConfig(auto=True), AXES)}
     assert reasons["mixer/weights"] == "no principle fits a variable of shape [64, 64] in mixer"
@@ -45,7 +43,7 @@ def test_auto_does_not_say_of_a_large_variable_by_another_name_that_each_device_
     assert reasons["norm/scale"] == "no kernel: each device needs all of it"
 
 
-def test_an_attention_without_key_or_value_of_its_own_is_split_by_its_heads() -> None:
+def test_attention_without_its_own_key_or_value_is_sharded_by_heads() -> None:
     first: dict[str, Shape] = {"query/kernel": (4, 32, 16), "attention_output/kernel": (4, 16, 32)}
     flat: dict[str, Shape] = {"q_proj/kernel": (32, 64), "o_proj/kernel": (64, 32), "q_norm/scale": (16,)}
     for table, query, output in (
@@ -60,7 +58,7 @@ def test_an_attention_without_key_or_value_of_its_own_is_split_by_its_heads() ->
 
 @pytest.mark.parametrize("out", ["o_proj", "out_proj", "attention_output", "proj"])
 @pytest.mark.parametrize("down", ["down_proj", "mlp_out"])
-def test_an_attention_is_known_in_one_layer_with_its_feed_forward(out: str, down: str) -> None:
+def test_attention_is_recognized_in_one_layer_with_its_feed_forward(out: str, down: str) -> None:
     mlp: dict[str, Shape] = {"gate_proj": (32, 48), "up_proj": (32, 48), down: (48, 32)}
     heads: dict[str, Shape] = dict.fromkeys(("q_proj", "k_proj", "v_proj"), (32, 32))
     table = {f"b/{name}/kernel": shape for name, shape in (mlp | heads | {out: (32, 32)}).items()}
@@ -72,14 +70,14 @@ def test_an_attention_is_known_in_one_layer_with_its_feed_forward(out: str, down
     }
 
 
-def test_a_linear_attention_is_not_taken_for_one_with_heads() -> None:
+def test_linear_attention_is_not_mistaken_for_attention_with_heads() -> None:
     table: dict[str, Shape] = {"b/in_proj_qkv/kernel": (32, 128), "b/in_proj_z/kernel": (32, 64)}
     table |= {"b/in_proj_a/kernel": (32, 8), "b/out_proj/kernel": (64, 32), "norm/scale": (32,)}
     assert "b/in_proj_qkv/kernel" not in specs(table)
 
 
 @pytest.mark.parametrize(("width", "hidden"), [(16, 32), (32, 16), (12, 16), (20, 8)])
-def test_experts_without_a_gate_go_by_the_attentions_width_and_by_no_norm_of_a_head(width: int, hidden: int) -> None:
+def test_experts_without_a_gate_have_the_width_of_the_attention_not_of_a_norm(width: int, hidden: int) -> None:
     table = gpt(dim=width, heads=4) | {
         f"{MOE}/up": (4, width, hidden),
         f"{MOE}/down": (4, hidden, width),
@@ -90,7 +88,7 @@ def test_experts_without_a_gate_go_by_the_attentions_width_and_by_no_norm_of_a_h
 
 
 @pytest.mark.parametrize("width", [16, 24])
-def test_attention_with_its_heads_first_is_known_where_a_head_is_as_wide_as_the_model(width: int) -> None:
+def test_attention_with_heads_first_is_recognized_if_a_head_is_as_wide_as_the_model(width: int) -> None:
     table: dict[str, Shape] = {f"b/{name}/kernel": (4, width, 16) for name in ("query", "key", "value")}
     table["b/output/kernel"] = (4, 16, width)
     for norm in ({}, {"norm/scale": (width,)}):
@@ -99,12 +97,12 @@ def test_attention_with_its_heads_first_is_known_where_a_head_is_as_wide_as_the_
         assert {each.spec for path, each in found.items() if path.endswith("kernel")} == {(M, None, None)}
 
 
-def test_xlnets_form_is_known_by_the_models_width_where_a_head_is_as_wide_as_there_are_heads() -> None:
+def test_xlnets_form_is_recognized_by_the_model_width_if_head_width_and_heads_are_equal() -> None:
     table: dict[str, Shape] = {f"b/{name}/kernel": (32, 8, 8) for name in ("query", "key", "value", "output")}
     assert set(specs(table | {"norm/scale": (32,)}).values()) == {(None, M, None)}
 
 
-def test_a_norm_of_all_queries_at_once_tells_no_heads_width() -> None:
+def test_a_norm_over_all_heads_does_not_tell_the_head_width() -> None:
     table: dict[str, Shape] = {f"b/{name}_proj/kernel": (32, 32) for name in "qkvo"}
     found = placed(table | {"b/q_norm/scale": (32,), "b/k_norm/scale": (32,)})  # as OLMo 2's
     assert found["b/q_proj/kernel"].reason == "32 columns of the heads of b, model divides them"
@@ -113,7 +111,7 @@ def test_a_norm_of_all_queries_at_once_tells_no_heads_width() -> None:
     assert found["b/q_proj/kernel"].reason == "4 heads of b, model divides them"
 
 
-def test_an_adapter_is_split_in_store_as_its_kernel_is() -> None:
+def test_an_adapter_is_sharded_by_fsdp_like_its_kernel() -> None:
     table = gpt() | {
         "block_0/attention/query/lora_kernel_a": (32, 4, 2),
         "block_0/attention/query/lora_kernel_b": (2, 8),
@@ -134,7 +132,7 @@ def test_an_adapter_is_split_in_store_as_its_kernel_is() -> None:
     assert not whole.passed, "which is as it should be"
 
 
-def test_an_attention_whose_output_lies_one_level_up_is_known() -> None:
+def test_attention_whose_output_is_one_level_up_is_recognized() -> None:
     table: dict[str, Shape] = {f"layer_0/attention/self/{name}/kernel": (32, 32) for name in ("query", "key", "value")}
     table |= {"layer_0/attention/output/dense/kernel": (32, 32), "layer_0/attention/output/LayerNorm/gamma": (32,)}
     table |= {"layer_0/intermediate/dense/kernel": (32, 48), "layer_0/output/dense/kernel": (48, 32)}

@@ -139,13 +139,13 @@ def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
 
 
 @pytest.mark.wide(keep=["batch8-fsdp-jax"])
-def test_what_may_be_packed_is_packed(mesh: Arrays, engine: str) -> None:
+def test_variables_that_allow_it_are_packed(mesh: Arrays, engine: str) -> None:
     packs = engine == "keras_dtensor" and "keeps_mean:packed" in mesh and mesh["keeps_mean:packed"]
     assert all(bool(mesh[f"{run['name']}:packed"]) == packs for run in EVERY_CONSTRAINT)
 
 
 @pytest.mark.wide(keep=["jax"])
-def test_micro_batches_are_constrained_once_a_step(folder: Path, engine: str) -> None:
+def test_constraints_are_applied_once_per_step_of_several_microbatches(folder: Path, engine: str) -> None:
     """Two micro-batches of a step train what the whole batch does; SGD, whose step is linear in the gradient."""
     whole = {"name": "whole", "target": "constrained", "optimizer": "sgd"}
     out = folder / f"{engine}-micro.npz"
@@ -208,7 +208,7 @@ def said(folder: Path, engine: str) -> list[str]:
     return found
 
 
-def test_what_fit_would_do_and_a_run_would_not_is_refused_by_name(said: list[str], engine: str) -> None:
+def test_a_model_that_needs_what_only_fit_does_is_rejected_by_name(said: list[str], engine: str) -> None:
     expected = [case for case in REFUSED if engine == "jax" or case[0] != "float8"]
     for (target, more, parts), line in zip(expected, said, strict=False):
         assert ": " in line, (target, more)
@@ -216,5 +216,5 @@ def test_what_fit_would_do_and_a_run_would_not_is_refused_by_name(said: list[str
         assert [part for part in parts if part not in line] == [], line
 
 
-def test_what_is_honored_is_not_refused(said: list[str]) -> None:
+def test_a_model_that_a_run_honors_is_accepted(said: list[str]) -> None:
     assert said[-len(ALLOWED) :] == [""] * len(ALLOWED)

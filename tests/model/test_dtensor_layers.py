@@ -32,7 +32,7 @@ def test_a_layer_and_its_gradients_equal_the_stock_ones(seen: dict[str, Any], in
     assert difference < 5e-5  # float32 sums of up to 300 terms of size 1 in another order
 
 
-def test_dropout_keeps_the_share_that_it_says_and_scales_it(seen: dict[str, Any]) -> None:
+def test_dropout_keeps_its_share_and_scales_it(seen: dict[str, Any]) -> None:
     assert abs(seen["dropout"]["kept"] - 0.75) < 0.03
     assert seen["dropout"]["value"] == pytest.approx(1 / 0.75)
     assert seen["dropout"]["evaluation"]
@@ -43,14 +43,14 @@ def test_a_dropout_mask_is_a_function_of_layer_seed_and_step(seen: dict[str, Any
     assert seen["dropout"]["differ"] == [True, True, True]
 
 
-def test_a_dropout_of_whole_channels_drops_whole_channels(seen: dict[str, Any]) -> None:
+def test_spatial_dropout_drops_whole_channels(seen: dict[str, Any]) -> None:
     assert seen["dropout"]["whole channels"]
 
 
-def test_a_dropout_layer_called_twice_and_two_of_one_name_draw_masks_of_their_own(seen: dict[str, Any]) -> None:
+def test_a_dropout_layer_called_twice_and_two_layers_of_one_name_draw_different_masks(seen: dict[str, Any]) -> None:
     assert seen["dropout"]["first"]  # the first draw is that of a layer called once
     assert seen["dropout"]["both"] == pytest.approx([0.75**2, 0.75**2], abs=0.03)
 
 
-def test_a_recurrent_layer_with_dropout_draws_step_by_step_the_masks_that_its_loop_draws(seen: dict[str, Any]) -> None:
+def test_a_recurrent_layer_draws_the_same_dropout_masks_unrolled_and_in_a_loop(seen: dict[str, Any]) -> None:
     assert seen["recurrent"] < 1e-6

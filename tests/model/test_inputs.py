@@ -80,7 +80,7 @@ def built() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", LIBRARIES)
-def test_every_network_takes_all_inputs(built: dict[str, dict[str, Any]], keras: str) -> None:
+def test_every_network_accepts_all_inputs(built: dict[str, dict[str, Any]], keras: str) -> None:
     beside = 3 + 1 + 1 + 3 + 2 * 2  # vector, age, price, one-hot town, two one-hot tags
     wanted = {
         "mlp": [64 + beside, 128],
@@ -109,7 +109,7 @@ def test_one_image_builds_the_same_network_by_name_and_by_its_shape(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", LIBRARIES)
-def test_categories_are_one_hot_and_the_rest_fractions(built: dict[str, dict[str, Any]], keras: str) -> None:
+def test_categories_become_one_hot_and_other_integers_floats(built: dict[str, dict[str, Any]], keras: str) -> None:
     """Each input of the batch stands whole in the joined vector, in whatever order Keras keeps a dict's."""
     rng = np.random.default_rng(0)
     image, vector = rng.random((2, 64)).astype("float32"), rng.random((2, 3)).astype("float32")
@@ -121,7 +121,7 @@ def test_categories_are_one_hot_and_the_rest_fractions(built: dict[str, dict[str
 
 
 @pytest.mark.slow
-def test_networks_of_images_refuse_inputs_without_one(built: dict[str, dict[str, Any]]) -> None:
+def test_image_networks_reject_inputs_without_an_image(built: dict[str, dict[str, Any]]) -> None:
     for keras in LIBRARIES:
         first, second = built[keras]["refused"]
         assert first == "it takes an image, [height, width, channel]; vector has shape [3]"

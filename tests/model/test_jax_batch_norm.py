@@ -67,7 +67,7 @@ def test_outputs_moments_and_gradients_are_those_of_keras(rows: list[list[Any]],
     assert max(worst) < 2e-6 * max(mean, 1.0), "rounding of x - mean grows with the mean"
 
 
-def test_the_devices_meet_less_often_than_for_the_gradient_that_jax_derives(rows: list[list[Any]]) -> None:
+def test_the_gradient_needs_fewer_collectives_than_the_one_that_jax_derives(rows: list[list[Any]]) -> None:
     assert {row[2] for row in rows} == {4}, "for the mean, for the variance, twice in the gradient"
     assert {row[3] for row in rows[::2]} == {3}, "once in the gradient"
     assert {row[3] for row in rows[1::2]} == {2}, "once for the moments of all parts"

@@ -57,7 +57,7 @@ def test_a_convolution_and_its_gradients_are_those_of_jax(rows: list[list[Any]],
     assert max(worst) < 2e-6, "sums of at most 3,000 float32 products, added in another order"
 
 
-def test_an_image_is_spread_out_only_where_the_strides_do_not_divide_the_kernel(rows: list[list[Any]]) -> None:
+def test_an_image_is_dilated_only_if_the_strides_do_not_divide_the_kernel(rows: list[list[Any]]) -> None:
     spread = [any(k % s for k, s in zip(kernel, strides, strict=False)) for _, kernel, strides, _ in CASES]
     assert [row[2] for row in rows] == spread
     assert 0 < sum(spread) < len(CASES)

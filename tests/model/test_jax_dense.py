@@ -71,7 +71,7 @@ def test_a_dense_layer_and_its_gradients_are_those_of_keras_on_any_mesh(rows: li
 
 # One unit's product is that of a matrix and a vector, which XLA writes as it likes.
 @pytest.mark.parametrize("index", [index for index, (_, units, _, _) in enumerate(CASES) if units > 1])
-def test_a_kernel_of_few_units_has_its_gradient_computed_turned(rows: list[list[Any]], index: int) -> None:
+def test_the_gradient_of_a_kernel_with_few_units_is_computed_transposed(rows: list[list[Any]], index: int) -> None:
     shape, units, _, _ = CASES[index]
     features = shape[-1]
     kernels = [size for size in rows[index][2] if sorted(size) == sorted([features, units])]

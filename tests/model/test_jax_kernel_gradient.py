@@ -89,7 +89,5 @@ def test_every_kind_of_convolution_has_the_gradients_of_one_device(batch: int) -
         ({"model": 8}, [None, None, None, None], ["model"]),
     ],
 )
-def test_axes_that_split_no_images_are_left_over(
-    axes: dict[str, int], image: list[str | None], left: list[str]
-) -> None:
+def test_axes_that_shard_no_images_are_unused(axes: dict[str, int], image: list[str | None], left: list[str]) -> None:
     assert unused_axes(axes, image) == left

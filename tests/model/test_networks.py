@@ -69,7 +69,7 @@ def test_logits_are_the_same(built: dict[str, dict[str, np.ndarray]], name: str)
 
 
 @pytest.mark.slow
-def test_the_convnet_has_the_guides_shapes(built: dict[str, dict[str, np.ndarray]]) -> None:
+def test_the_convnet_has_the_shapes_of_the_keras_guide(built: dict[str, dict[str, np.ndarray]]) -> None:
     kernels = {key.split(":")[1]: tuple(value) for key, value in built["keras"].items() if key.startswith("convnet:")}
     assert kernels["conv1/kernel"] == (3, 3, 1, 12)
     assert kernels["conv2/kernel"] == (6, 6, 12, 24)

@@ -19,7 +19,7 @@ from runner.model import padding
         ("near", [1.0, 2.0, 3.1], True),
     ],
 )
-def test_a_function_that_gives_examples_something_else_beside_padding_is_rejected(
+def test_a_function_whose_values_depend_on_padding_is_rejected(
     name: str, seen: list[float], is_rejected: bool
 ) -> None:
     unseen = {name: np.array([1.0, 2.0, 3.0])}

@@ -75,7 +75,7 @@ def refused(name: str = "build", **options: Any) -> str:
         "@gives_keras_and_shapes\ndef build(num_classes): ...",
     ],
 )
-def test_what_may_be_a_builder_passes_without_being_imported(source: str, write: Write) -> None:
+def test_a_possible_builder_passes_without_being_imported(source: str, write: Write) -> None:
     write(f"import no_such_package_at_all\n{source}\n")
     check(**({"width": 4} if "width" in source else {}))
     assert MODULE not in sys.modules
@@ -93,7 +93,7 @@ def test_what_may_be_a_builder_passes_without_being_imported(source: str, write:
         "**told",
     ],
 )
-def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write: Write) -> None:
+def test_a_builder_may_take_any_of_the_data_arguments(parameters: str, write: Write) -> None:
     write(f"def build({parameters}): ...")
     target.check(ModelConfig(f"{MODULE}.build"))
 
@@ -129,7 +129,7 @@ def test_a_builder_takes_those_of_the_words_that_it_names(parameters: str, write
         (f"build = 3\ndef build({GIVEN}): ...\nbuild = 'no'", ("not callable",)),
     ],
 )
-def test_what_is_no_builder_is_refused_by_its_path(source: str, parts: tuple[str, ...], write: Write) -> None:
+def test_an_object_that_is_no_builder_is_rejected(source: str, parts: tuple[str, ...], write: Write) -> None:
     write(source)
     message = refused()
     assert message.startswith(f"model._target_={MODULE}.build: ")
@@ -150,7 +150,7 @@ def test_what_is_no_builder_is_refused_by_its_path(source: str, parts: tuple[str
         ("json.decoder.no_such.build", "there is no module json.decoder.no_such;"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused(path: str, part: str) -> None:
+def test_a_path_to_nothing_is_rejected(path: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
         target.check(ModelConfig(path))
     assert str(caught.value).startswith("model._target_=")
@@ -177,7 +177,7 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, part: str) -> None:
         ("_ctypes_test.func", "no Python source"),
     ],
 )
-def test_what_was_never_meant_to_build_a_model_is_refused_unimported(path: str, part: str) -> None:
+def test_a_library_function_that_builds_no_model_is_rejected_unimported(path: str, part: str) -> None:
     loaded = set(sys.modules)
     with pytest.raises(ConfigError) as caught:
         target.check(ModelConfig(path))
@@ -222,7 +222,7 @@ def test_a_module_in_a_package_is_found_without_importing_the_package(package: P
         "try:\n    from .inner.models import *\nfinally:\n    pass",
     ],
 )
-def test_a_name_is_followed_to_where_it_is_defined(package: Path, line: str) -> None:
+def test_a_name_is_followed_to_its_definition(package: Path, line: str) -> None:
     (package / "outer" / "__init__.py").write_text(f"{line}\nraise SystemExit('imported')")
     (package / "outer" / "inner" / "__init__.py").write_text("from .models import *\nraise SystemExit('imported')")
     (package / "outer" / "inner" / "models.py").write_text(f"def build({GIVEN}, width): ...\nmake = build\n")
@@ -231,7 +231,7 @@ def test_a_name_is_followed_to_where_it_is_defined(package: Path, line: str) -> 
         target.check(ModelConfig("outer.build", {"widht": 3}))
 
 
-def test_names_that_lead_in_a_circle_end(package: Path) -> None:
+def test_a_cycle_of_imports_ends(package: Path) -> None:
     (package / "outer" / "__init__.py").write_text("from .inner import build\n")
     (package / "outer" / "inner" / "__init__.py").write_text("from outer import build\n")
     target.check(ModelConfig("outer.build"))
@@ -241,7 +241,7 @@ def test_names_that_lead_in_a_circle_end(package: Path) -> None:
         target.check(ModelConfig(f"outer.{name}"))
 
 
-def test_an_option_that_the_builder_lacks_is_refused_with_the_nearest(write: Write) -> None:
+def test_an_unknown_option_is_rejected_with_the_nearest_one(write: Write) -> None:
     write(f"def build({GIVEN}, width=8, depth=2): ...")
     message = refused(widht=3)
     assert "model.widht" in message
@@ -249,20 +249,20 @@ def test_an_option_that_the_builder_lacks_is_refused_with_the_nearest(write: Wri
     assert "did you mean width?" in message
 
 
-def test_what_the_runner_gives_itself_is_no_option(write: Write) -> None:
+def test_the_arguments_of_the_runner_are_no_options(write: Write) -> None:
     write(f"def build({GIVEN}, layouts=None): ...")
     assert "takes no options" in refused(num_classes=3)
     assert "takes no options" in refused(layouts=3)
 
 
 @pytest.mark.parametrize("signature", [f"{GIVEN}, width", f"{GIVEN}, *, width", f"width, {GIVEN}, **more"])
-def test_an_option_without_a_default_must_be_given(signature: str, write: Write) -> None:
+def test_an_option_without_a_default_is_required(signature: str, write: Write) -> None:
     write(f"def build({signature}): ...")
     assert "add +model.width=" in refused()
     check(width=3)
 
 
-def test_a_builder_with_keyword_options_takes_any(write: Write) -> None:
+def test_a_builder_with_keyword_options_accepts_any_option(write: Write) -> None:
     write(f"def build({GIVEN}, **options): ...")
     check(width=3, anything="else")
 
@@ -309,7 +309,7 @@ def test_a_value_of_the_annotated_type_passes(annotation: str, value: Any, write
         ("Sequence[str]", "relu"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_the_annotation(annotation: str, value: Any, write: Write) -> None:
+def test_a_value_of_another_type_is_rejected_with_the_annotation(annotation: str, value: Any, write: Write) -> None:
     write(f"def build({GIVEN}, option: {annotation} = None): ...")
     message = refused(option=value)
     assert message.startswith("model.option=")
@@ -317,12 +317,12 @@ def test_a_value_of_another_type_is_refused_with_the_annotation(annotation: str,
 
 
 @pytest.mark.parametrize("value", [[0], [8, -1]])
-def test_a_list_of_sizes_below_1_is_refused(value: list[int], write: Write) -> None:
+def test_a_list_of_sizes_below_1_is_rejected(value: list[int], write: Write) -> None:
     write(f"def build({GIVEN}, option: list[int] = None): ...")
     assert "at least 1" in refused(option=value)
 
 
-def test_a_single_whole_number_may_be_0_as_a_seed_may(write: Write) -> None:
+def test_a_single_integer_may_be_0(write: Write) -> None:
     write(f"def build({GIVEN}, option: int = 5): ...")
     target.check(ModelConfig(f"{MODULE}.build", {"option": 0}))
 
@@ -345,7 +345,7 @@ def _is_called(source: str, write: Write, **options: Any) -> Any:
         "    num_classes: int\ndef __getattr__(name): return lambda **given: Model(**given).num_classes",
     ],
 )
-def test_what_only_the_import_tells_is_called_where_it_takes_what_it_is_given(source: str, write: Write) -> None:
+def test_an_imported_builder_is_called_if_its_signature_accepts_the_arguments(source: str, write: Write) -> None:
     assert _is_called(source, write) == 7
 
 
@@ -365,7 +365,7 @@ def test_what_only_the_import_tells_is_called_where_it_takes_what_it_is_given(so
         ("class Odd:\n    def __call__(self): open('ran', 'w')\nbuild = Odd()", "it takes nothing"),
     ],
 )
-def test_what_takes_something_else_is_refused_and_not_called(
+def test_a_callable_with_other_parameters_is_rejected_and_not_called(
     source: str, part: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -388,7 +388,7 @@ def test_load_imports_the_builder(write: Write) -> None:
         ("build = 3", ("build is not callable",)),
     ],
 )
-def test_load_refuses_what_the_import_shows(source: str, parts: tuple[str, ...], write: Write) -> None:
+def test_load_rejects_what_only_the_import_shows(source: str, parts: tuple[str, ...], write: Write) -> None:
     write(source)
     with pytest.raises(ConfigError) as caught:
         target.load(f"{MODULE}.build")

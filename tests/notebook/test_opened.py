@@ -51,7 +51,7 @@ def test_a_run_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> Non
     with pytest.raises(runner.ConfigError, match=r"run=nope: no run has this id or name"):
         runner.open_run("nope", store.uri)
     run_id = recorded(store, tmp_path)
-    with pytest.raises(runner.ConfigError, match=rf"python -m runner.export run={run_id} makes one"):
+    with pytest.raises(runner.ConfigError, match=rf"python -m runner.export run={run_id}"):
         _ = runner.open_run(run_id, store.uri).model
 
 
@@ -64,7 +64,7 @@ def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path, monkeypatch: p
     (folder / "summary.json").write_text('{"eval_loss": 0.5}')
     run = runner.open_run("some", "none")
     assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
-    with pytest.raises(runner.ConfigError, match="run=latest: no run is recorded here"):
+    with pytest.raises(runner.ConfigError, match="run=latest: this project has no recorded runs"):
         runner.open_run("latest", "none")
 
 

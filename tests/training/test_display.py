@@ -23,7 +23,7 @@ def shown(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_pipe_gets_a_line_every_few_seconds_and_one_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_a_line_every_few_seconds_and_one_per_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "_SECONDS_BETWEEN_LINES", 0.0)
     out = console(terminal=False)
     lines = display.make_display("auto", out, 3, "validation")
@@ -37,7 +37,7 @@ def test_a_pipe_gets_a_line_every_few_seconds_and_one_an_epoch(monkeypatch: pyte
     ]
 
 
-def test_a_terminal_gets_one_bar_also_where_an_epoch_is_begun_again() -> None:
+def test_a_terminal_gets_one_bar_even_if_an_epoch_is_restarted() -> None:
     out = console(terminal=True)
     bar = display.make_display("auto", out, 3)
     assert isinstance(bar, display.BarDisplay)
@@ -51,7 +51,7 @@ def test_a_terminal_gets_one_bar_also_where_an_epoch_is_begun_again() -> None:
     assert "epoch 1/3 train loss 0.5000" in shown(out)
 
 
-def test_nothing_is_shown_where_nothing_is_wanted() -> None:
+def test_progress_none_shows_nothing() -> None:
     out = console(terminal=True)
     none = display.make_display("none", out, 3)
     none.start_epoch(0, 10)

@@ -14,6 +14,7 @@ from runner.data.sampler import eval_plan
 from runner.engine.base import HostBatches, PlacedBatches
 from runner.task.base import Task
 from runner.training import feed
+from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 
 SECONDS_A_CALL = 0.25
@@ -59,7 +60,7 @@ def joined(calls: list[PlacedBatches]) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
 @pytest.mark.parametrize("a_call", [2, 3, 5, 64, None])
-def test_batches_do_not_depend_on_the_steps_of_a_call(a_call: int | None, remainder: str) -> None:
+def test_batches_do_not_depend_on_the_steps_per_call(a_call: int | None, remainder: str) -> None:
     data, run = split(53), config(5, remainder=remainder)
     steps = 11 if remainder == "pad" else 10
     one, many = (joined(calls_of(run, data, steps, size)) for size in (1, a_call))
@@ -86,7 +87,7 @@ def test_steps_shorten_the_epoch_to_its_beginning() -> None:
     np.testing.assert_array_equal(short, whole[:3])
 
 
-def test_every_call_has_the_capacity_and_what_is_padding_has_weight_0() -> None:
+def test_every_call_has_the_capacity_and_padding_has_weight_0() -> None:
     calls = calls_of(config(5), split(53), 10, 4)
     assert [call.steps for call in calls] == [4, 4, 2]
     for call in calls:
@@ -119,7 +120,7 @@ def test_evaluation_covers_each_example_once_in_order(size: int, batch: int) -> 
 
 
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
-def test_rows_of_a_split_that_is_cached_are_those_of_the_arrays(remainder: str) -> None:
+def test_the_rows_of_a_cached_split_name_the_same_examples(remainder: str) -> None:
     data, run = split(53), config(5, remainder=remainder)
     steps = 11 if remainder == "pad" else 10
     images, labels, weights = joined(calls_of(run, data, steps, 4))
@@ -133,17 +134,17 @@ def test_rows_of_a_split_that_is_cached_are_those_of_the_arrays(remainder: str) 
     np.testing.assert_array_equal(same, weights)
 
 
-def test_calls_of_examples_that_are_cached_may_be_longer() -> None:
+def test_calls_of_a_cached_split_may_have_more_steps() -> None:
     run = config(5)
     capacities = [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)]
     assert capacities == [64, 512]
-    run.trainer.steps_per_call = 7
+    run = with_keys(run, {"trainer.steps_per_call": 7})
     assert feed.steps_per_call(run, SPECS, 53, cached=True).capacity == 7
 
 
-def test_a_fixed_size_is_cut_to_what_an_epoch_has() -> None:
+def test_a_fixed_size_is_limited_to_the_steps_of_an_epoch() -> None:
     run = config(5)
-    run.trainer.steps_per_call = 99_999_999
+    run = with_keys(run, {"trainer.steps_per_call": 99_999_999})
     assert [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)] == [10, 10]
 
 
@@ -160,7 +161,7 @@ class WeighsLabels(KnownTask):
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_what_an_example_counts_for_is_the_tasks_to_say(cached: bool) -> None:
+def test_the_task_decides_the_weight_of_an_example(cached: bool) -> None:
     task = WeighsLabels(SPECS)
     first = next(iter(feed.evaluation(split(7, cached=cached, task=task), 4)))
     np.testing.assert_array_equal(first.weights, [[1, 2, 3, 4]])
@@ -195,7 +196,7 @@ class Background:
         (False, ["begin 0", "result 0", "begin 2", "result 2", "begin 4", "result 4"]),
     ],
 )
-def test_workers_are_given_a_call_ahead_and_what_is_in_memory_is_read_when_it_is_needed(
+def test_workers_read_one_call_ahead_and_data_in_memory_is_read_when_needed(
     in_background: bool, expected: list[str]
 ) -> None:
     reader = Background(source(6), in_background)
@@ -227,7 +228,7 @@ def test_calls_adapt_to_a_quarter_of_a_second(seconds: float, steps: int) -> Non
     assert calls.steps == steps
 
 
-def test_the_first_call_compiles_and_says_nothing() -> None:
+def test_the_first_call_compiles_and_does_not_change_the_size() -> None:
     calls = feed.StepsPerCall(None, 1)
     calls.observe(1e-6)
     assert calls.steps == 1
@@ -239,7 +240,7 @@ def test_the_first_call_compiles_and_says_nothing() -> None:
     st.lists(st.just(0.0) | st.floats(1e-9, 10), max_size=20),  # the clock counts nanoseconds
     st.integers(0, 1 << 26),
 )
-def test_calls_hold_one_step_at_least_and_the_capacity_at_most(seconds: list[float], bytes_a_step: int) -> None:
+def test_calls_have_at_least_one_step_and_at_most_the_capacity(seconds: list[float], bytes_a_step: int) -> None:
     calls = feed.StepsPerCall(None, bytes_a_step)
     for each in seconds:
         before = calls.steps

@@ -19,6 +19,7 @@ from runner.config.schema import (
 from runner.data.base import ArraySource, ArraySpec
 from runner.errors import ConfigError
 from runner.training import lengths
+from tests.configs import with_keys
 
 
 def config(devices: int = 4, trainer: dict[str, Any] | None = None, **dataset: Any) -> RunConfig:
@@ -41,7 +42,7 @@ def wide(examples: int, size: int) -> ArraySource:
     ("given", "batch", "examples", "expected"),
     [(None, 128, 10_000, 1000), (None, 128, 357, 360), (2_000_000, 128, 357, 360), (64, 8, 357, 64), (None, 8, 2, 4)],
 )
-def test_an_evaluations_batch_is_no_larger_than_its_split(
+def test_an_evaluation_batch_is_no_larger_than_its_split(
     given: int | None, batch: int, examples: int, expected: int
 ) -> None:
     made = config(batch_size=batch, eval_batch_size=given)
@@ -49,7 +50,7 @@ def test_an_evaluations_batch_is_no_larger_than_its_split(
 
 
 @pytest.mark.parametrize(("remainder", "most"), [("drop", 96), ("pad", 100)])
-def test_a_batch_larger_than_the_split_is_refused_with_the_largest_that_is_not(remainder: str, most: int) -> None:
+def test_a_batch_larger_than_the_split_is_rejected_with_the_largest_valid_one(remainder: str, most: int) -> None:
     with pytest.raises(
         ConfigError, match=rf"dataset\.batch_size=2000000: must be at most {most}: split train has 99 exam"
     ):
@@ -57,16 +58,16 @@ def test_a_batch_larger_than_the_split_is_refused_with_the_largest_that_is_not(r
     assert lengths.epoch_steps(config(batch_size=most, remainder=remainder), 99) == 1
 
 
-def test_more_steps_than_can_be_counted_are_refused() -> None:
+def test_more_steps_than_int32_can_count_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647: must be at most 214748364 with 10 steps"):
         lengths.total_steps(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40)
 
 
 @pytest.mark.parametrize(("rate", "decay_steps", "held"), [(10.0, 1, False), (10.0, 30, True), (0.5, 1, True)])
-def test_a_rate_that_overflows_within_the_run_is_refused(rate: float, decay_steps: int, held: bool) -> None:
+def test_a_learning_rate_that_overflows_within_the_run_is_rejected(rate: float, decay_steps: int, held: bool) -> None:
     made = config(batch_size=4, trainer={"epochs": 10})
     schedule = ScheduleConfig("exponential", decay_steps=decay_steps, decay_rate=rate)
-    made.optimizer = OptimizerConfig(schedule=schedule)
+    made = with_keys(made, {"optimizer": OptimizerConfig(schedule=schedule)})
     if held:
         assert lengths.total_steps(made, 40) == 100
         return
@@ -74,9 +75,9 @@ def test_a_rate_that_overflows_within_the_run_is_refused(rate: float, decay_step
         lengths.total_steps(made, 40)
 
 
-def test_a_rate_past_pythons_own_numbers_is_refused_too() -> None:
+def test_a_learning_rate_beyond_float64_is_rejected_too() -> None:
     made = config(batch_size=4)
-    made.optimizer.schedule = ScheduleConfig("exponential", decay_steps=1, decay_rate=1e38)
+    made = with_keys(made, {"optimizer.schedule": ScheduleConfig("exponential", decay_steps=1, decay_rate=1e38)})
     with pytest.raises(ConfigError, match="past float32"):
         lengths.total_steps(made, 40)
 
@@ -90,7 +91,7 @@ def test_a_rate_past_pythons_own_numbers_is_refused_too() -> None:
         ({"steps_per_call": 2**30, "limit_train_batches": 20}, {"prefetch": 10**9}, None),
     ],
 )
-def test_examples_that_are_made_ready_take_4_gib_at_most(
+def test_prefetched_examples_need_4_gib_at_most(
     trainer: dict[str, Any], dataset: dict[str, Any], refused: str | None
 ) -> None:
     made, split = config(batch_size=16, trainer=trainer, **dataset), wide(100_000, 1000)
@@ -102,13 +103,13 @@ def test_examples_that_are_made_ready_take_4_gib_at_most(
     assert str(error.value).startswith(refused)
 
 
-def test_steps_to_verify_take_4_gib_at_most() -> None:
+def test_the_examples_of_verified_steps_need_4_gib_at_most() -> None:
     made = config(batch_size=16)
     lengths.check_verified(made, wide(100, 1000))
-    made.verify.steps = 2**30
+    made = with_keys(made, {"verify.steps": 2**30})
     with pytest.raises(ConfigError, match=r"verify\.steps=1073741824: must be at most 89:.*verify\.steps=20$"):
         lengths.check_verified(made, wide(100, 1000))
-    made.dataset.batch_size = 100
+    made = with_keys(made, {"dataset.batch_size": 100})
     with pytest.raises(ConfigError, match=r"must be at most 14:.*set verify\.steps=14$"):
         lengths.check_verified(made, wide(100, 1000))
 
@@ -116,11 +117,9 @@ def test_steps_to_verify_take_4_gib_at_most() -> None:
 @pytest.mark.parametrize(
     ("inputs", "wanted"), [({}, 12), ({"image": ["rows", None]}, 12), ({"image": ["model", None]}, 10)]
 )
-def test_an_evaluations_batch_is_a_multiple_of_the_axis_that_splits_examples(
-    inputs: dict[str, list[str | None]], wanted: int
-) -> None:
+def test_an_evaluation_batch_is_a_multiple_of_the_batch_axis(inputs: dict[str, list[str | None]], wanted: int) -> None:
     made = config(batch_size=8)
-    made.mesh.axes, made.layout.inputs = {"batch": 4, "rows": 4, "model": 2}, inputs
+    made = with_keys(made, {"mesh.axes": {"batch": 4, "rows": 4, "model": 2}, "layout.inputs": inputs})
     assert lengths.eval_batch_size(made, 10) == wanted
 
 
@@ -128,12 +127,12 @@ def test_an_evaluations_batch_is_a_multiple_of_the_axis_that_splits_examples(
     ("given", "batch", "examples", "expected"),
     [(None, 12, 10_000, 1000), (None, 1200, 10_000, 1200), (60, 12, 10_000, 60), (None, 12, 357, 357)],
 )
-def test_which_examples_an_evaluation_has_together_does_not_depend_on_the_mesh(
+def test_evaluation_batches_do_not_depend_on_the_mesh(
     given: int | None, batch: int, examples: int, expected: int
 ) -> None:
     for axis in (1, 3, 4, 12):
         made = config(batch_size=batch, eval_batch_size=given)
-        made.mesh.axes = {"batch": axis}
+        made = with_keys(made, {"mesh.axes": {"batch": axis}})
         assert lengths.eval_examples(made, examples) == expected
         rows = lengths.eval_batch_size(made, examples)
         assert rows % axis == 0

@@ -29,6 +29,7 @@ from runner.training.checkpoint import storage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.display import Display
+from tests.configs import with_keys
 from tests.numpy_engine import KnownTask, NumpyEngine, splits
 from tests.training.checkpoint.numpy_engine import ABOUT
 
@@ -71,8 +72,7 @@ class Seen:
 def config(**trainer: Any) -> RunConfig:
     keys = {"seed": 3, "log_every_steps": 1, "steps_per_call": 3, "epochs": 2, "checkpoint": BEST} | trainer
     made = RunConfig(dataset=DatasetConfig(batch_size=BATCH), trainer=TrainerConfig(**keys))
-    made.layout.inputs = {"label": [None]}
-    return made
+    return with_keys(made, {"layout.inputs": {"label": [None]}})
 
 
 def train(
@@ -104,7 +104,7 @@ def restoring(**trainer: Any) -> RunConfig:
     return config(on_nan="restore", checkpoint=CheckpointConfig(every_steps=5, best=None), **trainer)
 
 
-def test_a_run_goes_back_to_the_last_good_checkpoint_at_a_lower_rate(tmp_path: Path) -> None:
+def test_a_run_restores_the_last_good_checkpoint_with_a_lower_learning_rate(tmp_path: Path) -> None:
     # Step 8 spoils the weights, step 9 shows it.
     engine = NumpyEngine(explodes=8, stable=0.5)
     result, seen = train(restoring(), engine, tmp_path)
@@ -122,7 +122,7 @@ def test_a_run_goes_back_to_the_last_good_checkpoint_at_a_lower_rate(tmp_path: P
     assert engine.w == pytest.approx(sum(means[:5]) + 0.5 * sum(means[before:]))
 
 
-def test_the_history_holds_what_was_kept_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
+def test_the_history_has_the_restored_steps_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
     result, seen = train(restoring(), NumpyEngine(explodes=8, stable=0.5), tmp_path)
     assert [step for step, _ in result.history.train] == list(range(1, 2 * STEPS + 1))
     assert np.isfinite([loss for _, loss in seen.of("train/loss")]).all()
@@ -132,13 +132,13 @@ def test_the_history_holds_what_was_kept_and_every_logged_loss_is_finite(tmp_pat
     assert [step for step, _ in seen.of("eval/loss")] == [STEPS, 2 * STEPS]
 
 
-def test_the_last_checkpoint_is_no_good_where_the_next_loss_is_not_finite(tmp_path: Path) -> None:
+def test_a_checkpoint_before_a_nan_loss_is_not_restored(tmp_path: Path) -> None:
     # The weights of step 5 are infinite already, though all losses up to there are finite.
     _, seen = train(restoring(), NumpyEngine(explodes=5, stable=0.5), tmp_path)
     assert seen.tags["runner.nan_restores"] == "step 6 back to 0, rate x 0.5"
 
 
-def test_the_factor_falls_with_every_return_and_so_many_are_allowed(tmp_path: Path) -> None:
+def test_the_factor_falls_with_every_restore_up_to_their_limit(tmp_path: Path) -> None:
     _, seen = train(restoring(nan_restores=2), NumpyEngine(explodes=8, stable=0.25), tmp_path / "a")
     assert seen.tags["runner.nan_restores"] == "step 9 back to 5, rate x 0.5; step 9 back to 5, rate x 0.25"
     with pytest.raises(EngineError, match=r"the loss is inf at step 9 after 2 restores"):
@@ -149,7 +149,7 @@ def test_the_factor_falls_with_every_return_and_so_many_are_allowed(tmp_path: Pa
 def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, at: int) -> None:
     whole = NumpyEngine(explodes=8, stable=0.5)
     run = restoring()
-    run.trainer.checkpoint.keep = 9
+    run = with_keys(run, {"trainer.checkpoint.keep": 9})
     _, all_of_it = train(run, whole, tmp_path)
     checkpoint = Checkpoint(storage.place(tmp_path, at))
     engine = NumpyEngine(explodes=8, stable=0.5)
@@ -162,7 +162,7 @@ def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, a
     assert len(result.history.restores) == 1
 
 
-def test_stop_and_continue_do_what_they_did(tmp_path: Path) -> None:
+def test_stop_ends_the_run_and_continue_logs_the_loss(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"the loss is inf at step 9 and trainer\.on_nan=stop"):
         train(config(), NumpyEngine(explodes=8), tmp_path / "a")
     result, _ = train(config(on_nan="continue"), NumpyEngine(explodes=8), tmp_path / "b")
@@ -188,13 +188,13 @@ def test_early_stopping_ends_the_run_and_leaves_the_best_weights(tmp_path: Path,
         assert float(Checkpoint(storage.place(tmp_path, 4 * STEPS))["d1/w"]) == weights[3]
 
 
-def test_a_run_that_early_stopping_does_not_end_leaves_its_best_weights_too(tmp_path: Path) -> None:
+def test_a_run_that_early_stopping_does_not_end_has_its_best_weights_too(tmp_path: Path) -> None:
     engine = NumpyEngine(accuracies=[0.7, 0.6])
     result, _ = train(config(early_stopping=EARLY), engine, tmp_path)
     assert (result.steps, result.taken, result.ended) == (20, 10, "trained for 2 epochs")
 
 
-def test_a_resumed_run_stops_where_the_whole_one_does(tmp_path: Path) -> None:
+def test_a_resumed_run_stops_early_at_the_same_step(tmp_path: Path) -> None:
     run = config(epochs=9, early_stopping=EARLY, checkpoint=CheckpointConfig(keep=9, best="eval/accuracy"))
     whole, _ = train(run, NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65]), tmp_path)
     checkpoint = Checkpoint(storage.place(tmp_path, 2 * STEPS))
@@ -224,7 +224,7 @@ class Watched(NumpyEngine):
         return super().evaluate(batches, keep_outputs=keep_outputs)
 
 
-def test_the_next_epoch_is_made_ready_while_this_one_is_evaluated(tmp_path: Path) -> None:
+def test_the_next_epoch_is_prefetched_during_the_evaluation(tmp_path: Path) -> None:
     watched, plain = Watched(), NumpyEngine()
     train(config(epochs=3), watched, tmp_path / "a")
     train(config(epochs=3), plain, tmp_path / "b")
@@ -232,7 +232,7 @@ def test_the_next_epoch_is_made_ready_while_this_one_is_evaluated(tmp_path: Path
     assert watched.seen == plain.seen
 
 
-def test_what_was_made_ready_for_an_epoch_that_does_not_come_is_given_up(tmp_path: Path) -> None:
+def test_prefetched_batches_of_an_epoch_that_does_not_come_are_dropped(tmp_path: Path) -> None:
     engine = Watched(accuracies=[0.5, 0.4, 0.4])
     result, _ = train(
         config(epochs=9, early_stopping=EarlyStoppingConfig("eval/accuracy", patience=1)), engine, tmp_path
@@ -242,7 +242,7 @@ def test_what_was_made_ready_for_an_epoch_that_does_not_come_is_given_up(tmp_pat
     assert not any(thread.name == "prefetch" for thread in threading.enumerate())
 
 
-def test_a_limit_cuts_epochs_and_is_no_error_for_a_small_split(tmp_path: Path) -> None:
+def test_a_limit_shortens_epochs_and_is_no_error_for_a_small_split(tmp_path: Path) -> None:
     engine = NumpyEngine()
     result, _ = train(config(limit_train_batches=3, limit_eval_batches=1), engine, tmp_path / "a")
     assert result.steps == 6
@@ -259,7 +259,7 @@ def test_overfitting_sees_the_same_batches_in_every_epoch_and_is_evaluated_on_th
     assert result.evaluation.metrics["accuracy"] == 1.0, "labels of the training split, all below w"
 
 
-def test_overfitting_on_more_batches_than_there_are_is_refused() -> None:
+def test_overfitting_on_more_batches_than_exist_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.overfit_batches=11: split train has only 10 batches"):
         lengths.epoch_steps(config(overfit_batches=11), EXAMPLES)
 
@@ -271,7 +271,7 @@ def test_exactly_the_named_steps_are_traced(tmp_path: Path, start: int, steps: i
     assert engine.traced == [(tmp_path / "profile", list(range(start, start + steps)))]
 
 
-def test_a_trace_that_begins_too_late_is_refused() -> None:
+def test_a_trace_that_begins_too_late_is_rejected() -> None:
     profile.check(config(profile=ProfileConfig(15, 5)).trainer, 20)
     with pytest.raises(ConfigError, match=r"trainer\.profile\.start=16: must leave 5 steps"):
         profile.check(config(profile=ProfileConfig(16, 5)).trainer, 20)
@@ -280,7 +280,7 @@ def test_a_trace_that_begins_too_late_is_refused() -> None:
 def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path) -> None:
     def accuracy(mean: str) -> float:
         run = config(epochs=1, eval_mean=mean)
-        run.dataset.eval_batch_size = 5
+        run = with_keys(run, {"dataset.eval_batch_size": 5})
         engine = NumpyEngine(w=103.5 - 205)  # what a step adds on average is 20.5: ten of them end at 103.5
         return train(run, engine, tmp_path / mean)[0].evaluation.metrics["accuracy"]
 
@@ -292,7 +292,7 @@ def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path)
 TEST, VALIDATION = tuple(range(101, 108)), tuple(range(201, 205))
 
 
-def test_with_a_validation_split_that_selects_and_the_test_split_is_seen_once_at_the_end(tmp_path: Path) -> None:
+def test_a_validation_split_selects_and_the_test_split_is_evaluated_once_at_the_end(tmp_path: Path) -> None:
     engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65, 0.25])
     result, seen = train(config(epochs=9, early_stopping=EARLY), engine, tmp_path, validates=True)
     assert engine.evaluated == [*[(VALIDATION, False)] * 4, (TEST, True)], "and nothing twice"
@@ -305,7 +305,9 @@ def test_with_a_validation_split_that_selects_and_the_test_split_is_seen_once_at
     assert seen.said[-1] == f"test loss {engine.w:.4f}, accuracy 0.2500 (7)"
 
 
-def test_without_one_the_test_split_selects_and_only_the_last_evaluation_keeps_outputs(tmp_path: Path) -> None:
+def test_without_a_validation_split_the_test_split_selects_and_only_the_last_evaluation_keeps_outputs(
+    tmp_path: Path,
+) -> None:
     engine = NumpyEngine()
     result, seen = train(config(epochs=3), engine, tmp_path)
     assert engine.evaluated == [(TEST, False), (TEST, False), (TEST, True)]
@@ -316,7 +318,7 @@ def test_without_one_the_test_split_selects_and_only_the_last_evaluation_keeps_o
 
 
 @pytest.mark.parametrize("validates", [False, True])
-def test_a_run_killed_after_its_last_evaluation_evaluates_what_its_report_is_of(
+def test_a_run_killed_after_its_last_evaluation_evaluates_again_for_its_report(
     tmp_path: Path, validates: bool
 ) -> None:
     run = config(checkpoint=CheckpointConfig(every_steps=5, best=None))
@@ -329,6 +331,6 @@ def test_a_run_killed_after_its_last_evaluation_evaluates_what_its_report_is_of(
     assert len(result.reported.outputs) == len(TEST)
 
 
-def test_the_share_of_time_that_training_waits_for_examples_is_known(tmp_path: Path) -> None:
+def test_the_fraction_of_time_that_training_waits_for_examples_is_measured(tmp_path: Path) -> None:
     result, _ = train(config(epochs=4), NumpyEngine(), tmp_path)
     assert 0.0 <= result.meter.input_wait <= 1.0

@@ -3,7 +3,7 @@ from __future__ import annotations
 from runner.training.meter import Meter
 
 
-def test_a_rate_is_told_of_ten_measured_steps_and_more_and_never_of_calls_that_compile() -> None:
+def test_a_rate_needs_ten_measured_steps_and_ignores_calls_that_compile() -> None:
     meter = Meter()
     for _ in range(3):
         meter.call_done(100)

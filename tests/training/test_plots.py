@@ -18,7 +18,7 @@ def size(path: Path) -> tuple[int, int]:
     return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
 
 
-def test_epoch_means_weigh_windows_by_their_steps_and_cut_them_at_an_epochs_end() -> None:
+def test_epoch_means_weight_windows_by_their_steps_and_divide_them_at_the_end_of_an_epoch() -> None:
     windows = [(2, 4.0, 0.0), (6, 1.0, 0.5), (8, 0.0, 1.0)]  # epochs of 4 steps; the second window lies in both
     means = plots._by_epoch([(step, {"loss": loss, "mae": mae}) for step, loss, mae in windows], 4)
     assert means == {
@@ -27,7 +27,7 @@ def test_epoch_means_weigh_windows_by_their_steps_and_cut_them_at_an_epochs_end(
     }
 
 
-def test_curves_are_drawn_of_every_metric_of_one_window_and_of_none(tmp_path: Path) -> None:
+def test_curves_are_drawn_for_every_metric_for_one_window_and_for_none(tmp_path: Path) -> None:
     evaluation = Evaluation({"loss": 0.4, "mae": 0.9, "r2": 0.5}, 10, {}, np.zeros(0, np.float32))
     plots.curves(tmp_path / "one.png", [(5, {"loss": 0.5})], [(5, evaluation)], 5)
     plots.curves(tmp_path / "two.png", [(5, {"loss": 0.5, "mae": 0.8})], [], 5)
@@ -53,7 +53,7 @@ def test_the_picture_of_a_batch_has_a_row_for_each_input_of_any_rank(tmp_path: P
     assert size(tmp_path / "all.png")[1] > 2.5 * size(tmp_path / "image.png")[1]
 
 
-def test_a_piece_says_which_devices_hold_it_and_where_they_are(
+def test_a_piece_is_labeled_with_its_devices_and_mesh_coordinates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Figure] = []

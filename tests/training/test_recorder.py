@@ -68,7 +68,7 @@ def splits(draw: st.DrawFn) -> tuple[int, list[int], int]:
 
 
 @given(splits())
-def test_points_are_the_same_however_the_steps_are_cut_into_calls(case: tuple[int, list[int], int]) -> None:
+def test_points_do_not_depend_on_how_steps_are_divided_into_calls(case: tuple[int, list[int], int]) -> None:
     total, sizes, window = case
     losses = [float(step) for step in range(total)]
     one, many = Log(), Log()
@@ -84,7 +84,7 @@ def test_points_are_the_same_however_the_steps_are_cut_into_calls(case: tuple[in
     assert one.losses == [(end, pytest.approx(mean, rel=1e-15)) for end, mean in zip(ends, means, strict=True)]
 
 
-def test_a_point_holds_loss_accuracy_and_the_rate_of_its_last_step() -> None:
+def test_a_point_has_loss_accuracy_and_the_learning_rate_of_its_last_step() -> None:
     log = Log()
     recorder = make(log, 2)
     feed(recorder, [1.0, 3.0], [2])
@@ -105,7 +105,7 @@ def test_a_smaller_batch_counts_by_its_examples_or_as_one_batch(by_batch: bool, 
     assert log.losses == [(3, pytest.approx(mean))]
 
 
-def test_windows_lie_on_global_steps_across_epochs() -> None:
+def test_windows_end_at_multiples_of_global_steps_across_epochs() -> None:
     log = Log()
     recorder = make(log, 4)
     recorder.add(0, Call([0.0] * 6))
@@ -136,7 +136,7 @@ def test_flush_logs_the_shorter_last_window_once() -> None:
     assert log.losses == [(10, 1.0), (12, 5.0)]
 
 
-def test_flush_after_a_whole_window_or_no_step_logs_nothing_more() -> None:
+def test_flush_after_a_complete_window_or_no_step_logs_nothing_more() -> None:
     log = Log()
     recorder = make(log, 2)
     recorder.flush()
@@ -147,7 +147,7 @@ def test_flush_after_a_whole_window_or_no_step_logs_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
-def test_a_loss_that_is_not_finite_raises_with_its_step(bad: float) -> None:
+def test_a_nan_or_inf_loss_raises_with_its_step(bad: float) -> None:
     recorder = make(Log())
     recorder.add(0, Call([1.0] * 5))
     recorder.add(5, Call([1.0, 1.0, bad, bad]))
@@ -175,7 +175,7 @@ def test_flush_after_the_error_logs_the_rest_and_names_no_later_step() -> None:
     assert [step for step, _ in log.points] == [8]
 
 
-def test_continue_logs_what_is_not_finite_and_goes_on() -> None:
+def test_continue_logs_nan_and_inf_losses_and_continues() -> None:
     log = Log()
     recorder = make(log, 2, on_nan="continue")
     feed(recorder, [1.0, NAN, 3.0, 3.0], [4])
@@ -185,7 +185,7 @@ def test_continue_logs_what_is_not_finite_and_goes_on() -> None:
     assert log.losses[1][1] == 3.0
 
 
-def test_restore_logs_nothing_from_the_bad_step_on_and_goes_on_where_it_is_told() -> None:
+def test_restore_logs_nothing_from_the_bad_step_on_and_continues_from_the_checkpoint() -> None:
     log = Log()
     recorder = make(log, 2, on_nan="restore")
     feed(recorder, [1.0, 3.0], [2])
@@ -221,7 +221,7 @@ def test_a_restored_history_logs_the_same_points_again_with_the_same_rates() -> 
     assert restored.rate_factor(7) == 0.5
 
 
-def test_how_fast_training_was_is_kept_and_logged_again_once_a_step() -> None:
+def test_throughput_is_kept_and_logged_again_once_per_step() -> None:
     first, log = make(Log()), Log()
     first.add_rate(4, 2.0)
     first.add_rate(4, 3.0)
@@ -233,7 +233,7 @@ def test_how_fast_training_was_is_kept_and_logged_again_once_a_step() -> None:
     assert [step for step, *_ in recorder.history.rates] == [4, 9]
 
 
-def test_epoch_means_are_over_the_steps_of_the_epoch_alone() -> None:
+def test_epoch_means_are_over_the_steps_of_the_epoch_only() -> None:
     recorder = make(Log())
     assert all(math.isnan(mean) for mean in recorder.epoch_means().values())
     recorder.add(0, Call([1.0, 3.0, 5.0]))
@@ -258,7 +258,7 @@ def test_an_evaluation_is_logged_at_its_step_and_kept() -> None:
     assert [len(one.outputs) for _, one in recorder.evaluations] == [0, 10], "only the last keeps its outputs"
 
 
-def test_a_run_that_goes_on_with_fewer_metrics_keeps_those_that_every_evaluation_has() -> None:
+def test_a_run_resumed_with_fewer_metrics_keeps_those_that_every_evaluation_has() -> None:
     first, recorder, none = make(Log()), make(Log()), np.zeros((0, 2), np.float32)
     first.add_evaluation(30, Evaluation({"loss": 0.5, "accuracy": 0.8, "top_5": 0.9}, 10, {}, none))
     recorder.restore(30, first.arrays())
@@ -271,7 +271,7 @@ def test_a_run_that_goes_on_with_fewer_metrics_keeps_those_that_every_evaluation
     ]
 
 
-def test_a_point_weighs_steps_by_their_examples() -> None:
+def test_a_point_weights_steps_by_their_examples() -> None:
     @dataclass
     class Uneven:
         def read(self) -> StepMetrics:
@@ -298,7 +298,7 @@ def filled() -> MetricRecorder:
     return recorder
 
 
-def test_the_arrays_of_a_run_that_has_not_evaluated_yet_pass() -> None:
+def test_the_arrays_of_a_run_without_evaluations_are_valid() -> None:
     recorder = make(Log())
     check_arrays(0, recorder.arrays())
     feed(recorder, [1.0], [1])
@@ -306,7 +306,7 @@ def test_the_arrays_of_a_run_that_has_not_evaluated_yet_pass() -> None:
     check_arrays(1, recorder.arrays())
 
 
-def test_arrays_name_their_metrics_and_give_the_same_past_back() -> None:
+def test_arrays_name_their_metrics_and_restore_the_same_history() -> None:
     recorder = filled()
     arrays = recorder.arrays()
     check_arrays(7, arrays)
@@ -342,14 +342,14 @@ def without(*names: str) -> Callable[[dict[str, np.ndarray]], object]:
         lambda arrays: arrays.update(restores=np.full((1, 3), np.nan)),
     ],
 )
-def test_arrays_that_no_run_wrote_are_refused(damage: Callable[[dict[str, np.ndarray]], object]) -> None:
+def test_arrays_that_no_run_wrote_are_rejected(damage: Callable[[dict[str, np.ndarray]], object]) -> None:
     arrays = filled().arrays()
     damage(arrays)
     with pytest.raises(ValueError, match=r"its history must|of its history"):
         check_arrays(7, arrays)
 
 
-def test_the_arrays_of_format_1_tell_the_same_past() -> None:
+def test_the_arrays_of_format_1_restore_the_same_history() -> None:
     recorder = make(Log(), 2)
     feed(recorder, [1.0, 2.0, 3.0], [3])
     recorder.drain()
@@ -374,7 +374,7 @@ def test_the_arrays_of_format_1_tell_the_same_past() -> None:
         check_arrays(3, before | {"train": np.zeros((1, 4))})
 
 
-def test_the_mean_of_an_epoch_is_logged_beside_those_of_steps_once_and_again_after_a_kill() -> None:
+def test_the_mean_of_an_epoch_is_logged_once_and_again_after_a_kill() -> None:
     recorder = make(log := Log(), window=2)
     feed(recorder, [1.0, 3.0, 5.0], [3])
     recorder.drain()
@@ -391,7 +391,7 @@ def test_the_mean_of_an_epoch_is_logged_beside_those_of_steps_once_and_again_aft
     assert [points for _, points in later.points].count(means[0]) == 1
 
 
-def test_a_checkpoint_without_means_of_epochs_is_one_of_an_earlier_version() -> None:
+def test_checkpoints_of_an_earlier_version_without_epoch_means_are_valid() -> None:
     recorder = make(Log(), window=2)
     feed(recorder, [1.0, 3.0], [2])
     recorder.drain()

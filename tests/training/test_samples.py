@@ -11,7 +11,7 @@ import pytest
 from runner.training import samples
 
 
-def test_control_characters_are_shown_as_signs() -> None:
+def test_control_characters_are_replaced() -> None:
     assert samples.shown("a\x1b[2Jb\tc\n\n\x07é\n") == [
         "  a\N{REPLACEMENT CHARACTER}[2Jb  c",
         "  \N{REPLACEMENT CHARACTER}é",

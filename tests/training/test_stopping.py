@@ -45,7 +45,7 @@ def ends(config: EarlyStoppingConfig, values: list[float]) -> str | None:
         ("eval/mae", 1, 0.0, [4.0, 5.0], True),
     ],
 )
-def test_a_run_ends_after_patience_evaluations_that_are_no_better(
+def test_a_run_ends_after_patience_evaluations_without_improvement(
     metric: str | None, patience: int, delta: float, values: list[float], stops: bool
 ) -> None:
     config = EarlyStoppingConfig(metric, patience, delta)
@@ -66,16 +66,14 @@ def test_a_metric_that_was_never_finite_ends_the_run_too() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.integers(1, 4))
-def test_a_run_that_went_on_is_not_ended_by_what_came_before(values: list[float], patience: int) -> None:
+def test_a_run_that_continued_is_not_ended_by_earlier_evaluations(values: list[float], patience: int) -> None:
     config = EarlyStoppingConfig("eval/loss", patience)
     ended = [ends(config, values[:count]) is not None for count in range(len(values) + 1)]
     assert ended == sorted(ended), "once it has ended, more evaluations don't make it go on"
 
 
 @pytest.mark.parametrize(("metric", "step"), [("eval/accuracy", 20), ("eval/mae", 10)])
-def test_the_best_evaluation_is_the_first_of_those_that_are_best_in_the_metrics_direction(
-    metric: str, step: int
-) -> None:
+def test_the_best_evaluation_is_the_first_of_equal_ones_in_the_direction_of_the_metric(metric: str, step: int) -> None:
     goal = objective(metric, DIRECTIONS)
     assert goal is not None
     found = best(goal, evaluations([0.1, 0.9, NAN, 0.9, 0.1]))

@@ -53,7 +53,7 @@ class Log:
         return [step for step, key, _ in self.points if key == f"system/process-{process}/memory_mb"]
 
 
-def test_a_process_that_is_alone_logs_its_own_cpu_and_memory() -> None:
+def test_a_single_process_logs_its_cpu_and_memory() -> None:
     log, held = Log(), np.ones(64 << 20, np.uint8)  # 67 MB, touched
     usage = ProcessUsage(Team(), log)
     until = time.process_time() + 0.2
@@ -66,7 +66,7 @@ def test_a_process_that_is_alone_logs_its_own_cpu_and_memory() -> None:
     assert held.nbytes / 1e6 < found["system/process-0/memory_mb"] < 1e5
 
 
-def test_it_measures_every_few_seconds_and_not_at_every_call() -> None:
+def test_usage_is_measured_every_few_seconds_and_not_at_every_call() -> None:
     log = Log()
     usage = ProcessUsage(Team(), log, every_s=0.2)
     begun, step = time.monotonic(), 0
@@ -79,7 +79,7 @@ def test_it_measures_every_few_seconds_and_not_at_every_call() -> None:
     assert step > 3
 
 
-def test_what_others_tell_is_logged_under_their_numbers_and_once_a_step() -> None:
+def test_reports_of_other_processes_are_logged_under_their_index_once_per_step() -> None:
     team, log = Others(), Log()
     usage = ProcessUsage(team, log, every_s=1000.0)
     usage.sample(1)
@@ -93,7 +93,7 @@ def test_what_others_tell_is_logged_under_their_numbers_and_once_a_step() -> Non
     assert log.steps(0) == [1]
 
 
-def test_another_process_tells_process_0_and_logs_nothing() -> None:
+def test_other_processes_report_to_process_0_and_log_nothing() -> None:
     team, log = Second(), Log()
     usage = ProcessUsage(team, log, every_s=1000.0)
     usage.sample(1)
@@ -112,7 +112,7 @@ NVML = SimpleNamespace(
 )
 
 
-def test_gpus_are_those_that_the_process_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_visible_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", NVML)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     log = Log()
@@ -124,6 +124,6 @@ def test_gpus_are_those_that_the_process_may_see(monkeypatch: pytest.MonkeyPatch
     assert Gpus().measure()["gpu-1_percent"] == 51.0
 
 
-def test_without_the_package_or_the_driver_nothing_of_gpus_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_or_the_driver_no_gpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert Gpus().measure() == {}

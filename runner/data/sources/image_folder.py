@@ -144,10 +144,9 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     if broken:
         _report_broken(config, root, broken)
     usable: dict[str, list[LabeledFile]] = {}
-    results: list[ScannedFile] = []
     for split, files in listed.items():
         usable[split] = [(file, label) for file, label in files if file not in broken]
-        results.extend(scanned[file] for file, _ in usable[split])
+    results = [result for result in scanned.values() if not result.broken]
     if not results:
         first = next(iter(broken))
         raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, for example {first}")

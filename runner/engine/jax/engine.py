@@ -68,7 +68,7 @@ class _RunningProgram:
         """Waits for the program to end."""
         jax.block_until_ready(self._results)
 
-    def replace(self, results: object) -> None:
+    def remember(self, results: object) -> None:
         """Notes the results of a program that has just been started."""
         self._results = results
 
@@ -313,7 +313,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         with current().waiting():
             _running.wait()
             results = program(*arguments)
-        _running.replace(results)
+        _running.remember(results)
         return results
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:

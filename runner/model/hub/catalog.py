@@ -194,7 +194,7 @@ def _imported(tree: ast.Module, name: str) -> tuple[str, str] | None:
     return None
 
 
-# A class has fewer than ten ancestors; 64 modules are enough for all objects that one config describes.
+# Room for a few dozen classes and their ancestors, more than one config describes.
 @lru_cache(maxsize=64)
 def _tree(module: str) -> ast.Module:
     """Returns a module's syntax tree; an empty one if there is no source."""

@@ -17,7 +17,7 @@ SEGMENTS = "segments"
 _SIDES = ("", "encoder_", "decoder_")
 
 
-def connected(keras: Any, name: str, wanted: Any, specs: Mapping[str, ArraySpec]) -> tuple[Any, Any]:
+def connected(keras: Any, name: str, backbone_inputs: Any, specs: Mapping[str, ArraySpec]) -> tuple[Any, Any]:
     """Returns Keras inputs for the arrays, and what a backbone is called with, computed from them.
 
     An array is used for the input of the same name. Other inputs are derived from the token ids: the padding mask (0
@@ -27,7 +27,7 @@ def connected(keras: Any, name: str, wanted: Any, specs: Mapping[str, ArraySpec]
     Args:
       keras: the module.
       name: the backbone's class, for messages.
-      wanted: the backbone's `input`: a symbolic tensor, tensors by name, or a list of named ones.
+      backbone_inputs: the backbone's `input`: a symbolic tensor, tensors by name, or a list of named ones.
       specs: of the arrays that the model is called with, by name.
 
     Raises:
@@ -35,35 +35,36 @@ def connected(keras: Any, name: str, wanted: Any, specs: Mapping[str, ArraySpec]
     """
     inputs = model_inputs.make(keras, specs)
     arrays = inputs if isinstance(inputs, dict) else {next(iter(specs)): inputs}
-    if isinstance(wanted, list | tuple):
-        by_name = {tensor.name: tensor for tensor in wanted}
+    if isinstance(backbone_inputs, list | tuple):
+        by_name = {tensor.name: tensor for tensor in backbone_inputs}
         return inputs, [*_by_name(keras, name, by_name, arrays).values()]
-    if isinstance(wanted, Mapping):
-        return inputs, _by_name(keras, name, wanted, arrays)
-    return inputs, _only_input(name, wanted, arrays)
+    if isinstance(backbone_inputs, Mapping):
+        return inputs, _by_name(keras, name, backbone_inputs, arrays)
+    return inputs, _only_input(name, backbone_inputs, arrays)
 
 
-def _by_name(keras: Any, name: str, wanted: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(keras: Any, name: str, backbone_inputs: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a tensor for each named input."""
-    tensors = {key: _derived(keras, key, arrays, tensor.dtype) for key, tensor in wanted.items()}
+    tensors = {key: _derived(keras, key, arrays, tensor.dtype) for key, tensor in backbone_inputs.items()}
     missing = [key for key, tensor in tensors.items() if tensor is None]
     if missing:
         raise ValueError(
-            f"{name} needs {', '.join(wanted)}, but the task has {', '.join(arrays)}, none of which is "
+            f"{name} needs {', '.join(backbone_inputs)}, but the task has {', '.join(arrays)}, none of which is "
             f"{' or '.join(missing)}; provide arrays of these names with dataset=arrays and task.inputs"
         )
     return tensors
 
 
-def _only_input(name: str, wanted: Any, arrays: Mapping[str, Any]) -> Any:
+def _only_input(name: str, backbone_inputs: Any, arrays: Mapping[str, Any]) -> Any:
     """Returns the tensor for a backbone's only input: the only array, if its rank is right."""
-    rank = len(wanted.shape)
+    rank = len(backbone_inputs.shape)
     tensor = next(iter(arrays.values()))
     if len(arrays) != 1 or len(tensor.shape) != rank:
+        needed = list(backbone_inputs.shape[1:])
         shapes = ", ".join(f"{key} {list(array.shape[1:])}" for key, array in arrays.items())
         raise ValueError(
-            f"{name} needs one array of {rank - 1} dims, {list(wanted.shape[1:])}, but the task has {shapes}; choose "
-            "it with task.inputs=[image]"
+            f"{name} needs one array of {rank - 1} dims, {needed}, but the task has {shapes}; choose it with "
+            "task.inputs=[image]"
         )
     return tensor
 

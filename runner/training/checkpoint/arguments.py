@@ -60,16 +60,16 @@ def expand(arguments: Sequence[str]) -> list[str]:
             f"{' and '.join(named)} can't be combined: resume continues a run, branch continues it as a new run, and "
             "run is for evaluate and export; leave out all but one"
         )
-    key, wanted = next(iter(named.items()))
+    key, reference = next(iter(named.items()))
     if any(argument in MULTIRUN for argument in arguments):
         raise invalid(
             key,
-            wanted,
+            reference,
             problem="needs a single run, not a multirun",
             fix="drop -m, or set sweep.resume for a sweep",
         )
     root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
-    run, step = runs.find(key, wanted, root)
+    run, step = runs.find(key, reference, root)
     typed = [argument for argument in arguments if key_of(argument) != key]
     typed_keys = [key_of(argument) for argument in typed]
     if key == "run":
@@ -78,10 +78,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
     record = recorded.Record(key, str(run.folder), recorded.is_own(run.run, run.record))
     overrides = record.checked(without(run.record["overrides"], typed_keys))
     overrides += _earlier_defaults(key, run, step, overrides, typed_keys)
-    reference = run.folder.as_posix()
+    resolved = run.folder.as_posix()
     if step is not None:
-        reference += f"@{step}"
-    return [*overrides, *typed, f"{key}='{reference}'"]
+        resolved += f"@{step}"
+    return [*overrides, *typed, f"{key}='{resolved}'"]
 
 
 def _earlier_defaults(

@@ -125,7 +125,7 @@ def saving(
     folder: Path,
     previous: Previous | None,
     recorded: ExitStack,
-    held: ExitStack,
+    locks: ExitStack,
     *,
     goal: Objective | None,
     data: Dataset,
@@ -142,7 +142,7 @@ def saving(
       previous: the run that this one resumes or branches from.
       recorded: closed when the tracker has the run as finished. A run that is killed before that can be resumed, to
         record what it has not recorded.
-      held: gets a lock on a new run, so that no other process resumes it.
+      locks: gets a lock on a new run, so that no other process resumes it.
       goal: the metric that the best checkpoint is the best by; None: no best checkpoint is kept.
       data: the training data, whose encoding evaluations of other data need.
       constants: what the task computed from its training data, which these evaluations need too.
@@ -164,7 +164,7 @@ def saving(
             origin = f"{previous.run.run}@{start}"
         else:
             resumed = previous.run
-    run = _registered(config, tracker, folder, resumed, origin, held)
+    run = _registered(config, tracker, folder, resumed, origin, locks)
     tags = {_TAG: str(run.folder)}
     if origin:
         tags[_ORIGIN] = origin
@@ -201,7 +201,7 @@ def _registered(
     folder: Path,
     resumed: SavedRun | None,
     origin: str | None,
-    held: ExitStack,
+    locks: ExitStack,
 ) -> SavedRun:
     """Records the run and this process in its `run.json`; returns the run.
 
@@ -211,7 +211,7 @@ def _registered(
       folder: the run's own.
       resumed: the run that continues; None: a new one.
       origin: the run and step that a new run branches from; None: it does not branch.
-      held: gets a lock on a new run.
+      locks: gets a lock on a new run.
     """
     typed = as_typed(HydraConfig.get().overrides.task)
     overrides = [*composed_with(), *(override for override in typed if key_of(override) not in KEYS)]
@@ -242,7 +242,7 @@ def _registered(
             root = folder_of(config.trainer.checkpoint)
             run_id = tracker.run_id or runs.free_name(root, folder.name)
             # Locked before it can be found.
-            held.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
+            locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
             run = runs.register(
                 root,
                 run_id,

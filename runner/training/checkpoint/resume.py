@@ -3,7 +3,7 @@
 The order of a resume, with the reason for each place:
 
 1. `open_previous`, before anything else of the run: the run is found, locked, found once more under the lock, checked
-   for a process that still runs it, and its checkpoint is verified byte by byte. Until the lock is held, another
+   for a process that still runs it, and its checkpoint is verified byte by byte. Until the lock is taken, another
    process may still change the run. All of it takes no framework, so an error is reported within a second.
 2. `check_order`, in the same call: the config must see the same examples in the same order.
 3. `check_data`, when the data is loaded: its SHA-256 is what the checkpoint records.
@@ -145,34 +145,34 @@ class Previous:
         ]
 
 
-def open_previous(config: RunConfig, content: Mapping[str, Any], held: ExitStack) -> Previous | None:
+def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStack) -> Previous | None:
     """Opens and checks the checkpoint that a run resumes or branches from; None for a new run.
 
     Args:
       config: checked; its `resume` or `branch` is what `arguments.expand` made of the command line.
       content: the config, resolved.
-      held: gets a lock on the resumed run, so that no other process resumes it too.
+      locks: gets a lock on the resumed run, so that no other process resumes it too.
 
     Raises:
       ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
     """
     if config.branch is not None:
         key = "branch"
-        wanted: str | None = config.branch
+        reference: str | None = config.branch
     else:
         key = "resume"
-        wanted = config.resume
-    if wanted is None:
+        reference = config.resume
+    if reference is None:
         return None
     root = folder_of(config.trainer.checkpoint)
     opened: list[Previous] = []
 
     def find() -> list[Any]:
-        run, step = runs.find(key, wanted, root)
+        run, step = runs.find(key, reference, root)
         if key == "resume":
-            held.enter_context(runs.locked(key, run))
+            locks.enter_context(runs.locked(key, run))
             # Once more: another process may have changed the run before the lock was taken.
-            run, step = runs.find(key, wanted, root)
+            run, step = runs.find(key, reference, root)
             runs.check_not_running(key, run)
         checkpoint = runs.open_checkpoint(key, run, step)
         opened.append(Previous(run, checkpoint, branches=key == "branch"))

@@ -137,12 +137,12 @@ def listed(folder: Path) -> tuple[list[SavedRun], dict[Path, DamagedError]]:
     return runs, damaged
 
 
-def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
+def find(key: str, reference: str, folder: Path) -> tuple[SavedRun, int | None]:
     """Finds a run that left checkpoints.
 
     Args:
       key: `resume`, `branch` or `run`, for errors.
-      wanted: `latest`, a run id or the beginning of one, or a folder; `@<step>` after it names a checkpoint, and
+      reference: `latest`, a run id or the beginning of one, or a folder; `@<step>` after it names a checkpoint, and
         `@best` the best one.
       folder: parent of the runs' folders.
 
@@ -152,17 +152,17 @@ def find(key: str, wanted: str, folder: Path) -> tuple[SavedRun, int | None]:
     Raises:
       ConfigError: there is no such run or checkpoint, or its record is damaged.
     """
-    name, _, step = wanted.partition("@")
+    name, _, step = reference.partition("@")
     runs, damaged = listed(folder)
     matches = _matching(key, name, runs, damaged)
     if len(matches) != 1 or not name:
         problem = _not_found(runs, folder, is_ambiguous=len(matches) > 1)
         fix = f"set {key}=latest" if runs else "start one: python -m runner"
-        raise invalid(key, wanted, problem=problem, fix=fix)
+        raise invalid(key, reference, problem=problem, fix=fix)
     run = matches[0]
     if not step:
         return run, None
-    return run, _step(key, wanted, run, step)
+    return run, _step(key, reference, run, step)
 
 
 def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
@@ -212,7 +212,7 @@ def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
     return invalid(key, name, problem=f"the record of that run is damaged ({error})", fix="name another run by its id")
 
 
-def _step(key: str, wanted: str, run: SavedRun, name: str) -> int:
+def _step(key: str, reference: str, run: SavedRun, name: str) -> int:
     """Returns the step that the part after `@` names."""
     steps = storage.steps(run.folder)
     best = _best(key, run)
@@ -223,7 +223,7 @@ def _step(key: str, wanted: str, run: SavedRun, name: str) -> int:
         if best:
             names += f", and the best is {best['step']}"
         raise invalid(
-            key, wanted, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.run}@{steps[-1]}"
+            key, reference, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.run}@{steps[-1]}"
         )
     return int(name)
 

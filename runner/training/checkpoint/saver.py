@@ -133,10 +133,10 @@ class CheckpointSaver(Saver):
     tried again at the end. Only what was written counts as saved, or as the best.
 
     **Invariant.** The thread that calls these methods owns every field of this class. The writer thread gets a state
-    and a `_Write` from the queue, and answers through the `_Write`'s future, the only object that both threads use at
-    the same time. `_index` belongs to the writer as long as `_writes` has an entry without an outcome, so every method
-    that reads it calls `_wait` first; its `lineage` never changes. `_settle` applies the outcomes in the order of the
-    writes. So at any time, of the writes whose outcomes were applied,
+    and a `_Write` from the queue, and answers through the future of that `_Write`, which is all that changes hands
+    while both run. `_index` belongs to the writer as long as `_writes` has an entry without an outcome: methods that
+    read it call `_wait` first, except `begin`, which precedes every write, and `_index.lineage` never changes.
+    `_settle` applies the outcomes in the order of the writes. So, of the writes whose outcomes were applied,
 
     - `_saved_best` is the record of the last best checkpoint that was written,
     - `_failed` is the last failure that no later or equal step has made up for,

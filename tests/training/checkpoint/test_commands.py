@@ -32,7 +32,7 @@ main()
 """
 
 
-def test_a_run_whose_last_state_is_not_saved_fails_and_is_recorded_all_the_same(tmp_path: Path) -> None:
+def test_a_run_with_an_unsaved_last_state_fails_but_is_recorded(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     arguments, environment = command(tmp_path, "engine=jax", "mesh=single", "trainer.epochs=2", keep)
     arguments = [sys.executable, "-c", FULL, *arguments[3:]]
@@ -55,7 +55,7 @@ def test_a_run_whose_last_state_is_not_saved_fails_and_is_recorded_all_the_same(
 
 
 @pytest.mark.campaign
-def test_a_branch_is_a_new_run_and_going_back_replaces_as_it_goes(tmp_path: Path) -> None:
+def test_a_branch_is_a_new_run_and_going_back_replaces_later_checkpoints(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     shape = ["engine=jax", "mesh=single", "trainer.epochs=2", "trainer.checkpoint.every_steps=11"]
     shape += ["trainer.checkpoint.keep=9", "tracking=none"]

@@ -41,14 +41,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_crash_before_the_first_save_leaves_all_as_it_was(folder: Path) -> None:
+def test_a_crash_before_the_first_save_changes_nothing(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     die_after(folder, 10, 0)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert live(folder)[-1] == 24
 
 
-def test_a_crash_after_it_goes_on_from_the_new_history_and_the_old_one_is_still_there(folder: Path) -> None:
+def test_a_crash_after_the_first_save_keeps_both_histories_and_continues_the_new_one(folder: Path) -> None:
     old, noted = {step: at(folder, step)["d/kernel"] for step in storage.steps(folder)}, index.read_best(folder)
     die_after(folder, 10, 30)  # in step 18 or so, saved at 15
     assert live(folder)[-1] < 20
@@ -61,7 +61,7 @@ def test_a_crash_after_it_goes_on_from_the_new_history_and_the_old_one_is_still_
     ]
 
 
-def test_the_best_stays_until_there_is_a_new_one_though_others_are_saved(folder: Path) -> None:
+def test_the_best_checkpoint_stays_until_there_is_a_new_best(folder: Path) -> None:
     index.write_best(
         folder, {"metric": "train/loss", "value": at(folder, 20).about["metrics"]["train/loss"], "step": 20}
     )
@@ -84,7 +84,7 @@ def content_of(place: CheckpointIndex, step: int) -> storage.Content:
     return storage.Content(step, made.shards, made.history, made.about, place.lineage)
 
 
-def test_a_best_whose_checkpoint_another_history_replaces_is_the_best_no_more(folder: Path) -> None:
+def test_a_best_checkpoint_that_another_history_overwrites_is_not_the_best_any_more(folder: Path) -> None:
     index.write_best(
         folder, {"metric": "train/loss", "value": at(folder, 20).about["metrics"]["train/loss"], "step": 20}
     )
@@ -93,7 +93,7 @@ def test_a_best_whose_checkpoint_another_history_replaces_is_the_best_no_more(fo
     assert index.read_best(folder) is None
 
 
-def test_a_damaged_checkpoint_that_a_run_goes_back_behind_is_not_the_last_and_not_deleted(folder: Path) -> None:
+def test_a_damaged_checkpoint_after_the_resumed_one_is_set_aside_and_not_deleted(folder: Path) -> None:
     manifest = storage.place(folder, 24) / "checkpoint.json"
     manifest.write_text("{")
     assert live(folder)[-1] == 24, "no one knows yet what it is"
@@ -103,7 +103,7 @@ def test_a_damaged_checkpoint_that_a_run_goes_back_behind_is_not_the_last_and_no
     assert (folder / "aside-step-000000024" / "checkpoint.json").read_text() == "{"
 
 
-def test_going_on_from_the_old_history_makes_that_the_one_that_counts(folder: Path) -> None:
+def test_resuming_from_the_old_history_makes_it_current(folder: Path) -> None:
     die_after(folder, 10, 30)
     assert 20 not in live(folder)
     place = CheckpointIndex(folder, 20)
@@ -115,7 +115,7 @@ def test_going_on_from_the_old_history_makes_that_the_one_that_counts(folder: Pa
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(runs=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), min_size=1, max_size=5))
-def test_the_live_checkpoints_are_always_one_history(runs: list[tuple[int, int]]) -> None:
+def test_the_current_checkpoints_always_form_one_history(runs: list[tuple[int, int]]) -> None:
     """Each run goes on from any checkpoint there is and saves some more; what each was made of is kept beside."""
     found: dict[int, manifest.Lineage] = {0: ()}
     made: dict[int, tuple[tuple[int, int], ...]] = {0: ((0, 0),)}  # by step: (step, run) of its past and of itself
@@ -130,7 +130,7 @@ def test_the_live_checkpoints_are_always_one_history(runs: list[tuple[int, int]]
         assert {(step, made[step][-1][1]) for step in index.current_steps(found)} == set(past) & there
 
 
-def test_what_only_has_a_checkpoints_name_is_not_kept_in_place_of_a_genuine_one(folder: Path) -> None:
+def test_a_folder_with_only_the_name_of_a_checkpoint_does_not_displace_a_valid_one(folder: Path) -> None:
     storage.place(folder, 999).mkdir()
     genuine = storage.steps(folder)[:-1]
     storage.place(folder, 5).rename(folder / "swap")

@@ -35,7 +35,7 @@ def copied(engine: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_its_checkpoints_tell_their_past(engine: str) -> None:
+def test_checkpoints_of_the_last_release_restore_their_history(engine: str) -> None:
     found = Checkpoint(storage.place(RUNS / engine, 6))
     check_arrays(6, found.history())
     past, told = from_arrays(found.history(), batch_size=32), expected(engine, "step 6")
@@ -51,7 +51,7 @@ def test_its_checkpoints_tell_their_past(engine: str) -> None:
 @pytest.mark.wide(keep=["jax"])
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_it_is_evaluated_and_goes_on_to_what_that_release_made_of_it(tmp_path: Path, engine: str) -> None:
+def test_a_run_of_the_last_release_is_evaluated_and_resumed_to_the_same_results(tmp_path: Path, engine: str) -> None:
     place = copied(engine, tmp_path)
     arguments, environment = command(tmp_path, f"run={place}@6", "tracking=none", f"hydra.run.dir={tmp_path / 'seen'}")
     arguments = [*arguments[:2], "runner.evaluate", *arguments[3:]]

@@ -24,7 +24,7 @@ Box = tuple[tuple[int, int], tuple[int, int]]
 
 
 @given(st.data())
-def test_boxes_cover_an_array_where_counting_each_element_says_so(data: st.DataObject) -> None:
+def test_boxes_cover_an_array_if_counting_each_element_says_so(data: st.DataObject) -> None:
     shape = data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     side = st.tuples(st.integers(0, 3), st.integers(0, 3))
     boxes = data.draw(st.lists(st.tuples(side, side), max_size=4))
@@ -36,7 +36,7 @@ def test_boxes_cover_an_array_where_counting_each_element_says_so(data: st.DataO
 
 
 @given(st.data())
-def test_any_way_to_cut_an_array_covers_it(data: st.DataObject) -> None:
+def test_any_sharding_covers_an_array(data: st.DataObject) -> None:
     def cut(box: Box, depth: int) -> list[Box]:
         start, size = box
         dim = data.draw(st.integers(0, 1))
@@ -55,7 +55,7 @@ def test_any_way_to_cut_an_array_covers_it(data: st.DataObject) -> None:
     assert not covers((9, 7), boxes[1:])
 
 
-def test_thousands_of_parts_are_checked_at_once() -> None:
+def test_thousands_of_parts_are_checked_quickly() -> None:
     columns = [((0, at), (8, 1)) for at in range(20_000)]
     assert covers((8, 20_000), columns)
     assert not covers((8, 20_000), [*columns[:-1], columns[0]])
@@ -121,7 +121,7 @@ def test_a_forged_manifest_is_damaged_whatever_its_digest_says(
     assert "\n" not in str(refused.value)
 
 
-def test_what_changes_no_meaning_is_no_damage(tmp_path: Path) -> None:
+def test_changes_without_meaning_are_no_damage(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     forge(written, lambda found: found.update(note="of a later version"))
     path = written / manifest.NAME
@@ -129,7 +129,7 @@ def test_what_changes_no_meaning_is_no_damage(tmp_path: Path) -> None:
     assert Checkpoint(written).step == 3
 
 
-def test_a_key_that_stands_twice_is_damage(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_damage(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     path = written / manifest.NAME
     path.write_text(path.read_text().replace('"step": 3,', '"step": 9,\n "step": 3,', 1))
@@ -153,14 +153,14 @@ def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str) -> 
         Checkpoint(written)
 
 
-def test_a_file_of_any_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_huge_file_is_rejected_before_it_is_read(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     os.truncate(written / manifest.NAME, 1 << 40)  # takes no room
     with pytest.raises(DamagedError, match="is larger than"):
         Checkpoint(written)
 
 
-def test_a_folder_is_a_checkpoint_only_of_the_step_that_it_is_named_after(tmp_path: Path) -> None:
+def test_a_checkpoint_must_be_of_the_step_in_its_folders_name(tmp_path: Path) -> None:
     first, second = (storage.write(tmp_path, content(step)) for step in (3, 4))
     first.rename(tmp_path / "swap")
     second.rename(first)
@@ -172,7 +172,7 @@ def test_a_folder_is_a_checkpoint_only_of_the_step_that_it_is_named_after(tmp_pa
     assert storage.steps(tmp_path) == [3, 4]
 
 
-def test_a_link_to_a_checkpoint_is_none(tmp_path: Path) -> None:
+def test_a_link_to_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
     elsewhere = storage.write(tmp_path / "elsewhere", content())
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / elsewhere.name).symlink_to(elsewhere)
@@ -182,7 +182,7 @@ def test_a_link_to_a_checkpoint_is_none(tmp_path: Path) -> None:
     assert Checkpoint(elsewhere).step == 3
 
 
-def test_a_newer_format_is_no_damage_but_refused(tmp_path: Path) -> None:
+def test_a_newer_format_is_rejected_and_not_reported_as_damage(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     forge(written, lambda found: found.update(format=storage.FORMAT + 1))
     with pytest.raises(ConfigError, match="use the version that wrote it") as refused:

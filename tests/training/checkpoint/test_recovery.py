@@ -19,6 +19,7 @@ from runner.evaluate.saved import open_saved
 from runner.tracking import Tracker, process
 from runner.training.checkpoint import arguments, files, index, recovery, resume, runs, storage
 from runner.training.checkpoint.reading import Checkpoint
+from tests.configs import with_keys
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import NumpyEngine
@@ -62,7 +63,7 @@ def previous(held: ExitStack, **given: str) -> resume.Previous:
     return found
 
 
-def test_two_processes_do_not_go_on_with_one_run(folder: Path, held: ExitStack) -> None:
+def test_two_processes_can_not_resume_one_run(folder: Path, held: ExitStack) -> None:
     first = python(HOLD, str(folder))
     assert first.stdout is not None
     assert first.stdout.readline().strip() == "held False", "and that before a library is imported"
@@ -77,7 +78,7 @@ def test_two_processes_do_not_go_on_with_one_run(folder: Path, held: ExitStack) 
     assert previous(held, resume=str(folder)).checkpoint.step == 30
 
 
-def test_the_record_is_looked_at_under_the_lock(
+def test_the_record_is_read_again_under_the_lock(
     folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the first look and the lock another process may have begun, and be on another machine."""
@@ -94,13 +95,13 @@ def test_the_record_is_looked_at_under_the_lock(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links and FIFOs")
-def test_a_lock_that_is_none_refuses_the_run(folder: Path, held: ExitStack) -> None:
+def test_a_lock_that_is_not_a_file_rejects_the_run(folder: Path, held: ExitStack) -> None:
     os.mkfifo(folder / "run.lock")
     with pytest.raises(ConfigError, match="can't be written"):
         previous(held, resume=str(folder))
 
 
-def test_what_lies_after_the_step_is_said_with_what_becomes_of_it(folder: Path, held: ExitStack) -> None:
+def test_later_checkpoints_are_listed_with_what_happens_to_them(folder: Path, held: ExitStack) -> None:
     (line,) = previous(held, resume=f"{folder}@10").describe_other_checkpoints()
     assert line.startswith("resume=aaaa@10: the checkpoints of steps 20 (the best), 30 are from after that step")
     assert "branch=aaaa@10 keeps all" in line
@@ -109,7 +110,7 @@ def test_what_lies_after_the_step_is_said_with_what_becomes_of_it(folder: Path, 
     ]
 
 
-def test_going_on_from_the_last_says_nothing(folder: Path, held: ExitStack) -> None:
+def test_resuming_from_the_last_checkpoint_lists_no_others(folder: Path, held: ExitStack) -> None:
     assert previous(held, resume=str(folder)).describe_other_checkpoints() == []
 
 
@@ -136,7 +137,7 @@ def saved(
     monkeypatch.setattr(recovery, "HydraConfig", SimpleNamespace(get=lambda: hydra))
     monkeypatch.setattr(recovery, "composed_with", list)
     config = RunConfig()
-    config.trainer.checkpoint.folder = str(folder.parent)
+    config = with_keys(config, {"trainer.checkpoint.folder": str(folder.parent)})
     with (
         ExitStack() as ended,
         ExitStack() as lock,
@@ -157,9 +158,7 @@ def saved(
         return [step for path in folder.parent.iterdir() for step in storage.steps(path)]
 
 
-def test_a_run_goes_back_where_it_goes_on_from_before_its_end_and_a_branch_never_does(
-    folder: Path, held: ExitStack
-) -> None:
+def test_a_run_resumed_before_its_end_repeats_steps_and_a_branch_never_does(folder: Path, held: ExitStack) -> None:
     steps = storage.steps(folder)
     assert len(steps) > 1
     assert not previous(held, branch=f"{folder}@{steps[0]}").repeats_steps
@@ -168,7 +167,7 @@ def test_a_run_goes_back_where_it_goes_on_from_before_its_end_and_a_branch_never
     assert not previous(held, resume=str(folder)).repeats_steps
 
 
-def test_a_branch_is_a_run_of_its_own_and_its_origin_stays(
+def test_a_branch_is_a_new_run_and_its_origin_is_unchanged(
     folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -182,7 +181,7 @@ def test_a_branch_is_a_run_of_its_own_and_its_origin_stays(
     assert record["overrides"] == ["trainer.epochs=9"], "a resume of the branch does not branch again"
 
 
-def test_a_resumed_run_stays_in_its_folder_whatever_that_is_called(
+def test_a_resumed_run_stays_in_its_folder_whatever_its_name(
     folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = folder.rename(folder.with_name("copy"))
@@ -192,34 +191,34 @@ def test_a_resumed_run_stays_in_its_folder_whatever_that_is_called(
     assert [path.name for path in copy.parent.iterdir()] == ["copy"]
 
 
-def test_a_new_run_takes_no_folder_that_has_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_run_uses_no_folder_that_has_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = Tracked(None)
     saved(folder, None, tracker, monkeypatch, name="outputs/aaaa")
     assert tracker.tags["runner.checkpoints"] == str(folder.parent / "aaaa-2")
     assert storage.steps(folder) == [10, 20, 30]
 
 
-def test_a_branch_that_has_nothing_to_train_is_refused(folder: Path, held: ExitStack) -> None:
+def test_a_branch_with_nothing_to_train_is_rejected(folder: Path, held: ExitStack) -> None:
     origin = previous(held, branch=str(folder))
     resume.check_unfinished(RunConfig(), origin, 31, KnownTask())
     with pytest.raises(ConfigError, match="branch=aaaa: the run has done all of its 30 steps"):
         resume.check_unfinished(RunConfig(), origin, 30, KnownTask())
 
 
-def test_evaluation_takes_no_branch(folder: Path) -> None:
+def test_evaluation_rejects_branch(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"branch=x: branch continues training, but runner.evaluate takes run"):
         open_saved(RunConfig(branch="x"), "runner.evaluate")
     assert arguments.expand([f"branch={folder}@10"]) == ["trainer.epochs=5", f"branch='{folder.as_posix()}@10'"]
 
 
-def test_a_damaged_record_is_refused_by_any_name_of_its_run(folder: Path) -> None:
+def test_a_damaged_record_is_rejected_by_any_name_of_its_run(folder: Path) -> None:
     (folder / "run.json").write_text('{"run": "aaaa"}')
     for wanted in ("latest", "aaaa", "aa", str(folder)):
         with pytest.raises(ConfigError, match=r"the record of that run is damaged .*run.json is invalid"):
             runs.find("resume", wanted, folder.parent)
 
 
-def test_an_old_damaged_record_does_not_keep_the_latest_run_from_being_found(folder: Path) -> None:
+def test_an_old_damaged_record_does_not_hide_the_latest_run(folder: Path) -> None:
     later = runs.register(folder.parent, "bbbb", tracked=True, overrides=[])
     storage.write(later.folder, content(5, "bbbb"))
     (folder / "run.json").write_text("[]")
@@ -227,14 +226,14 @@ def test_an_old_damaged_record_does_not_keep_the_latest_run_from_being_found(fol
     assert runs.find("run", "latest", folder.parent)[0].run == "bbbb"
 
 
-def test_a_checkpoint_of_another_run_is_refused(folder: Path) -> None:
+def test_a_checkpoint_of_another_run_is_rejected(folder: Path) -> None:
     storage.write(folder, content(40, "bbbb"))
     run, _ = runs.find("resume", "latest", folder.parent)
     with pytest.raises(ConfigError, match=r"step-000000040 is of run bbbb\); set resume=aaaa@30"):
         runs.open_checkpoint("resume", run, None)
 
 
-def test_a_history_that_can_not_be_gone_on_from_is_refused(folder: Path) -> None:
+def test_an_invalid_history_is_rejected(folder: Path) -> None:
     made = content(40, "aaaa")
     storage.write(folder, storage.Content(40, made.shards, {"train": made.history["open"]}, made.about))
     run, _ = runs.find("resume", "latest", folder.parent)
@@ -242,7 +241,7 @@ def test_a_history_that_can_not_be_gone_on_from_is_refused(folder: Path) -> None
         runs.open_checkpoint("resume", run, None)
 
 
-def test_a_best_that_is_damaged_is_refused_and_with_early_stopping_the_best_is_opened(folder: Path) -> None:
+def test_a_damaged_best_is_rejected_and_with_early_stopping_the_best_is_opened(folder: Path) -> None:
     early = {"trainer": {"early_stopping": {"metric": EarlyStoppingConfig("eval/loss").metric}}}
     made = content(30, "aaaa")
     storage.write(folder, storage.Content(30, made.shards, made.history, {**made.about, "config": early}))
@@ -265,7 +264,7 @@ def test_a_best_that_is_damaged_is_refused_and_with_early_stopping_the_best_is_o
         ({"_target_": "a.load"}, {"_target_": "b.load"}, "dataset._target_=b.load"),
     ],
 )
-def test_a_run_goes_on_with_the_examples_that_it_was_begun_with(
+def test_a_resumed_run_must_see_the_same_examples(
     before: dict[str, object], now: dict[str, object], key: str | None
 ) -> None:
     held = cast(Checkpoint, SimpleNamespace(about={"config": {"dataset": before}}))
@@ -276,7 +275,7 @@ def test_a_run_goes_on_with_the_examples_that_it_was_begun_with(
         resume.check_order(held, {"dataset": now})
 
 
-def test_a_run_whose_files_have_changed_does_not_go_on() -> None:
+def test_a_run_whose_data_has_changed_is_not_resumed() -> None:
     resume.check_data(cast(Checkpoint, SimpleNamespace(about={"run": "r"})), "b")
     held = cast(Checkpoint, SimpleNamespace(about={"run": "r", "data_sha256": "a"}))
     resume.check_data(held, "a")

@@ -25,6 +25,7 @@ from runner.training.checkpoint.resume import load
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.display import Display
 from runner.training.profile import Profiler
+from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset
 
@@ -73,13 +74,20 @@ class StopAfter(StopRequest):
 
 def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int = 4) -> RunConfig:
     config = RunConfig(mesh=MeshConfig(axes={"batch": 1}))
-    config.layout = LayoutConfig(inputs={"image": ["batch", None, None, None]})
-    config.dataset.batch_size, config.dataset.eval_batch_size = 8, 32
-    config.trainer.epochs, config.trainer.log_every_steps, config.trainer.steps_per_call = epochs, window, 3
-    config.trainer.checkpoint = CheckpointConfig(
-        every_steps=every, every_minutes=None, keep=keep, best="eval/accuracy"
+    return with_keys(
+        config,
+        {
+            "layout": LayoutConfig(inputs={"image": ["batch", None, None, None]}),
+            "dataset.batch_size": 8,
+            "dataset.eval_batch_size": 32,
+            "trainer.epochs": epochs,
+            "trainer.log_every_steps": window,
+            "trainer.steps_per_call": 3,
+            "trainer.checkpoint": CheckpointConfig(
+                every_steps=every, every_minutes=None, keep=keep, best="eval/accuracy"
+            ),
+        },
     )
-    return config
 
 
 def train(
@@ -135,7 +143,7 @@ def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loo
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=st.lists(st.integers(0, 30), min_size=1, max_size=3), every=st.integers(1, 11))
-def test_killed_anywhere_it_ends_the_same_with_every_point_once(
+def test_a_run_killed_anywhere_ends_the_same_with_every_point_once(
     whole: tuple[NumpyEngine, loop.Result, Store],
     tmp_path_factory: pytest.TempPathFactory,
     deaths: list[int],
@@ -163,7 +171,7 @@ def test_killed_anywhere_it_ends_the_same_with_every_point_once(
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.integers(0, 14), every=st.one_of(st.none(), st.integers(1, 7)))
-def test_ended_by_a_signal_it_loses_no_step(
+def test_a_run_ended_by_a_signal_loses_no_step(
     whole: tuple[NumpyEngine, loop.Result, Store],
     tmp_path_factory: pytest.TempPathFactory,
     calls: int,
@@ -186,11 +194,11 @@ def test_ended_by_a_signal_it_loses_no_step(
         assert {step for key, step in keys if key == "eval/loss"} == {8, 16, 24}
 
 
-def test_where_it_died_before_the_best_was_noted_the_note_is_made_up_for(
+def test_a_best_checkpoint_that_was_not_recorded_before_a_kill_is_recorded_on_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, killed = make_config(None, keep=9), tmp_path / "killed"
-    config.trainer.checkpoint.best = "eval/loss"
+    config = with_keys(config, {"trainer.checkpoint.best": "eval/loss"})
     train(config, Store(), tmp_path / "whole")
     expected = index.read_best(tmp_path / "whole")
     assert expected is not None
@@ -204,7 +212,7 @@ def test_where_it_died_before_the_best_was_noted_the_note_is_made_up_for(
 
 
 @pytest.mark.parametrize(("goes_back", "logged"), [(False, []), (True, [("train/loss", 7, 0.5)])])
-def test_where_a_run_goes_back_it_logs_what_it_does_again_with_other_values(
+def test_a_run_that_goes_back_logs_repeated_steps_with_their_new_values(
     tmp_path: Path, goes_back: bool, logged: list[tuple[str, int, float]]
 ) -> None:
     train(make_config(10), Store(), tmp_path)
@@ -229,7 +237,7 @@ def planned(mesh: str) -> dict[str, Any]:
     ],
     ids=["stored", "lost", "lost on another mesh", "changed"],
 )
-def test_a_plan_is_logged_once_where_it_began(
+def test_a_plan_is_logged_once_at_the_beginning(
     tmp_path: Path, stored: list[tuple[str, int, float]], mesh: str, expected: list[tuple[str, int, float]]
 ) -> None:
     train(make_config(10), Store(), tmp_path)
@@ -240,7 +248,7 @@ def test_a_plan_is_logged_once_where_it_began(
     assert store.points == expected
 
 
-def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_stay(tmp_path: Path) -> None:
+def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     config = make_config(5, keep=2)
     engine, result = train(config, Store(), tmp_path)
     losses = {at: one.metrics["accuracy"] for at, one in result.history.evaluations}
@@ -251,7 +259,7 @@ def test_calls_end_where_a_checkpoint_is_due_and_only_the_last_and_the_best_stay
     np.testing.assert_array_equal(Checkpoint(storage.place(tmp_path, 24))["d/kernel"], engine.weight)
 
 
-def test_every_multiple_is_saved_with_what_was_known_then(tmp_path: Path) -> None:
+def test_every_multiple_is_saved_with_the_metrics_of_that_step(tmp_path: Path) -> None:
     train(make_config(5, keep=99), Store(), tmp_path)
     assert {5, 10, 15, 20, 24} <= set(storage.steps(tmp_path))
     found = Checkpoint(storage.place(tmp_path, 10)).history()
@@ -260,7 +268,7 @@ def test_every_multiple_is_saved_with_what_was_known_then(tmp_path: Path) -> Non
     assert found["evaluations"][:, 0].tolist() == [8]
 
 
-def test_what_lies_after_a_step_is_replaced_as_the_run_comes_as_far_again(tmp_path: Path) -> None:
+def test_later_checkpoints_are_replaced_when_the_resumed_run_reaches_them(tmp_path: Path) -> None:
     config = make_config(5, keep=99)
     train(config, Store(), tmp_path)
     engine, _ = train(config, Store(), tmp_path, Checkpoint(storage.place(tmp_path, 10)))
@@ -288,7 +296,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_training(
     )
 
 
-def test_a_loss_that_is_not_finite_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_or_inf_loss_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = NumpyEngine._step
     monkeypatch.setattr(NumpyEngine, "_step", lambda *given: (float("nan"), step(*given)[1]))
     with pytest.raises(EngineError, match="the loss is nan at step 1"):
@@ -296,7 +304,7 @@ def test_a_loss_that_is_not_finite_is_not_saved(tmp_path: Path, monkeypatch: pyt
     assert storage.steps(tmp_path) == []
 
 
-def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
+def test_another_model_is_rejected_by_its_first_variable(tmp_path: Path) -> None:
     train(make_config(10), Store(), tmp_path)
     found = last(tmp_path)
     assert found is not None
@@ -318,12 +326,12 @@ def test_another_model_is_refused_by_its_first_variable(tmp_path: Path) -> None:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=st.lists(st.integers(0, 40), min_size=1, max_size=3), every=st.integers(2, 5), bad=st.integers(2, 22))
 @example(deaths=[7], every=5, bad=12)
-def test_killed_before_or_after_it_went_back_it_ends_the_same_and_its_last_points_are_those_that_count(
+def test_a_run_killed_before_or_after_a_restore_ends_the_same(
     tmp_path_factory: pytest.TempPathFactory, deaths: list[int], every: int, bad: int
 ) -> None:
     def run(store: Store, folder: Path, found: Checkpoint | None) -> tuple[NumpyEngine, loop.Result]:
         config = make_config(every)
-        config.trainer.on_nan = "restore"
+        config = with_keys(config, {"trainer.on_nan": "restore"})
         return train(config, store, folder, found, explodes=bad)
 
     whole_store = Store()

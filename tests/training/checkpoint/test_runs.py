@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_is_found_by_id_beginning_folder_or_as_the_latest(folder: Path) -> None:
+def test_a_run_is_found_by_id_prefix_folder_or_as_the_latest(folder: Path) -> None:
     for wanted, name, step in [
         ("latest", "aaaa2222", None),
         ("aaaa1111", "aaaa1111", None),
@@ -54,12 +54,12 @@ def test_the_best_is_found_by_its_name(folder: Path) -> None:
         ("latest@best", r"checkpoints of that run are 10, 20"),
     ],
 )
-def test_what_is_not_there_is_refused_with_what_is(folder: Path, wanted: str, shown: str) -> None:
+def test_a_missing_run_or_checkpoint_is_rejected_with_those_that_exist(folder: Path, wanted: str, shown: str) -> None:
     with pytest.raises(ConfigError, match=shown):
         runs.find("resume", wanted, folder)
 
 
-def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run left a checkpoint in"):
         runs.find("resume", "latest", tmp_path / "nothing")
 
@@ -69,7 +69,7 @@ def test_a_run_that_saved_nothing_yet_does_not_count(folder: Path) -> None:
     assert runs.find("resume", "latest", folder)[0].run == "aaaa2222"
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(folder: Path) -> None:
+def test_a_damaged_checkpoint_is_rejected_and_the_one_before_it_suggested(folder: Path) -> None:
     run, _ = runs.find("resume", "latest", folder)
     flip(storage.place(run.folder, 20) / "arrays-00000.safetensors")
     with pytest.raises(ConfigError, match=r"step 20 is damaged .*; set resume=aaaa2222@10, the one before it"):
@@ -77,7 +77,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_offered(folder: P
     assert runs.open_checkpoint("resume", run, 10).step == 10
 
 
-def test_the_one_before_that_is_offered_is_one(folder: Path) -> None:
+def test_the_suggested_checkpoint_is_valid(folder: Path) -> None:
     run, _ = runs.find("resume", "latest", folder)
     storage.write(run.folder, content(15, run.run))
     swap = run.folder / "swap"
@@ -88,7 +88,7 @@ def test_the_one_before_that_is_offered_is_one(folder: Path) -> None:
         runs.open_checkpoint("resume", run, None)
 
 
-def test_a_run_that_still_runs_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_still_running_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = runs.find("resume", "latest", folder)
     runs.check_not_running("resume", run)  # this very process
     other = {**process.identity(), process.PID: "1"}
@@ -105,14 +105,14 @@ def expanded(folder: Path, *typed: str) -> list[str]:
     return arguments.expand([f"trainer.checkpoint.folder={folder}", *typed])[:-1]
 
 
-def test_the_recorded_command_line_is_typed_again(folder: Path) -> None:
+def test_the_recorded_command_line_is_repeated(folder: Path) -> None:
     found = arguments.expand([f"trainer.checkpoint.folder={folder}", "resume=latest"])
     assert found[: len(OVERRIDES)] == OVERRIDES
     assert found[-1] == f"resume='{(folder / 'aaaa2222').as_posix()}'"
     assert arguments.expand(["run=latest@10", f"trainer.checkpoint.folder={folder}"])[-1].endswith("aaaa2222@10'")
 
 
-def test_what_is_typed_again_wins_and_a_groups_option_drops_the_groups_keys(folder: Path) -> None:
+def test_typed_overrides_win_and_a_group_option_drops_recorded_keys_of_that_group(folder: Path) -> None:
     assert "trainer.epochs=5" not in expanded(folder, "resume=latest", "trainer.epochs=6")
     found = expanded(folder, "mesh=single", "optimizer=adam", "resume=latest")
     assert [one for one in found if one.startswith(("mesh", "++mesh", "optimizer"))] == [
@@ -129,17 +129,17 @@ def test_what_is_typed_again_wins_and_a_groups_option_drops_the_groups_keys(fold
         (["run=latest", "resume=latest"], "run and resume can't be combined"),
     ],
 )
-def test_what_does_not_go_together_is_refused(folder: Path, typed: list[str], shown: str) -> None:
+def test_overrides_that_exclude_each_other_are_rejected(folder: Path, typed: list[str], shown: str) -> None:
     with pytest.raises(ConfigError, match=shown):
         expanded(folder, *typed)
 
 
 @pytest.mark.parametrize("typed", [[], ["mesh=batch8"], ["resume=null"], ["run="]])
-def test_a_command_line_without_a_run_stays_as_it_is(typed: list[str]) -> None:
+def test_a_command_line_without_a_run_is_unchanged(typed: list[str]) -> None:
     assert arguments.expand(typed) == typed
 
 
-def test_other_examples_than_the_runs_are_refused(folder: Path) -> None:
+def test_a_config_with_other_examples_is_rejected(folder: Path) -> None:
     before = {"dataset": {"batch_size": 64, "name": "mnist"}, "trainer": {"seed": 1}}
     path = storage.write(folder, content(9))
     manifest = json.loads((path / "checkpoint.json").read_text())

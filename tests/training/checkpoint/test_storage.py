@@ -52,7 +52,7 @@ def content(step: int = 3, run: str = "r") -> Content:
     return Content(step, shards, HISTORY, {**ABOUT, "run": run})
 
 
-def test_arrays_history_and_words_come_back(tmp_path: Path) -> None:
+def test_arrays_history_and_metadata_are_restored(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     found = Checkpoint(written)
     assert (found.step, found.about["config"]) == (3, {"a": {"b": [1, None, 1e-7]}})
@@ -66,7 +66,7 @@ def test_arrays_history_and_words_come_back(tmp_path: Path) -> None:
     assert found.history()["open"].shape == (0,)
 
 
-def test_what_asks_for_a_path_reads_no_array(tmp_path: Path) -> None:
+def test_membership_tests_read_no_array(tmp_path: Path) -> None:
     found = Checkpoint(storage.write(tmp_path, content()))
     for path in found.folder.glob("*.safetensors"):
         path.unlink()
@@ -77,14 +77,14 @@ def test_what_asks_for_a_path_reads_no_array(tmp_path: Path) -> None:
 
 
 @given(rows=st.integers(1, 6), columns=st.integers(1, 4))
-def test_any_way_to_split_comes_back_whole(tmp_path_factory: pytest.TempPathFactory, rows: int, columns: int) -> None:
+def test_any_sharding_is_restored(tmp_path_factory: pytest.TempPathFactory, rows: int, columns: int) -> None:
     written = storage.write(
         tmp_path_factory.mktemp("split"), Content(1, {"w": split(WHOLE, rows, columns)}, {"train": WHOLE}, ABOUT)
     )
     np.testing.assert_array_equal(Checkpoint(written)["w"], WHOLE)
 
 
-def test_no_file_holds_a_split_variable_whole(tmp_path: Path) -> None:
+def test_no_file_has_the_whole_of_a_sharded_variable(tmp_path: Path) -> None:
     from safetensors import safe_open
 
     with safe_open(storage.write(tmp_path, content()) / "arrays-00000.safetensors", framework="numpy") as file:
@@ -119,7 +119,9 @@ def edit(path: Path) -> None:
         ("checkpoint.json", Path.unlink, "is missing"),
     ],
 )
-def test_damage_is_seen_in_every_file(tmp_path: Path, name: str, damage: Callable[[Path], None], shown: str) -> None:
+def test_damage_is_detected_in_every_file(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], shown: str
+) -> None:
     written = storage.write(tmp_path, content())
     damage(written / name)
     if name == "checkpoint.json" and damage is cut:
@@ -129,7 +131,7 @@ def test_damage_is_seen_in_every_file(tmp_path: Path, name: str, damage: Callabl
     assert name in str(refused.value)
 
 
-def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
+def test_a_newer_format_is_rejected_by_its_number(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     manifest = json.loads((written / "checkpoint.json").read_text())
     (written / "checkpoint.json").write_text(json.dumps({**manifest, "format": 99, "news": True}))
@@ -137,7 +139,7 @@ def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
         Checkpoint(written)
 
 
-def test_what_was_never_finished_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_folder_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.write(tmp_path, content(1))
 
     def dies(*_: object) -> None:
@@ -153,14 +155,14 @@ def test_what_was_never_finished_is_no_checkpoint(tmp_path: Path, monkeypatch: p
     assert Checkpoint(storage.place(tmp_path, 1)).step == 1
 
 
-def test_a_step_that_is_saved_again_replaces_the_one_before(tmp_path: Path) -> None:
+def test_a_step_that_is_saved_again_replaces_its_checkpoint(tmp_path: Path) -> None:
     storage.write(tmp_path, content())
     storage.write(tmp_path, Content(3, {"w": [Shard((0,), np.ones(1), (1,))]}, {"train": WHOLE}, ABOUT))
     assert list(Checkpoint(storage.place(tmp_path, 3))) == ["w"]
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_files_are_as_open_to_others_as_the_user_lets_new_ones_be(tmp_path: Path) -> None:
+def test_file_modes_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         written = storage.write(tmp_path, content())
@@ -170,7 +172,7 @@ def test_files_are_as_open_to_others_as_the_user_lets_new_ones_be(tmp_path: Path
     assert {path.stat().st_mode & 0o777 for path in [*written.iterdir(), tmp_path / index.BEST_FILE]} == {0o640}
 
 
-def test_what_is_not_ours_is_never_removed(tmp_path: Path) -> None:
+def test_foreign_files_are_never_removed(tmp_path: Path) -> None:
     written = storage.write(tmp_path, content())
     (written / "notes.txt").write_text("of the user")
     assert not storage.remove(tmp_path, 3)
@@ -185,7 +187,7 @@ def test_what_is_not_ours_is_never_removed(tmp_path: Path) -> None:
     assert Checkpoint(written).step == 3
 
 
-def test_what_can_not_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -198,7 +200,7 @@ def test_what_can_not_be_written_leaves_nothing_behind(tmp_path: Path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
 
 
-def test_a_process_that_dies_as_it_replaces_a_checkpoint_leaves_the_one_before(
+def test_a_process_that_dies_while_it_replaces_a_checkpoint_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.write(tmp_path, content())
@@ -221,7 +223,7 @@ def test_a_process_that_dies_as_it_replaces_a_checkpoint_leaves_the_one_before(
     assert Checkpoint(storage.place(tmp_path, 3)).step == 3
 
 
-def test_what_lies_in_a_checkpoints_place_and_is_none_is_set_aside(tmp_path: Path) -> None:
+def test_anything_else_in_a_checkpoints_place_is_set_aside(tmp_path: Path) -> None:
     storage.place(tmp_path, 3).mkdir()
     (storage.place(tmp_path, 3) / "thesis.txt").touch()
     assert Checkpoint(storage.write(tmp_path, content())).step == 3
@@ -247,7 +249,7 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
         ({"value": 0.1, "step": 3}, "lacks metric"),
     ],
 )
-def test_a_best_that_is_not_so_is_damage(tmp_path: Path, record: dict[str, object], shown: str) -> None:
+def test_an_invalid_record_of_the_best_is_damage(tmp_path: Path, record: dict[str, object], shown: str) -> None:
     storage.write(tmp_path, content())
     assert index.read_best(tmp_path) is None
     index.write_best(tmp_path, record)
@@ -255,7 +257,7 @@ def test_a_best_that_is_not_so_is_damage(tmp_path: Path, record: dict[str, objec
         index.read_best(tmp_path)
 
 
-def test_checkpoints_of_before_the_manifest_was_a_schema_load() -> None:
+def test_checkpoints_of_format_1_load() -> None:
     run = Path(__file__).parent / "format_1" / "b7c1"
     assert storage.steps(run) == [20, 24]
     for step in (20, 24):

@@ -66,14 +66,14 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
         raise invalid(
             "dataset.tokenizer",
             path,
-            problem=f"not a tokenizer.json that the library tokenizers can read ({describe(error)})",
+            problem=f"must be a tokenizer.json that the library tokenizers can read ({describe(error)})",
             fix="use another file, or set dataset.tokenizer=bpe",
         ) from error
     if size > MOST_TOKENS:
         raise invalid(
             "dataset.tokenizer",
             path,
-            problem=f"supports at most {MOST_TOKENS:,} tokens, but the largest of this file is {size - 1:,}",
+            problem=f"must have at most {MOST_TOKENS:,} tokens, but its largest is {size - 1:,}",
             fix="use another file, or set dataset.tokenizer=bpe",
         )
     if not is_end_known:
@@ -81,7 +81,7 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
         raise invalid(
             "dataset.end_token",
             end_token,
-            problem=f"not one of the {size:,} tokens of {path} (its special tokens: {special})",
+            problem=f"must be one of the {size:,} tokens of {path} (its special tokens: {special})",
             fix="use one of its tokens, or leave the key out",
         )
     check_end(vocabulary)

@@ -67,12 +67,12 @@ def find_builder(root: Path, request: Request) -> Any:
         return _own_builder(root, request)
     names = tfds.list_builders(with_community_datasets=False)
     if request.builder not in names:
-        raise _unknown("dataset.name", request.builder, [*names, "digits"], "is not the name of a TFDS builder")
+        raise _unknown("dataset.name", request.builder, [*names, "digits"], "unknown TFDS builder")
     try:
         builder_class = tfds.builder_cls(request.builder)
         configs = list(builder_class.builder_configs)
         if request.config and request.config not in configs:
-            problem = f"{request.builder} has {len(configs) or 'no'} configs, and this is not one of them"
+            problem = f"unknown config ({request.builder} has {len(configs) or 'none'})"
             raise _unknown("dataset.name", request.name, [f"{request.builder}/{name}" for name in configs], problem)
         return builder_class(data_dir=str(root), config=request.config, version=request.version)
     except ConfigError:

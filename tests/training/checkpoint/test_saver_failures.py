@@ -52,7 +52,7 @@ def train(folder: Path, **trainer: Any) -> tuple[Any, test_loop.Seen, NumpyEngin
     return result, seen, engine
 
 
-def test_a_last_state_that_is_not_saved_is_told_with_what_there_is_instead(tmp_path: Path, disk: Any) -> None:
+def test_an_unsaved_last_state_is_reported_with_the_newest_checkpoint(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step > STEPS)
     result, seen, _ = train(tmp_path, epochs=3, checkpoint=CheckpointConfig(every_steps=STEPS))
     assert result.unsaved == (
@@ -62,34 +62,34 @@ def test_a_last_state_that_is_not_saved_is_told_with_what_there_is_instead(tmp_p
     assert any("could not write the checkpoint of step 20" in line for line in seen.said)
 
 
-def test_a_process_that_is_gone_is_not_told_twice(tmp_path: Path, disk: Any) -> None:
+def test_the_loss_of_a_process_is_not_reported_twice(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20, ProcessError("process 1 has not answered for 15 s"))
     result, seen, _ = train(tmp_path, epochs=3)
     assert not any("could not write" in line for line in seen.said)
     assert result.unsaved is None, "the next one was written"
 
 
-def test_without_any_checkpoint_it_says_to_start_again(tmp_path: Path, disk: Any) -> None:
+def test_without_any_checkpoint_the_error_says_to_start_again(tmp_path: Path, disk: Any) -> None:
     disk(lambda _: True)
     result, _, _ = train(tmp_path)
     assert result.unsaved.endswith("then start the run again")
 
 
-def test_a_later_state_that_is_saved_makes_up_for_those_that_were_not(tmp_path: Path, disk: Any) -> None:
+def test_a_later_saved_state_makes_up_for_earlier_failures(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step in (10, 20))
     result, _, _ = train(tmp_path, epochs=3)
     assert result.unsaved is None
     assert storage.steps(tmp_path) == [30]
 
 
-def test_an_earlier_one_does_not(tmp_path: Path, disk: Any) -> None:
+def test_an_earlier_saved_state_does_not(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 2 * STEPS)
     result, _, _ = train(tmp_path, checkpoint=CheckpointConfig(every_steps=5))
     assert result.unsaved.startswith("the state of step 20 could not be saved")
     assert storage.steps(tmp_path)[-1] == 15
 
 
-def test_the_last_state_is_tried_again_and_the_best_with_it(tmp_path: Path, disk: Any) -> None:
+def test_the_last_state_is_tried_again_and_stays_the_best(tmp_path: Path, disk: Any) -> None:
     tries: list[int] = []
     disk(lambda step: tries.append(step) or (tries.count(20) == 1 and step == 20))  # type: ignore[func-returns-value]
     result, _, _ = train(tmp_path, accuracies=[0.5, 0.7])
@@ -97,7 +97,7 @@ def test_the_last_state_is_tried_again_and_the_best_with_it(tmp_path: Path, disk
     assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 20}
 
 
-def test_superseded_checkpoints_make_room_for_the_last_but_never_the_newest_or_the_best(
+def test_old_checkpoints_are_removed_for_the_last_state_but_not_the_newest_or_the_best(
     tmp_path: Path, disk: Any
 ) -> None:
     disk(lambda step: step == 50 and len(storage.steps(tmp_path)) > 2)
@@ -111,7 +111,7 @@ def test_superseded_checkpoints_make_room_for_the_last_but_never_the_newest_or_t
     assert float(Checkpoint(storage.place(tmp_path, 50))["d1/w"]) == engine.w
 
 
-def test_nothing_makes_room_where_the_disk_is_not_full(tmp_path: Path, disk: Any) -> None:
+def test_nothing_is_removed_if_the_disk_is_not_full(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 40, PermissionError(13, "Permission denied"))
     result, _, _ = train(tmp_path, epochs=4, checkpoint=CheckpointConfig(every_steps=10, best=None, keep=3))
     assert "Permission denied" in result.unsaved
@@ -121,7 +121,7 @@ def test_nothing_makes_room_where_the_disk_is_not_full(tmp_path: Path, disk: Any
 EARLY = EarlyStoppingConfig("eval/accuracy", patience=9)
 
 
-def test_a_best_that_is_not_saved_is_not_taken_for_the_best(tmp_path: Path, disk: Any) -> None:
+def test_an_unsaved_best_is_not_recorded_as_the_best(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20)
     result, seen, engine = train(tmp_path, epochs=3, accuracies=[0.7, 0.9, 0.6], early_stopping=EARLY)
     assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 10}
@@ -132,7 +132,7 @@ def test_a_best_that_is_not_saved_is_not_taken_for_the_best(tmp_path: Path, disk
     assert result.unsaved.startswith("the state of step 20 could not be saved ([Errno 28]")
 
 
-def test_the_last_weights_are_taken_where_they_are_better_than_a_stale_best(tmp_path: Path, disk: Any) -> None:
+def test_the_last_weights_are_used_if_they_are_better_than_a_stale_best(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step in (20, 30))
     result, _, _ = train(tmp_path, epochs=4, accuracies=[0.5, 0.9, 0.91, 0.8], early_stopping=EARLY)
     assert result.taken == 40
@@ -140,7 +140,7 @@ def test_the_last_weights_are_taken_where_they_are_better_than_a_stale_best(tmp_
     assert result.unsaved.startswith("the state of step 30 could not be saved"), "which was better"
 
 
-def test_the_next_good_evaluation_is_the_best_after_one_that_was_not_saved(tmp_path: Path, disk: Any) -> None:
+def test_the_next_improvement_becomes_the_best_after_an_unsaved_one(tmp_path: Path, disk: Any) -> None:
     disk(lambda step: step == 20)
     result, seen, _ = train(tmp_path, epochs=3, accuracies=[0.5, 0.9, 0.7])
     assert result.unsaved is None, "the last state is saved"
@@ -149,7 +149,7 @@ def test_the_next_good_evaluation_is_the_best_after_one_that_was_not_saved(tmp_p
     assert index.read_best(tmp_path) == {"metric": "eval/accuracy", "value": 0.7, "step": 30}
 
 
-def test_a_damaged_best_is_said_and_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_best_is_reported_and_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_best = index.write_best
 
     def damages(folder: Path, record: Any) -> None:
@@ -162,9 +162,7 @@ def test_a_damaged_best_is_said_and_not_taken(tmp_path: Path, monkeypatch: pytes
     assert any("arrays-00000.safetensors has 0 bytes" in line for line in seen.said)
 
 
-def test_a_signal_tells_that_the_state_is_not_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Any
-) -> None:
+def test_an_interruption_reports_an_unsaved_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Any) -> None:
     disk(lambda _: True)
     monkeypatch.setattr(pytest, "fail", str)  # takes warnings
     with pytest.raises(

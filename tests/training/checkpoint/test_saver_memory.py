@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,7 +57,7 @@ class Split:
         }
 
 
-def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+def test_the_safetensors_library_reads_the_files(tmp_path: Path) -> None:
     arrays = {
         "b": np.arange(6, dtype=np.float32).reshape(2, 3),
         "a": np.arange(5, dtype=np.float64),
@@ -75,7 +76,7 @@ def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
     assert told == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def test_bfloat16_comes_back(tmp_path: Path) -> None:
+def test_bfloat16_is_restored(tmp_path: Path) -> None:
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     value = np.arange(6).astype(bfloat16).reshape(3, 2)
     folder = storage.write(tmp_path, Content(1, {"w": [Shard((0, 0), value, (3, 2))]}, {}, ABOUT_SAVED))
@@ -87,7 +88,7 @@ def test_bfloat16_comes_back(tmp_path: Path) -> None:
 ABOUT_SAVED = ABOUT | {"saved_at": "", "metrics": {}}
 
 
-def test_no_two_arrays_are_brought_to_the_host_together(tmp_path: Path) -> None:
+def test_arrays_are_copied_to_the_host_one_at_a_time(tmp_path: Path) -> None:
     OnDevice.most = 0
     written = storage.write(tmp_path, Content(2, Split().shards(), {}, ABOUT_SAVED, passing=True))
     assert OnDevice.most <= 2, "one is written while the next is brought"
@@ -123,3 +124,26 @@ def test_training_waits_for_a_state_that_is_not_copied(
     assert storage.steps(tmp_path) == [3]
     assert seen == [waits]
     assert (Checkpoint(storage.place(tmp_path, 3))["v4"] == 1).all()
+
+
+def test_a_failed_write_keeps_no_state_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    class Values(np.ndarray):
+        """An array that can be referenced weakly."""
+
+    monkeypatch.setattr(storage, "write", full)
+    values = np.ones(1000, np.float32).view(Values)
+    reference = weakref.ref(values)
+    contents = [Content(3, {"v": [Shard((0,), values, (1000,))]}, {}, ABOUT_SAVED)]
+    logging.disable(logging.CRITICAL)  # pytest would keep the error, whose traceback has the state
+    try:
+        keeps = CheckpointSaver(CheckpointConfig(), tmp_path, lambda *_: contents.pop(), lambda _: None)
+        keeps.save(3, MetricRecorder(lambda *_: None, 1, lambda _: 0.1))
+        keeps.close()
+    finally:
+        logging.disable(logging.NOTSET)
+    del values
+    gc.collect()
+    assert reference() is None
