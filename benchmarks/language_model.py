@@ -32,6 +32,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.configs import with_keys
+
 if __package__ in (None, ""):  # started by its path
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -100,10 +102,15 @@ def ours(size: Size, axes: Mapping[str, int], **options: Any) -> Turn:
     optimizer = OptimizerConfig("adam", RATE, beta_1=0.9, beta_2=0.999, epsilon=1e-7)
     config = RunConfig(mesh=MeshConfig(axes=dict(axes)), layout=LayoutConfig(rules=rules), optimizer=optimizer)
     sizes = {"dim": size.dim, "depth": size.layers, "heads": HEADS}
-    config.model = ModelConfig("runner.model.gpt.build", sizes | options)
-    config.task = task
-    config.engine.name = "jax"
-    config.dataset.batch_size = size.batch
+    config = with_keys(
+        config,
+        {
+            "model": ModelConfig("runner.model.gpt.build", sizes | options),
+            "task": task,
+            "engine.name": "jax",
+            "dataset.batch_size": size.batch,
+        },
+    )
     data = DataSpec(arrays, make_task(task, arrays))
     engine = make_engine(config, data, 1_000_000)
     engine.build()
@@ -239,7 +246,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the JSON file")
     arguments = parser.parse_args(argv)
     config = RunConfig(mesh=MeshConfig(axes={"batch": arguments.devices}))
-    config.engine.name = "jax"
+    config = with_keys(config, {"engine.name": "jax"})
     if arguments.devices > 1:  # `fit` has several programs on the way, which hold a thread a device each; ours has one
         os.environ.setdefault("PJRT_NPROC", str(4 * arguments.devices))
     registry.load(config)  # sets the environment that JAX begins with

@@ -1,4 +1,7 @@
-"""The runner's Hydra plugins. Hydra imports this module with every command, so it imports nothing heavy."""
+"""Hydra plugins of the runner. Hydra imports this module with every command, so it imports nothing heavy.
+
+Hydra finds plugins as classes that are defined here, hence the subclasses without a body.
+"""
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
@@ -6,6 +9,10 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from runner.config import search_path as own
 from runner.sweep import plugins
+
+
+class OptionSource(own.OptionSource):
+    """The program's folder of options."""
 
 
 class OwnSource(own.OwnSource):
@@ -16,7 +23,7 @@ class OwnOptions(SearchPathPlugin):
     """Puts the user's folders of options on the search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Adds what is there, where the program is ours: other programs of this environment have it too."""
+        """Adds the folders if the program is ours: other programs of this environment have this plugin too."""
         if own.is_ours(search_path):
             own.extend(search_path)
             _make_default("hydra/launcher", "processes")
@@ -40,8 +47,8 @@ class SubmititLauncher(plugins.SubmititLauncher):
 
 
 def _make_default(group: str, option: str) -> None:
-    """Gives Hydra's default of a group, `basic`, the meaning of an option of ours.
+    """Makes `basic`, Hydra's default of a group, an alias of one of our options.
 
-    Hydra prefers an override in our own defaults list to one in a preset, which then could not choose another.
+    An override in our own defaults list would win over one in a preset, which then could not choose another.
     """
     ConfigStore.instance().store(group=group, name="basic", node={"defaults": [option]}, provider="runner")

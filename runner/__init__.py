@@ -1,15 +1,15 @@
-"""Config-driven training on device meshes: planned, verified and recorded.
+"""Config-driven training on device meshes: checked, planned, verified and tracked.
 
 From Python, as in a notebook:
 
     import runner
 
-    config = runner.compose("mesh=batch8", "trainer.epochs=2")    # checked, nothing runs
+    config = runner.compose("mesh=batch8", "trainer.epochs=2")    # checked; nothing runs
     runner.make_plan("mesh=batch8")                               # a plan that shows its tables
-    run = runner.train("mesh=batch8", "trainer.epochs=2")         # in a process of its own, with its bar
+    run = runner.train("mesh=batch8", "trainer.epochs=2")         # in a process of its own, with a progress bar
     runner.open_run("latest").metrics                             # a pandas.DataFrame
 
-Importing this package imports nothing else; each of these is imported when it is first used.
+Importing this package imports nothing else: each of these is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PLACES = {
+_MODULES = {
     "ConfigError": "runner.errors",
     "compose": "runner.notebook.composing",
     "open_run": "runner.notebook.opened",
@@ -38,11 +38,12 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
-    return found
+    attribute: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = attribute  # the next access does not come here
+    return attribute
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *_MODULES})

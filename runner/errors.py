@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 # Exit codes of every command.
 EXIT_DONE = 0
@@ -11,6 +11,7 @@ EXIT_FAILED = 1  # the run or the check failed
 EXIT_REFUSED = 2  # the config is invalid
 
 _LONGEST = 300  # characters of another's error that a message shows
+_MOST_LISTED = 10  # names in one message; the rest is in `--help`
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -91,8 +92,34 @@ def invalid(key: str, value: object, *, problem: str, fix: str) -> ConfigError:
     Returns:
       The error, to be raised by the caller.
     """
-    shown = "null" if value is None else value
-    return ConfigError(f"{key}={shown}: {problem}; {fix}")
+    return ConfigError(f"{key}={shown(value)}: {problem}; {fix}")
+
+
+def shown(value: object) -> str:
+    """Returns a value as it is typed on the command line: `null`, `true`, `[8,8]`, `{batch:8}`.
+
+    >>> shown({"axes": [None, True, "model"]})
+    '{axes:[null,true,model]}'
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        entries = (f"{key}:{shown(entry)}" for key, entry in value.items())
+        return f"{{{','.join(entries)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(shown(entry) for entry in value)}]"
+    text = str(value)
+    if not text.strip():
+        return f"'{text}'"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def listed(names: Iterable[object]) -> str:
+    """Returns names separated by commas, at most ten of them."""
+    every = [shown(name) for name in names]
+    return ", ".join([*every[:_MOST_LISTED], *(["..."] if len(every) > _MOST_LISTED else [])])
 
 
 def describe(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""From the composed YAML to the typed, checked run config. Imports no TensorFlow, JAX or MLflow."""
+"""Conversion of the composed YAML to the typed, checked run config. Imports no TensorFlow, JAX or MLflow."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from runner.config.convert import typed_config
 from runner.config.schema import RunConfig
 from runner.optim.adam import adam_learning_rate
 
-# conf/optimizer/adam.yaml refers to it. OmegaConf calls it when the value is first read.
+# conf/optimizer/adam.yaml refers to this resolver, which OmegaConf calls when the value is first read.
 OmegaConf.register_new_resolver("adam_learning_rate", adam_learning_rate, replace=True)
 
 
 def convert(composed: DictConfig) -> RunConfig:
-    """Turns the composed config into dataclasses and checks it.
+    """Converts the composed config to dataclasses and checks it.
 
     Args:
-      composed: what Hydra composed, interpolations allowed.
+      composed: by Hydra; interpolations are resolved.
 
     Returns:
-      The run config; every check that needs no TensorFlow has passed.
+      The run config, which has passed every check that needs no TensorFlow.
 
     Raises:
       ConfigError: an unknown key, a wrong type, a value out of range, or keys that don't fit together.
     """
-    config = typed_config(composed)
-    run.check(config)
-    return config
+    return run.check(typed_config(composed))

@@ -1,16 +1,15 @@
-"""What a config must satisfy before anything heavy is imported. Each check raises `ConfigError` with its fix."""
+"""Checks of a whole config before anything heavy is imported: single values, then each group, then across groups."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner import layout
 from runner.checks import sweep as checks_sweep
 from runner.checks import trainer as checks_trainer
-from runner.config.checks_values import finite, folder, numbers, one_of, positive, within
-from runner.config.schema import ModelConfig, RunConfig, TaskConfig, TrackingConfig
+from runner.config import values
+from runner.config.schema import RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
 from runner.engine import devices, registry
@@ -27,18 +26,28 @@ if TYPE_CHECKING:
     from runner.model.hub import check as hub
     from runner.task import registry as task
 else:
-    hub = late("runner.model.hub.check")  # likewise
-    task = late("runner.task.registry")  # with NumPy, which `--help` does without
+    # They import NumPy, which `--help` and most config errors do without.
+    hub = late("runner.model.hub.check")
+    task = late("runner.task.registry")
 
 
-def check(config: RunConfig) -> None:
-    """Checks every group, then what lies between groups.
+def check(config: RunConfig) -> RunConfig:
+    """Checks a config.
+
+    Args:
+      config: whose types are checked.
+
+    Returns:
+      The config with its devices and the sizes of its mesh axes settled.
 
     Raises:
-      ConfigError: the first thing found that cannot work.
+      ConfigError: the first problem.
     """
+    values.check(config)
+    values.check_finite(config.model.options, "model")
     checks_engine.check(config)
-    config.mesh = devices.settled(config)
+    # Everything below needs the sizes of the axes and the type of the devices.
+    config = replace(config, mesh=devices.settled(config))
     checks_cluster.check(config, registry.port_openers())
     checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
@@ -56,66 +65,60 @@ def check(config: RunConfig) -> None:
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
     checks_trainer.check(config.trainer, task.metric_directions(config.task))
-    positive("verify.steps", config.verify.steps)
-    within("verify.seconds", config.verify.seconds, 0.0, math.inf)
     _check_tracking(config.tracking)
-    for key in ("bandwidth_gb_s", "network_gb_s", "gflops"):
-        within(f"plan.{key}", getattr(config.plan, key), 0.0, math.inf, open_low=True)
-    if config.export.folder is not None and not config.export.folder.strip():
-        raise invalid("export.folder", "''", problem="a folder, or null", fix="set export.folder=outputs/served")
-    folder("export.folder", config.export.folder)
     checks_sweep.settled(config.sweep, config.task)
     _check_batches(config)
-    if config.trainer.on_nan == "restore":
-        trainer = config.trainer
+    trainer = config.trainer
+    if trainer.on_nan == "restore":
         checks_optimizer.check_restores(config.optimizer, trainer.nan_rate_factor, trainer.nan_restores)
-    finite(config.model.options, "model.")
-    plain = replace(config.dataset, options={}, augment=[])
-    numbers(replace(config, model=ModelConfig(), dataset=plain, task=TaskConfig()))
+    return config
 
 
 def _check_tracking(config: TrackingConfig) -> None:
-    one_of("tracking.name", config.name, ("mlflow", "none"))
     if config.name == "none" and config.uri is not None:
         raise invalid(
             "tracking.uri",
             config.uri,
-            problem="tracking=none records nowhere, so the two exclude each other",
-            fix="leave out one of tracking=none and tracking.uri",
+            problem="tracking=none records nothing, so it can't have a tracking URI",
+            fix="remove tracking=none or tracking.uri",
         )
     uri.check(config)
     if config.uri is not None:
+        # A recorded URI has `***` for its password; only a typed one reveals it.
         reveal(TRACKING, config.uri)
-    if not config.experiment.strip():
-        raise invalid("tracking.experiment", "''", problem="a name", fix="set tracking.experiment=my_experiment")
 
 
 def _check_batches(config: RunConfig) -> None:
-    """The axis that splits the examples must divide every batch, a training batch in each of its microbatches."""
+    """Checks that the batch axis divides every batch, and every microbatch of a training batch."""
     axis = batch_axis(config.layout, config.mesh.axes)
+    axis_size = config.mesh.axes[axis] if axis else 1
     microbatches = config.trainer.accumulate_steps
-    size = config.mesh.axes[axis] if axis else 1
-    sizes = {
-        "batch_size": (config.dataset.batch_size, microbatches),
-        "eval_batch_size": (config.dataset.eval_batch_size, 1),
-    }
-    for key, (batch, times) in sizes.items():
-        whole = size * times
-        if batch is not None and batch % whole:
-            lower = batch // whole * whole
-            upper = -(-batch // whole) * whole
-            near = f"{lower} or dataset.{key}={upper}" if lower else f"{upper}"
-            why = f"the size of mesh axis {axis!r}" + (f" times trainer.accumulate_steps={times}" if times > 1 else "")
-            raise invalid(
-                f"dataset.{key}",
-                batch,
-                problem=f"a multiple of {whole}, {why if size > 1 else f'trainer.accumulate_steps={times}'}",
-                fix=f"set dataset.{key}={near}",
-            )
+    _check_batch_size("batch_size", config.dataset.batch_size, axis, axis_size, microbatches)
+    _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, axis_size, 1)
     if microbatches > 1 and config.optimizer.reread_slots:
         raise invalid(
             "trainer.accumulate_steps",
             microbatches,
-            problem="1 with optimizer.reread_slots, which reproduces a bug as it was",
-            fix="leave out one of the two",
+            problem="must be 1 with optimizer.reread_slots, which reproduces a bug of single steps",
+            fix="remove trainer.accumulate_steps or optimizer.reread_slots",
         )
+
+
+def _check_batch_size(key: str, batch: int | None, axis: str | None, axis_size: int, microbatches: int) -> None:
+    divisor = axis_size * microbatches
+    if batch is None or batch % divisor == 0:
+        return
+    reasons = []
+    if axis_size > 1:
+        reasons.append(f"size of mesh axis {axis!r}")
+    if microbatches > 1:
+        reasons.append(f"trainer.accumulate_steps={microbatches}")
+    lower = batch // divisor * divisor
+    upper = lower + divisor
+    nearest = f"{lower} or dataset.{key}={upper}" if lower else str(upper)
+    raise invalid(
+        f"dataset.{key}",
+        batch,
+        problem=f"must be a multiple of {divisor} ({' times '.join(reasons)})",
+        fix=f"set dataset.{key}={nearest}",
+    )

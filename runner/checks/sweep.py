@@ -1,12 +1,12 @@
-"""Checks of what a sweep compares its jobs by; see `runner.checks.run`."""
+"""Checks of the metric that a sweep compares its jobs by; see `runner.checks.run`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.config.checks_values import one_of
 from runner.config.schema import SweepConfig, TaskConfig
+from runner.config.values import check_name
 from runner.errors import invalid
 from runner.host.late import late
 from runner.task import metrics
@@ -14,30 +14,29 @@ from runner.task import metrics
 if TYPE_CHECKING:
     from runner.task import registry as task
 else:
-    task = late("runner.task.registry")  # with NumPy, which `--help` does without
+    # It imports NumPy, which `--help` and most config errors do without.
+    task = late("runner.task.registry")
 
 
 def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
-    """Returns the group with the metric that `auto` stands for, and with its direction.
+    """Returns the group with its metric and direction, neither of them `auto` or null.
 
     Args:
-      config: the group.
+      config: whose single values are checked.
       of: the task of the jobs, checked.
 
     Raises:
-      ConfigError: no run logs that metric, or its best job would be the worst.
+      ConfigError: no run logs that metric, or the direction would select the worst job.
     """
-    if config.direction is not None:
-        one_of("sweep.direction", config.direction, metrics.DIRECTIONS)
-    names = metrics.choices(task.metric_directions(of), task.step_metric_names(of))
+    directions = metrics.choices(task.metric_directions(of), task.step_metric_names(of))
     metric = metrics.default(task.metric_directions(of)) if config.metric == metrics.AUTO else config.metric
-    one_of("sweep.metric", metric, (*names, metrics.AUTO))
-    better = names[metric]
-    if None not in (better, config.direction) and better != config.direction:
+    check_name("sweep.metric", metric, (*directions, metrics.AUTO))
+    better = directions[metric]
+    if better is not None and config.direction is not None and better != config.direction:
         raise invalid(
             "sweep.direction",
             config.direction,
-            problem=f"{better} with sweep.metric={metric}, the worst job would be the best otherwise",
-            fix=f"set sweep.direction={better}, or leave it out",
+            problem=f"must be {better} with sweep.metric={metric}, or the worst job would be selected",
+            fix=f"set sweep.direction={better}, or remove it",
         )
     return replace(config, metric=metric, direction=config.direction or better or metrics.MAXIMIZE)

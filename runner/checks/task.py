@@ -1,55 +1,75 @@
-"""Checks between task, dataset and model that the config alone can tell; each raises `ConfigError` with its fix."""
+"""Checks between task, dataset and model that need the config only; see `runner.checks.run`."""
 
 from __future__ import annotations
 
+from runner.config.options import task_options
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER
-from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS
+from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.config.schema_task import LANGUAGE_MODEL, TaskConfig
 from runner.data import checks_text
-from runner.errors import invalid
+from runner.errors import ConfigError, invalid
 from runner.model import gpt_options
 
-_OF_WHOLE_EXAMPLES = ("classification", "multilabel", "regression")
+# Tasks that predict one target per example, not one per token.
+_PER_EXAMPLE = ("classification", "multilabel", "regression")
 
 
 def check(config: RunConfig) -> None:
-    """Checks that a dataset has what its task takes, tokens or something else, and that the model gives it."""
+    """Checks that the dataset has the targets of the task, and that the model predicts them.
+
+    Args:
+      config: whose groups are checked.
+
+    Raises:
+      ConfigError: they don't fit.
+    """
     dataset = config.dataset
     task = config.task
     is_text = checks_text.is_text(dataset)
-    if is_text and task.name in _OF_WHOLE_EXAMPLES:
+    if is_text and task.name in _PER_EXAMPLE:
         raise invalid(
             "task",
             task.name,
-            problem=f"dataset={dataset.name} has a next token for each token, and nothing of a whole example",
+            problem=f"needs one target per example, but dataset={dataset.name} has one per token",
             fix="set task=language_model",
         )
-    if config.model.target == gpt_options.TARGET and task.name in _OF_WHOLE_EXAMPLES:
-        data = "" if is_text else ", and dataset=text, dataset=shakespeare or dataset=pydoc"
+    if config.model.target == gpt_options.TARGET and task.name in _PER_EXAMPLE:
+        data = "" if is_text else " and dataset=text, dataset=shakespeare or dataset=pydoc"
         raise invalid(
             "task",
             task.name,
-            problem="model=gpt gives logits for each token of a row, and nothing of a whole example",
+            problem="needs one output per example, but model=gpt has logits per token",
             fix=f"set task=language_model{data}",
         )
     if task.name != LANGUAGE_MODEL:
         return
     may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
     if not is_text and not may_have_tokens:
-        of_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
-        own = "dataset.tokenizer=bytes where it is of text, else " if of_tfds else ""
-        raise invalid(
-            "task",
-            task.name,
-            problem=f"it takes sequences of tokens, and {dataset.builder or f'dataset={dataset.name}'} has none",
-            fix=f"set {own}dataset=text, dataset=shakespeare or dataset=pydoc",
-        )
-    sample = OPTIONS[task.name](**task.options).sample
+        raise _no_tokens(dataset, task)
+    if is_text:
+        _check_sample(dataset, task)
+
+
+def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
+    """Returns the error for a language model on a dataset without tokens."""
+    is_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
+    tokenize = "dataset.tokenizer=bytes if it has a text feature, else " if is_tfds else ""
+    return invalid(
+        "task",
+        task.name,
+        problem=f"needs sequences of tokens, but {dataset.builder or f'dataset={dataset.name}'} has none",
+        fix=f"set {tokenize}dataset=text, dataset=shakespeare or dataset=pydoc",
+    )
+
+
+def _check_sample(dataset: DatasetConfig, task: TaskConfig) -> None:
+    """Checks that a sampled text fits into a row together with its prompt."""
+    sample = task_options(task).sample
     length = dataset.sequence_length or checks_text.LENGTH
-    if is_text and sample is not None and sample.tokens is not None and sample.tokens >= length:
+    if sample is not None and sample.tokens is not None and sample.tokens >= length:
         raise invalid(
             "task.sample.tokens",
             sample.tokens,
-            problem=f"fewer than dataset.sequence_length={length}: a row holds the prompt too",
+            problem=f"must be below dataset.sequence_length={length}, as a row has the prompt too",
             fix=f"set task.sample.tokens={length // 2}",
         )

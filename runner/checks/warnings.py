@@ -1,59 +1,69 @@
-"""What a run is warned of: allowed, and hardly what was meant. Each warning is one line with its fix."""
+"""Warnings for valid configs that are probably mistakes, one line each with a suggested fix."""
 
 from __future__ import annotations
 
-from runner.config.checks_values import as_float32, changed
+from collections.abc import Sequence
+
 from runner.config.schema import LayoutConfig, OptimizerConfig, RunConfig
+from runner.config.schema_trainer import TrainerConfig
+from runner.config.values import as_float32, changed
+from runner.errors import shown
 from runner.host import cores
 from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.optim.schedules import learning_rate
 from runner.processes import place
 
-_DEVICES_A_CORE = 8
+# A choice: with more virtual devices per core, a step waits for threads most of its time.
+_DEVICES_PER_CORE = 8
 
 
 def of_config(config: RunConfig) -> list[str]:
-    """Returns what the config alone tells.
+    """Returns the warnings that need the config only.
 
     Args:
       config: checked.
     """
-    found = []
+    warnings = []
     devices = mesh.size(config.mesh.axes)
     available = cores.available()
-    if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_A_CORE * available:
-        found.append(
+    if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_PER_CORE * available:
+        warnings.append(
             f"{devices} virtual devices on {available} {'core' if available == 1 else 'cores'} show what a mesh "
-            "computes, not how fast; choose a smaller mesh, or see with python -m runner.plan what a large one costs"
+            "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
         )
-    if config.cluster.name == "single" and (task := place.scheduled()) is not None:
-        found.append(
-            f"{task.found} started {task.count} tasks, each of which trains a run of its own; set cluster=auto, and "
-            "they are one run"
+    scheduled = place.scheduled()
+    if config.cluster.name == "single" and scheduled is not None:
+        warnings.append(
+            f"{scheduled.found} started {scheduled.count} tasks, and each will train a separate run; set cluster=auto "
+            "to train one run"
         )
-    trainer = config.trainer
-    idle = [
-        ("trainer", trainer, ("nan_rate_factor", "nan_restores"), trainer.on_nan == "restore", "on_nan=restore"),
-        (
-            "trainer.early_stopping",
-            trainer.early_stopping,
-            ("patience", "min_delta"),
-            trainer.early_stopping.metric,
-            "early_stopping.metric=auto",
-        ),
-        ("trainer.profile", trainer.profile, ("steps",), trainer.profile.start is not None, "profile.start=10"),
+    return [*warnings, *_unused_keys(config.trainer)]
+
+
+def _unused_keys(config: TrainerConfig) -> list[str]:
+    """Returns a warning for each changed key whose feature is off."""
+    warnings = []
+    if config.on_nan != "restore":
+        warnings += _no_effect("trainer", config, ("nan_rate_factor", "nan_restores"), "trainer.on_nan=restore")
+    early = config.early_stopping
+    if early.metric is None:
+        needed = "trainer.early_stopping.metric=auto"
+        warnings += _no_effect("trainer.early_stopping", early, ("patience", "min_delta"), needed)
+    if config.profile.start is None:
+        warnings += _no_effect("trainer.profile", config.profile, ("steps",), "trainer.profile.start=10")
+    return warnings
+
+
+def _no_effect(prefix: str, group: object, keys: Sequence[str], needed: str) -> list[str]:
+    return [
+        f"{prefix}.{key}={shown(getattr(group, key))} has no effect; set {needed} too, or remove it"
+        for key in changed(group, keys)
     ]
-    for prefix, group, keys, used, needed in idle:
-        if not used:
-            for key in changed(group, keys):
-                value = getattr(group, key)
-                found.append(f"{prefix}.{key}={value} has no effect; set trainer.{needed} too, or leave it out")
-    return found
 
 
 def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
-    """Returns what a schedule says of steps that the run does not reach, or of those that it trains nothing in.
+    """Returns a warning for a schedule that the run does not reach, or that ends training early.
 
     Args:
       config: checked.
@@ -66,40 +76,42 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
             f"{key}.warmup_steps={schedule.warmup_steps:,} is no shorter than the run of {total_steps:,} steps, which "
             f"never reaches optimizer.learning_rate; set {key}.warmup_steps={total_steps // 10} or train longer"
         ]
-    late = [step for step in schedule.boundaries if step >= total_steps]
-    if late:
+    unreached = [step for step in schedule.boundaries if step >= total_steps]
+    if unreached:
         return [
-            f"{key}.boundaries={schedule.boundaries}: the run of {total_steps:,} steps ends before {late[0]:,}, and "
-            "does not use the factors from there on; set smaller boundaries or train longer"
+            f"{key}.boundaries={shown(schedule.boundaries)}: the run of {total_steps:,} steps ends before step "
+            f"{unreached[0]:,}, so later factors have no effect; set smaller boundaries or train longer"
         ]
     middle = total_steps // 2
-    if middle and not any(as_float32(learning_rate(config, step, total_steps)) for step in (middle, total_steps - 1)):
+    last_half = (middle, total_steps - 1)
+    if middle and not any(as_float32(learning_rate(config, step, total_steps)) for step in last_half):
         return [
-            f"{key}.name={schedule.name} gives a learning rate of 0 in the second half of the run, which trains "
-            f"nothing; set a larger {key}.decay_steps, or a rate above 0 for it"
+            f"{key}.name={schedule.name} has a learning rate of 0 in the second half of the run, which trains "
+            f"nothing; set a larger {key}.decay_steps, or a final rate above 0"
         ]
     return []
 
 
 def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> list[str]:
-    """Returns what the order of a mesh's axes costs where several processes share it out.
+    """Returns a warning if another order of the mesh axes needs less communication between processes.
 
-    Along the axis that splits examples gradients are added up once a step; along others layers wait for each other.
+    Gradients are summed over the batch axis once per step, while layers wait for communication over the other axes.
 
     Args:
       config: checked.
       axes: mesh axis to size.
-      processes: how many there are.
+      processes: number of processes.
     """
     first = batch_axis(config, axes)
     if first is None:
         return []
     ordered = {first: axes[first], **axes}
-    spared = [axis for axis in mesh.crossing(axes, processes) if axis not in mesh.crossing(ordered, processes)]
-    if not spared:
+    crossing_then = mesh.crossing(ordered, processes)
+    avoidable = [axis for axis in mesh.crossing(axes, processes) if axis not in crossing_then]
+    if not avoidable:
         return []
-    shown = ",".join(f"{axis}:{count}" for axis, count in ordered.items())
+    order = ",".join(f"{axis}:{count}" for axis, count in ordered.items())
     return [
-        f"mesh axis {', '.join(spared)} crosses the {processes} processes, and in the order {{{shown}}} would not: "
+        f"mesh axis {', '.join(avoidable)} crosses the {processes} processes, and would not in the order {{{order}}}: "
         f"the outermost axes cross first, so put {first} before the others"
     ]

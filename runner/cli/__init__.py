@@ -1,1 +1,1 @@
-"""From a command line to a checked config, and from there to a command."""
+"""The command line: parsed, composed to a config, checked, and passed to a command."""

@@ -14,7 +14,7 @@ from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.training.checkpoint.arguments import KEYS, MULTIRUN
 
-_FLAGS_WITHOUT_VALUE = (
+FLAGS_WITHOUT_VALUE = (
     "--help",
     "-h",
     "--hydra-help",
@@ -28,7 +28,7 @@ _FLAGS_WITHOUT_VALUE = (
     "-sc",
 )
 # Flag -> what its value is. Hydra's --experimental-rerun is left out: it would unpickle a file.
-_FLAGS_WITH_VALUE = {
+FLAGS_WITH_VALUE = {
     **dict.fromkeys(("--cfg", "-c"), "job, hydra or all"),
     **dict.fromkeys(("--package", "-p"), "part of the config, as trainer"),
     **dict.fromkeys(("--config-path", "-cp"), "folder of configs in place of the program's"),
@@ -78,13 +78,13 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides += rest
         elif not argument.startswith("-"):
             overrides.append(argument)
-        elif argument in _FLAGS_WITHOUT_VALUE:
+        elif argument in FLAGS_WITHOUT_VALUE:
             flags.append(argument)
-        elif name in _FLAGS_WITH_VALUE:
+        elif name in FLAGS_WITH_VALUE:
             text = value if equals else next(rest, None)
             flags += [_LONG_FORM.get(name, name), _checked_value(name, text)]
         else:
-            long_flags = [flag for flag in (*_FLAGS_WITHOUT_VALUE, *_FLAGS_WITH_VALUE) if flag.startswith("--")]
+            long_flags = [flag for flag in (*FLAGS_WITHOUT_VALUE, *FLAGS_WITH_VALUE) if flag.startswith("--")]
             fix = did_you_mean(name, long_flags, "see python -m runner --help")
             raise ConfigError(f"{argument}: unknown flag; {fix}")
     return flags, overrides
@@ -96,7 +96,7 @@ def _checked_value(flag: str, value: str | None) -> str:
     Raises:
       ConfigError: there is none, or the flag can't have it.
     """
-    description = _FLAGS_WITH_VALUE[flag]
+    description = FLAGS_WITH_VALUE[flag]
     if not value or value.startswith("-"):
         raise ConfigError(f"{flag}: needs a value; write {flag} <{description}>")
     choices = description.replace(" or ", ", ").split(", ")

@@ -1,12 +1,12 @@
-"""Where every command starts: signals are heard before anything that takes time is imported.
+"""Entry point of every command: signal handlers first, then everything that takes time to import.
 
-Only commands import this module, as their first. Until `runner.host.signals` takes over there is nothing to lose, and
-a signal ends the process at once.
+Only commands import this module, as their first. Until `runner.host.signals` installs its handlers there is nothing
+to save, and a signal ends the process at once.
 """
 
 from __future__ import annotations
 
-# Built into the interpreter: `signal` itself takes milliseconds, in which Ctrl-C would be a traceback.
+# Built into the interpreter: `signal` itself takes milliseconds to import, in which Ctrl-C would be a traceback.
 import _signal  # type: ignore[import-not-found]
 import os
 import sys
@@ -29,10 +29,10 @@ for _name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
 
 
 def _open_streams() -> None:
-    """Opens on the null device each standard stream that the caller closed (`>&-`).
+    """Opens the null device for each standard stream that the caller closed (`>&-`).
 
-    Python has None in its place, which fails at the first `sys.stdout.flush()`, and the next file that is opened gets
-    the stream's number, so that native code prints into it.
+    Otherwise `sys.stdout` is None, which fails at the first `sys.stdout.flush()`, and the next file that is opened
+    gets the stream's number, so that native code prints into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
@@ -42,14 +42,14 @@ def _open_streams() -> None:
             os.dup2(handle, number)
             os.close(handle)
         os.set_inheritable(number, True)
-        # Its number belongs to the process until the end, as that of any standard stream does.
+        # Never closed, as any standard stream.
         setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _check_folder() -> None:
-    """Ends a command that was started in a folder that has been removed: every path of it is relative to that."""
+    """Ends a command that was started in a removed folder: all its paths are relative to that."""
     try:
-        os.getcwd()  # noqa: PTH109 - pathlib takes milliseconds, see above
+        os.getcwd()  # noqa: PTH109 - pathlib takes milliseconds to import
     except OSError as error:
         line = f"error: the current directory can't be used ({error.strerror}); change to one that is there with cd\n"
         os.write(2, line.encode(errors="replace"))
@@ -60,13 +60,15 @@ def main(module: str, after: str | None = None) -> NoReturn:
     """Composes the config, runs a command on it and exits with its code.
 
     Args:
-      module: has the command, `run(config, composed)`; imported when the config has been checked.
-      after: has `end(code)`, called when all is done, which returns the code to exit with; null: nothing is done.
+      module: has the command, `run(config, composed)`; imported once the config has been checked.
+      after: module with `end(code)`, called last, which returns the code to exit with; None: nothing is called.
     """
 
     def body() -> int:
         code: int = import_module("runner.cli.app").run_module(module)
-        return import_module(after).end(code) if after else code
+        if after is not None:
+            code = import_module(after).end(code)
+        return code
 
     start(body)
 

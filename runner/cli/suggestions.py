@@ -1,6 +1,7 @@
 """Suggestions for names that other tools of the field use: `layout=ddp`, `lr=0.1`, `mesh=batch16`.
 
-The nearest spelling is no help for these. Each suggestion names what does here what the word means elsewhere.
+The nearest spelling is no help for these. Each suggestion is the option or key that does here what the name means
+elsewhere.
 """
 
 from __future__ import annotations
@@ -57,15 +58,16 @@ _KEYS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("ckpt_path", "resume_from_checkpoint", "load"), "resume"),
 }
-# A mesh's option names its axes and their sizes, as batch4_model2; other tools' short names of the same axes.
+# A mesh's option names its axes and their sizes, as batch4_model2.
 _MESH = re.compile(r"(?:[a-z]+\d+)(?:_?[a-z]+\d+)*")
+# Other tools' short names of an axis -> ours.
 _AXES = {
     **dict.fromkeys(("data", "dp", "ddp", "fsdp", "replica", "gpu", "cpu", "tpu", "device", "devices"), "batch"),
     **dict.fromkeys(("tp", "mp", "tensor"), "model"),
     **dict.fromkeys(("sp", "cp", "seq", "context"), "sequence"),
     **dict.fromkeys(("ep", "expert"), "experts"),
 }
-_VIRTUAL_DEVICES = 8  # the default of mesh.cpu_devices
+_VIRTUAL_DEVICES = 8  # the default of mesh.cpu_devices: a larger mesh needs that key too
 
 
 def option(group: str, name: str) -> str | None:
@@ -91,7 +93,7 @@ def option(group: str, name: str) -> str | None:
 
 
 def _mesh(name: str) -> str | None:
-    """Returns the fix for an option that names axes and sizes; None if a size is 0 or an axis is named twice."""
+    """Returns the fix for an option with axes and sizes; None if a size is 0 or an axis occurs twice."""
     axes: dict[str, int] = {}
     devices = 1
     for axis, digits in re.findall(r"([a-z]+)(\d+)", name):
@@ -101,11 +103,14 @@ def _mesh(name: str) -> str | None:
             return None
         axes[axis] = size
         devices *= size
-    sizes = ", ".join(f"{axis}: {size}" for axis, size in axes.items())
-    is_batch_alone = list(axes) == ["batch"]
-    typed = f"mesh.axes.batch={devices}" if is_batch_alone else f"mesh.axes='{{{sizes}}}'"
-    virtual = f" (on a CPU with mesh.cpu_devices={devices})" if devices > _VIRTUAL_DEVICES else ""
-    return f"any size works: {typed}{virtual}"
+    if list(axes) == ["batch"]:
+        fix = f"any size works: mesh.axes.batch={devices}"
+    else:
+        sizes = ", ".join(f"{axis}: {size}" for axis, size in axes.items())
+        fix = f"any size works: mesh.axes='{{{sizes}}}'"
+    if devices > _VIRTUAL_DEVICES:
+        fix += f" (on a CPU with mesh.cpu_devices={devices})"
+    return fix
 
 
 def key(path: str) -> str | None:
@@ -120,4 +125,6 @@ def key(path: str) -> str | None:
     """
     name = path.rpartition(".")[2]
     ours = _KEYS.get(name.lower().replace("-", "_"))
-    return None if ours is None or ours == path or ours.startswith(f"{path}.") else f"did you mean {ours}?"
+    if ours is None or ours == path or ours.startswith(f"{path}."):  # the key itself, or the group that it is in
+        return None
+    return f"did you mean {ours}?"

@@ -12,5 +12,5 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    # By name: sweeps use this folder, and the command line starts sweeps.
+    # By name: sweeps import this folder and the command line imports sweeps, so an import would be a cycle of folders.
     import_module("runner.cli.entry").start(_main)

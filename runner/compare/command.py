@@ -31,12 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
       The process's exit code: 0 done, 1 the store failed, 2 the command line is invalid.
     """
     try:
-        options = _parser().read(sys.argv[1:] if arguments is None else arguments)
+        if arguments is None:
+            arguments = sys.argv[1:]
+        options = _parser().read(arguments)
         if options.out:
             folders.check("--out", options.out.absolute())
         if options.points:
             _check_points_file(options.points)
-        return show.diff(options) if options.diff else show.compare(options)
+        if options.diff:
+            return show.diff(options)
+        return show.compare(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED

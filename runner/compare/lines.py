@@ -65,7 +65,8 @@ def make_lines(records: Sequence[RunRecord], keys: Sequence[str] | None = None, 
     Returns:
       Lines in the order of their first runs. If lines are folded, the seed is none of their keys.
     """
-    keys = varying(records) if keys is None else list(keys)
+    if keys is None:
+        keys = varying(records)
     if fold:
         keys = [key for key in keys if key != SEED]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
@@ -80,6 +81,14 @@ def make_lines(records: Sequence[RunRecord], keys: Sequence[str] | None = None, 
         values = {key: value(members[0], key) for key in keys}
         lines.append(Line(values, _stats(members), tuple(members)))
     return lines
+
+
+def keys_of(lines: Iterable[Line]) -> list[str]:
+    """Returns the keys of some lines, each once, in order."""
+    keys: dict[str, None] = {}
+    for line in lines:
+        keys.update(dict.fromkeys(line.values))
+    return list(keys)
 
 
 def value(record: RunRecord, key: str) -> str:
@@ -99,9 +108,11 @@ def varying(records: Sequence[RunRecord]) -> list[str]:
     its keys whose values follow from the option.
     """
     groups = [group for group in GROUPS if _differs(value(record, group) for record in records)]
-    params = sorted({key for record in records for key in record.params})
+    params: set[str] = set()
+    for record in records:
+        params.update(record.params)
     keys = list(groups)
-    for key in params:
+    for key in sorted(params):
         if key.startswith(_NOT_COMPARED):
             continue
         if _differs(record.params.get(key, "") for record in records) and not _follows_group(records, key, groups):
@@ -153,7 +164,9 @@ def sort_lines(lines: Iterable[Line], by: str, *, descending: bool) -> list[Line
         text = line.values.get(by)
         if text is not None:
             number = as_number(text)
-            return (1, 0.0, text) if number is None else (0, sign * number, "")
+            if number is None:
+                return (1, 0.0, text)
+            return (0, sign * number, "")
         metric = line.metrics.get(by)
         if metric is None or math.isnan(metric.mean):
             return (2, 0.0, "")
@@ -168,4 +181,6 @@ def as_number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    return number

@@ -80,7 +80,9 @@ def title(metric: str, shown: Sequence[str]) -> str:
     split, _, name = metric.partition("/")
     if f"{split}/" == metrics.EVAL:
         has_test = any(other.startswith(metrics.TEST) for other in shown)
-        return f"validation {name}" if has_test else f"test {name}"
+        if has_test:
+            return f"validation {name}"
+        return f"test {name}"
     if f"{split}/" == metrics.TEST:
         return f"test {name}"
     return _SHORT_TITLES.get(metric, metric)
@@ -100,5 +102,6 @@ def lower_is_better(metric: str, records: Sequence[RunRecord] = ()) -> bool:
 
 def _direction_by_name(metric: str) -> str:
     name = metric.rpartition("/")[2]
-    is_lower_better = any(part in name for part in _LOWER_IS_BETTER)
-    return metrics.MINIMIZE if is_lower_better else metrics.MAXIMIZE
+    if any(part in name for part in _LOWER_IS_BETTER):
+        return metrics.MINIMIZE
+    return metrics.MAXIMIZE

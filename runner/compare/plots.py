@@ -70,7 +70,9 @@ def curves(path: Path, drawn: Curves, colors: Mapping[str, str]) -> None:
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=8)
     axes.set_title(drawn.metric)
-    values = [value for points in drawn.points.values() for _, value in points]
+    values: list[float] = []
+    for points in drawn.points.values():
+        values += [value for _, value in points]
     if "loss" in drawn.metric and all(value > 0 for value in values):
         log_axis(axes)
     show_last_tenth(axes, values, rises=drawn.rises)
@@ -121,23 +123,29 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
     others = {_other_keys(line, key) for line in lines}
     is_crowded = not related or len(others) > _MAX_SERIES
     series: dict[str, list[tuple[str, Stat]]] = {}
+    values = []
     for line in lines:
         stat = line.metrics.get(metric)
         if stat is not None and math.isfinite(stat.mean) and key in line.values:
             label = "" if is_crowded else _other_keys(line, key)
             series.setdefault(label, []).append((line.values[key], stat))
-    ticks = _ticks([text for points in series.values() for text, _ in points])
+            values.append(line.values[key])
+    ticks = _ticks(values)
     figure, axes = subplots(1, 1, figsize=(7.5, 4.4))
-    means = []
+    means: list[float] = []
     for index, (label, points) in enumerate(series.items()):
         points.sort(key=lambda point: ticks.positions[point[0]])
-        # Categories of several series are drawn side by side.
-        offset = 0.0 if ticks.is_numeric else _DODGE * (index - (len(series) - 1) / 2)
+        offset = 0.0
+        if not ticks.is_numeric:
+            # Points of several series in one category are drawn side by side.
+            offset = _DODGE * (index - (len(series) - 1) / 2)
+        x = [ticks.positions[text] + offset for text, _ in points]
+        y = [stat.mean for _, stat in points]
         errors = [stat.deviation for _, stat in points]
-        means += [stat.mean for _, stat in points]
+        means += y
         axes.errorbar(
-            [ticks.positions[text] + offset for text, _ in points],
-            [stat.mean for _, stat in points],
+            x,
+            y,
             yerr=errors if any(errors) else None,
             color=palette.SERIES[index],
             marker="o",

@@ -128,9 +128,11 @@ def results_of(folder: Path) -> dict[str, float]:
     """
     try:
         summary = json.loads((folder / "summary.json").read_text())
-        return _metrics_of(summary) if isinstance(summary, dict) else {}
+        if isinstance(summary, dict):
+            return _metrics_of(summary)
     except (OSError, ValueError, OverflowError, RecursionError):
-        return {}
+        pass
+    return {}
 
 
 def _metrics_of(summary: Mapping[str, object]) -> dict[str, float]:
@@ -181,7 +183,9 @@ def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
     tests = [_tag_test(text) for text in wanted.tags]
     tests += [_metric_test(text) for text in wanted.metrics]
     experiments = _experiment_ids(client, wanted.experiments)
-    query = f"tags.mlflow.parentRunId = '{wanted.parent_run_id}'" if wanted.parent_run_id else ""
+    query = ""
+    if wanted.parent_run_id:
+        query = f"tags.mlflow.parentRunId = '{wanted.parent_run_id}'"
     records = []
     for run in pages(client, experiments, query, ["attributes.start_time ASC"]):
         if run.data.tags.get("runner.kind") == "sweep":
@@ -205,7 +209,9 @@ def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in ids:
             raise ConfigError(f"--experiment {name}: unknown experiment; the store has {', '.join(sorted(ids))}")
-    return [ids[name] for name in names] if names else list(ids.values())
+    if not names:
+        return list(ids.values())
+    return [ids[name] for name in names]
 
 
 def _tag_test(text: str) -> Callable[[RunRecord], bool]:

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from runner.compare import metrics as metric_names
-from runner.compare.lines import Line, Stat
+from runner.compare.lines import Line, Stat, keys_of
 from runner.config.names import short_keys, short_value
 from runner.host.console import Console
 from runner.report.tables import Column, fitted
@@ -59,7 +59,7 @@ def sheet_of(
     """
     lead = lead or {}
     extra = extra or {}
-    keys = list(dict.fromkeys(key for line in lines for key in line.values))
+    keys = keys_of(lines)
     shown = [metric for metric in metrics if any(metric in line.metrics for line in lines)]
     is_folded = any(len(line.records) > 1 for line in lines)
     titles = [*lead, *short_keys(keys).values(), *extra]
@@ -88,7 +88,9 @@ def show(stat: Stat | None) -> str:
     if stat is None:
         return ""
     mean = _number(stat.mean)
-    return mean if stat.count == 1 else f"{mean} ± {_number(stat.deviation)}"
+    if stat.count > 1:
+        return f"{mean} ± {_number(stat.deviation)}"
+    return mean
 
 
 def _number(number: float) -> str:
@@ -102,7 +104,9 @@ def _number(number: float) -> str:
         return f"{int(number):,}"
     if is_large:
         return f"{number:,.0f}"
-    return f"{number:.4g}" if abs(number) >= 10 else f"{number:.4f}"
+    if abs(number) >= 10:
+        return f"{number:.4g}"
+    return f"{number:.4f}"
 
 
 def console() -> Console:
@@ -130,8 +134,14 @@ def _drop_order(sheet: Sheet, index: int, name: str) -> int:
     """Returns how soon a column is dropped (0: never): metrics from the right, then keys, never the first of each."""
     if index in sheet.numeric:
         position = index - min(sheet.numeric)
-        return len(sheet.titles) + position if position else 0
-    return index if index > 1 and name not in _ALWAYS_SHOWN else 0
+        is_first = position == 0
+        order = len(sheet.titles) + position
+    else:
+        is_first = index <= 1
+        order = index
+    if is_first or name in _ALWAYS_SHOWN:
+        return 0
+    return order
 
 
 def to_csv(sheet: Sheet) -> str:

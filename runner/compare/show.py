@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from runner.compare import curves, metrics, plots, points, render
 from runner.compare import diff as differences
-from runner.compare.lines import Line, make_lines, sort_lines, varying
+from runner.compare.lines import Line, keys_of, make_lines, sort_lines, varying
 from runner.compare.records import Filter, RunRecord, from_run, load
 from runner.config.names import short_keys, varied_name
 from runner.config.schema import TrackingConfig
@@ -40,8 +40,9 @@ def compare(options: argparse.Namespace) -> int:
     lines = make_lines(records, fold=not options.no_fold)
     judged_by = metrics.judged_by(records)
     sorted_by = options.sort or judged_by
-    is_metric = any(sorted_by in line.metrics for line in lines)
-    metric = sorted_by if is_metric else judged_by
+    metric = judged_by
+    if any(sorted_by in line.metrics for line in lines):
+        metric = sorted_by
     lines = sort_lines(lines, sorted_by, descending=_descending(sorted_by, lines, records) != options.reverse)
     sheet = render.sheet_of(
         lines,
@@ -81,7 +82,9 @@ def _selected(store: Store, options: argparse.Namespace) -> list[RunRecord]:
 def _status_column(lines: Sequence[Line]) -> dict[str, list[str]]:
     """Returns the column of statuses; none if all are equal."""
     statuses = [line.status for line in lines]
-    return {"status": statuses} if len(set(statuses)) > 1 else {}
+    if len(set(statuses)) == 1:
+        return {}
+    return {"status": statuses}
 
 
 def _descending(by: str, lines: Sequence[Line], records: Sequence[RunRecord]) -> bool:
@@ -92,12 +95,14 @@ def _descending(by: str, lines: Sequence[Line], records: Sequence[RunRecord]) ->
 
 def _title(records: Sequence[RunRecord], lines: Sequence[Line]) -> str:
     title = f"{len(records)} runs, {len(lines)} lines"
-    return title if varying(records) else f"{title}, all with the same config"
+    if not varying(records):
+        title += ", all with the same config"
+    return title
 
 
 def _plots(client: MlflowClient, folder: Path, metric: str, lines: Sequence[Line]) -> list[str]:
     """Draws the plots of a comparison; returns the names of the files."""
-    keys = list(dict.fromkeys(key for line in lines for key in line.values))
+    keys = keys_of(lines)
     prefix = _file_name(metric)
     files = []
     runs = {_label(line): line.records[-1] for line in lines}

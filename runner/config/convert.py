@@ -1,102 +1,126 @@
-"""From the composed YAML to the typed, checked run config. Imports no TensorFlow, JAX or MLflow."""
+"""Conversions of the composed YAML to the typed run config and to plain values. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, cast
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from runner.config import options, renamed
-from runner.config.checks_values import leaves
-from runner.config.kinds import misfit
+from runner.config.build import build, fields_of, unknown_key
 from runner.config.schema import RunConfig, TrackingConfig
+from runner.config.values import leaves
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import secrets
 
-_WORDS = ("resume", "branch", "run")  # keys without a group
-_GROUPS = {spec.name: spec.default_factory for spec in fields(RunConfig) if spec.name not in _WORDS}
+# Keys of the command line that are in no group.
+_KEYS_WITHOUT_GROUP = ("resume", "branch", "run")
+
+_GROUPS = {
+    spec.name: cast("type", spec.default_factory) for spec in fields(RunConfig) if spec.name not in _KEYS_WITHOUT_GROUP
+}
+
+# OmegaConf's mark of a value that must be set.
+_MISSING = "???"
 
 
 def typed_config(composed: DictConfig) -> RunConfig:
-    """Turns the composed config into dataclasses, of which only the types are checked.
+    """Converts the composed config to dataclasses, and checks keys and types, but no values.
 
     Args:
-      composed: what Hydra composed, interpolations allowed.
+      composed: by Hydra; interpolations are resolved.
 
     Raises:
-      ConfigError: an unknown key or a wrong type.
+      ConfigError: an unknown key, a missing value or a wrong type.
     """
     for key in composed:
-        if key not in _GROUPS and key not in _WORDS:
-            if key == "experiment":  # the file's keys stand below its group's name
-                raise ConfigError(
-                    "the file of experiment=...: its keys are meant for the whole config; write "
-                    "`# @package _global_` as its first line"
-                )
-            raise invalid(
-                str(key),
-                composed[key],
-                problem=f"groups are {', '.join(_GROUPS)}",
-                fix=did_you_mean(str(key), _GROUPS),
-            )
-    typed = {name: convert_group(name, composed) for name in _GROUPS}
-    config = RunConfig(**typed)
-    for word in _WORDS:
-        _check_missing("???" if OmegaConf.is_missing(composed, word) else "", f"{word}.")
-        setattr(config, word, None if composed.get(word) is None else str(composed[word]))
-    return config
+        if key not in _GROUPS and key not in _KEYS_WITHOUT_GROUP:
+            raise _unknown_group(str(key), composed)
+    content = {name: convert_group(name, composed) for name in _GROUPS}
+    for key in _KEYS_WITHOUT_GROUP:
+        _check_missing(_MISSING if OmegaConf.is_missing(composed, key) else "", f"{key}.")
+        content[key] = None if composed.get(key) is None else str(composed[key])
+    return RunConfig(**content)
 
 
-def _check_missing(content: object, prefix: str = "") -> None:
-    """Refuses a value that is still `???`, wherever it stands; a dataclass's default would take its place unseen."""
+def _unknown_group(key: str, composed: DictConfig) -> ConfigError:
+    if key == "experiment":
+        # Without `@package _global_`, Hydra puts the keys of a preset below the name of its group.
+        return ConfigError(
+            "experiment: the keys of the preset must apply to the whole config; write `# @package _global_` as the "
+            "first line of its file"
+        )
+    problem = f"unknown group; groups are {', '.join(_GROUPS)}"
+    return invalid(key, composed[key], problem=problem, fix=did_you_mean(key, _GROUPS))
+
+
+def _check_missing(content: object, prefix: str) -> None:
+    """Rejects a value that is still `???`: the default of the dataclass would silently take its place.
+
+    Args:
+      content: plain values.
+      prefix: dotted key of the content, with a dot at its end.
+
+    Raises:
+      ConfigError: names the first missing value.
+    """
     for key, value in leaves(content, prefix):
-        if value == "???":
-            raise ConfigError(f"{key}: it has no value (???); set it, as {key}=...")
+        if value == _MISSING:
+            fix = f"replace {_MISSING} by a value" if key.endswith("]") else f"set {key}=..."
+            raise ConfigError(f"{key} is required; {fix}")
 
 
 def convert_group(name: str, composed: DictConfig) -> Any:
-    """Turns one group of the composed config into its dataclass.
+    """Converts one group of the composed config to its dataclass.
 
     Args:
       name: of the group.
-      composed: what Hydra composed.
+      composed: by Hydra.
 
     Returns:
-      The dataclass, of which types are checked and no more.
+      The dataclass; keys and types are checked, values are not.
 
     Raises:
-      ConfigError: an unknown key or a wrong type.
+      ConfigError: an unknown key, a missing value or a wrong type.
     """
     if OmegaConf.is_missing(composed, name):
-        _check_missing("???", f"{name}.")
+        _check_missing(_MISSING, f"{name}.")
     node = composed.get(name)
     if node is None:
-        raise invalid(name, None, problem="every group needs an option", fix=f"leave {name} out to get the default")
+        raise invalid(name, None, problem="needs an option", fix=f"leave {name} out to use the default")
     if not isinstance(node, DictConfig):
-        raise invalid(name, node, problem="an option of the group or keys under it", fix=f"write {name}.key=value")
+        raise invalid(name, node, problem="must be an option of the group", fix=f"set {name}.<key>=<value> for a key")
+    kind = _GROUPS[name]
     try:
         _check_missing(OmegaConf.to_container(node), f"{name}.")
-        defaults = {spec.name: spec.default for spec in fields(_GROUPS[name])}  # type: ignore[arg-type]
-        content = options.arranged(name, renamed.group(name, _plain(node), defaults))
-        for key in content:  # OmegaConf.merge would report the first wrong value before an unknown key
-            if key not in defaults:
-                raise options.unknown(name, key, defaults)
-        if (wrong := misfit(_GROUPS[name], content, name)) is not None:
-            raise wrong
-        typed = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(_GROUPS[name]), OmegaConf.create(content)))
-        if isinstance(typed, TrackingConfig) and typed.uri is not None:
-            typed.uri = secrets.hide(typed.uri)
-        return typed
+        content = _plain(node)
     except InterpolationResolutionError as error:
-        reason = " ".join(str(error.msg or error).splitlines()[0].split())
         key = str(error.full_key or name)
-        raise ConfigError(f"{key}: its interpolation gives nothing ({reason}); fix or drop it") from error
+        raise ConfigError(
+            f"{key}: its interpolation can't be resolved ({_reason(error)}); correct or remove it"
+        ) from error
     except OmegaConfBaseException as error:
-        raise _refuse_value(name, node, error) from error
+        raise ConfigError(f"{error.full_key or name}: {_reason(error)}; set another value") from error
+    specs = fields_of(kind)
+    defaults = {key: spec.default for key, spec in specs.items()}
+    content = options.arranged(name, renamed.group(name, content, defaults))
+    for key in content:
+        if key not in specs:
+            raise unknown_key(f"{name}.{key}", specs)
+    typed: Any = build(kind, content, name)
+    if isinstance(typed, TrackingConfig) and typed.uri is not None:
+        return replace(typed, uri=secrets.hide(typed.uri))
+    return typed
+
+
+def _reason(error: OmegaConfBaseException) -> str:
+    """Returns the first line of an error of OmegaConf; those after it repeat the key."""
+    first = str(error.msg or error).splitlines()[0]
+    return " ".join(first.split()).rstrip(".")
 
 
 def _plain(node: DictConfig) -> dict[str, Any]:
@@ -105,48 +129,34 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _refuse_value(group: str, node: DictConfig, error: OmegaConfBaseException) -> ConfigError:
-    inner = (error.full_key or "").removeprefix(f"{group}.")
-    key = f"{group}.{inner}" if inner else group
-    if isinstance(error, ConfigKeyError):
-        return _refuse_nested_key(group, node, key, error)
-    value = OmegaConf.select(node, inner, throw_on_resolution_failure=False) if inner else node
-    reason = " ".join(str(error.msg or error).splitlines()[0].split()).rstrip(".")
-    return invalid(key, value, problem=reason, fix=f"set {key} to another value")
-
-
-def _refuse_nested_key(group: str, node: DictConfig, key: str, error: OmegaConfBaseException) -> ConfigError:
-    """Words a key that a nested dataclass lacks; OmegaConf names one inside a list without its place."""
-    known = [spec.name for spec in fields(error.object_type)] if is_dataclass(error.object_type) else []
-    word = str(error.key if error.key is not None else key.rpartition(".")[2])
-    if group == "layout":
-        places = [i for i, rule in enumerate(node.get("rules") or []) if isinstance(rule, DictConfig) and word in rule]
-        key = f"layout.rules[{places[0]}].{word}" if places else key
-    names = f"keys there are {', '.join(known)}; " if known else ""
-    return ConfigError(f"{key}: no such key; {names}{did_you_mean(word, known)}")
-
-
 def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
-    """Returns the composed config as plain values, with what the checks settled: the mesh's devices and sizes."""
+    """Returns the composed config as plain values, with the devices and axis sizes that the checks settled.
+
+    Args:
+      config: checked.
+      composed: the same as Hydra composed it.
+    """
     content = _plain(composed)
-    for key in ("experiment", "sweep", *_WORDS):  # what made this config, not what it computes
+    # These made the config, and are no part of what it computes.
+    for key in ("experiment", "sweep", *_KEYS_WITHOUT_GROUP):
         content.pop(key, None)
     content["mesh"] |= {"axes": dict(config.mesh.axes), "device": config.mesh.device}
-    content["tracking"]["uri"] = config.tracking.uri  # without a secret that an interpolation gives
+    # The typed URI has no password, which the composed one may have by an interpolation.
+    content["tracking"]["uri"] = config.tracking.uri
     return content
 
 
 def choices() -> dict[str, str]:
-    """Returns group -> option, as Hydra composed this process's config; a group without one is left out."""
-    found = HydraConfig.get().runtime.choices.items()
-    return {key: str(value) for key, value in found if not key.startswith("hydra/") and str(value) != "None"}
+    """Returns group -> option of the config that this process composed; groups without an option are left out."""
+    chosen = HydraConfig.get().runtime.choices.items()
+    return {key: str(value) for key, value in chosen if not key.startswith("hydra/") and str(value) != "None"}
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
-    """Returns overrides as Hydra lists them, their interpolations not resolved: a password may come by one."""
-    written = OmegaConf.to_container(overrides, resolve=False)
-    assert isinstance(written, list)
-    return [str(one) for one in written]
+    """Returns overrides as Hydra lists them, with interpolations unresolved, which may be passwords."""
+    unresolved = OmegaConf.to_container(overrides, resolve=False)
+    assert isinstance(unresolved, list)
+    return [str(override) for override in unresolved]
 
 
 def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:

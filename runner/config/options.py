@@ -1,105 +1,108 @@
-"""What stands beside a group's own keys: options of a builder, of a data source, of a step of augmentation, of a task.
+"""Arguments that YAML has next to a group's own keys: of a builder, a data source, an augmentation step or a task.
 
-In YAML, and as it is typed, `_target_` names what is called and its keyword arguments stand beside it. The dataclasses
-hold the one as `target` and the others as `options`.
+In YAML and on the command line, `_target_` names a callable and its keyword arguments are written next to it. The
+dataclasses have the callable as `target` and the arguments as `options`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
-
-from omegaconf import OmegaConf
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 from runner.config import schema_task
-from runner.config.checks_values import one_of
-from runner.config.kinds import misfit
+from runner.config.build import build, fields_of, unknown_key
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, TaskConfig
-from runner.errors import ConfigError, did_you_mean, invalid
+from runner.config.values import check_name
+from runner.errors import invalid
 
 _TARGET = "_target_"
-_HELD = ("target", "options")  # fields that no key of YAML has
+
+# Fields that are written in another form in YAML.
+_NOT_IN_YAML = ("target", "options")
 
 
-def arranged(group: str, content: dict[str, object]) -> dict[str, object]:
-    """Returns a group's keys as its dataclass has them.
+def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a group as its dataclass has them.
 
     Args:
       group: its name.
-      content: its keys and values, plain.
+      content: its keys and plain values.
 
     Raises:
-      ConfigError: an unknown key, or one of a wrong type.
+      ConfigError: an unknown key of a task, or a value of a wrong type.
     """
     if group == "model":
-        return _beside("model", ModelConfig, content)
+        return _with_options("model", ModelConfig, content)
     if group == "dataset":
         return _dataset(content)
-    return _task(content) if group == "task" else content
-
-
-def _beside(key: str, kind: type, content: Mapping[str, object]) -> dict[str, object]:
-    own = _names(kind)
-    target = content.get(_TARGET, "")
-    if not isinstance(target, str):
-        raise invalid(
-            f"{key}.{_TARGET}", target, problem="an import path", fix=f"write {key}.{_TARGET}=package.module.function"
-        )
-    return {
-        **{name: value for name, value in content.items() if name in own},
-        "target": target,
-        "options": {name: value for name, value in content.items() if name not in own and name != _TARGET},
-    }
-
-
-def _names(kind: type) -> list[str]:
-    assert is_dataclass(kind)
-    return [spec.name for spec in fields(kind) if spec.name not in _HELD]
-
-
-def _dataset(content: dict[str, object]) -> dict[str, object]:
-    steps = content.get("augment")
-    if isinstance(steps, list):
-        places = [(f"dataset.augment[{place}]", one) for place, one in enumerate(steps)]
-        steps = [_beside(key, AugmentConfig, one) if isinstance(one, Mapping) else one for key, one in places]
-        content = content | {"augment": steps}  # what is no mapping is refused by its type
-    if _TARGET in content:
-        return _beside("dataset", DatasetConfig, content)
-    for name in _HELD:
-        if name in content:
-            raise unknown("dataset", name, _names(DatasetConfig))
+    if group == "task":
+        return _task(content)
     return content
 
 
-def _task(content: dict[str, object]) -> dict[str, object]:
-    name = content.get("name", TaskConfig.name)
-    one_of("task.name", str(name), tuple(schema_task.OPTIONS))
-    kind = schema_task.OPTIONS[str(name)]
-    own = [spec.name for spec in fields(TaskConfig) if spec.name != "options"]
+def task_options(config: TaskConfig) -> Any:
+    """Returns the options of a task as the dataclass of its name."""
+    return build(schema_task.OPTIONS[config.name], config.options, "task")
+
+
+def _with_options(key: str, kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a mapping whose keys that the dataclass lacks are moved to `options`."""
+    own = _yaml_keys(kind)
+    target = content.get(_TARGET, "")
+    if not isinstance(target, str):
+        fix = f"set {key}.{_TARGET}=package.module.function"
+        raise invalid(f"{key}.{_TARGET}", target, problem="must be an import path", fix=fix)
+    options = {name: value for name, value in content.items() if name not in own and name != _TARGET}
+    own_values = {name: value for name, value in content.items() if name in own}
+    return {**own_values, "target": target, "options": options}
+
+
+def _yaml_keys(kind: type) -> list[str]:
+    return [name for name in fields_of(kind) if name not in _NOT_IN_YAML]
+
+
+def _dataset(content: dict[str, Any]) -> dict[str, Any]:
+    steps = content.get("augment")
+    if isinstance(steps, list):
+        content = content | {"augment": [_step(index, step) for index, step in enumerate(steps)]}
+    if _TARGET in content:
+        return _with_options("dataset", DatasetConfig, content)
+    for name in _NOT_IN_YAML:
+        if name in content:
+            raise unknown_key(f"dataset.{name}", _yaml_keys(DatasetConfig))
+    return content
+
+
+def _step(index: int, step: object) -> object:
+    """Returns an augmentation step as its dataclass has it; one that is no mapping is rejected by its type later."""
+    if not isinstance(step, Mapping):
+        return step
+    return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
+
+
+def _task(content: dict[str, Any]) -> dict[str, Any]:
+    name = str(content.get("name", TaskConfig.name))
+    check_name("task.name", name, schema_task.OPTIONS)
+    kind = schema_task.OPTIONS[name]
+    own = [key for key in fields_of(TaskConfig) if key != "options"]
     options = {key: value for key, value in content.items() if key not in own}
-    allowed = [spec.name for spec in fields(kind)]
-    if name == "custom":
-        allowed[allowed.index("target")] = _TARGET
+    allowed = [_TARGET if key == "target" else key for key in fields_of(kind)]
     for key in options:
         if key not in allowed:
-            raise unknown("task", key, [*own, *allowed], of=f"task={name}")
+            raise unknown_key(f"task.{key}", [*own, *allowed], of=f"task={name}")
     if _TARGET in options:
         options["target"] = options.pop(_TARGET)
-    if (wrong := misfit(kind, options, "task")) is not None:
-        raise wrong
-    typed = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.create(options)))
-    target, inputs = ([one] if isinstance(one, str) else one for one in (content.get("target"), content.get("inputs")))
+    typed = build(kind, options, "task")
+    arrays = {key: _as_list(content.get(key)) for key in ("target", "inputs")}
     return {
         **{key: value for key, value in content.items() if key in own},
-        "target": [] if target is None else target,
-        "inputs": inputs,
-        "options": typed,
+        "target": arrays["target"] or [],
+        "inputs": arrays["inputs"],
+        "options": asdict(typed),
     }
 
 
-def unknown(group: str, key: str, known: Iterable[str], of: str = "") -> ConfigError:
-    """Words the refusal of a key that a group, or what it is `of`, lacks."""
-    known = list(known)
-    return ConfigError(
-        f"{group}.{key}: no such key; keys of {of or group} are {', '.join(known)}; {did_you_mean(key, known)}"
-    )
+def _as_list(value: Any) -> Any:
+    """Returns one name as a list of it."""
+    return [value] if isinstance(value, str) else value

@@ -1,10 +1,26 @@
-"""The typed run config: one dataclass a Hydra group. Imports no TensorFlow, JAX or MLflow."""
+"""The typed config of a run: one frozen dataclass per Hydra group, with the values that each key may hold.
+
+A key is added here, as one field with one line of documentation, and in the YAML of its group. Imports no TensorFlow,
+JAX or MLflow.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.config.fields import (
+    checked,
+    choice,
+    entries,
+    file_path,
+    integer,
+    number,
+    pattern,
+    pattern_problem,
+    text,
+)
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
@@ -19,264 +35,307 @@ __all__ = [
     "TrainerConfig",
 ]
 
-# OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
+
+def _axis_size_problem(size: int) -> str | None:
+    """Returns what is wrong with the size of a mesh axis, or None."""
+    return None if size >= 1 or size == -1 else "must be at least 1, or -1 for all remaining devices"
 
 
-@dataclass
+def _address_problem(value: str) -> str | None:
+    """Returns what is wrong with a `host:port`, or None."""
+    host, _, port = value.rpartition(":")
+    is_port = re.fullmatch("[0-9]+", port) is not None and 0 < int(port) < 65_536
+    return None if host and is_port else "must be host:port"
+
+
+@dataclass(frozen=True)
 class EngineConfig:
-    """What computes the steps.
+    """The engine (backend) that computes the training steps.
 
     Attributes:
       name: `keras_dtensor`, `core_dtensor` or `jax`.
-      precision: of layers, `float32` or `bfloat16`; the loss is float32 in both, and weights and slots are as `state`
-        says.
-      state: jax: with `precision=bfloat16`, what weights and slots are: `float32`; `master` (float32, of which the
-        model uses bfloat16 copies, rounded by shards before they are gathered); `bfloat16` (both, at half the memory).
-      combine_all_reduces: lets DTensor merge a step's all-reduces into one. It moves them across variable accesses, so
-        a step must not read what it has written; the engine's does not, and a model that does is refused. null: yes,
-        but for models of more than 64 batch normalizations, for which DTensor would look for pairs for minutes.
-      intra_op_threads: threads that one operation may use; null divides the cores among the virtual devices.
-      canary: runs two checked steps on the mesh before training.
-      loop: jax: how the steps of a device call are run: `device` (a loop in one program), `host` (a program a step) or
-        `auto`: `device`, but for convolutions on a CPU that XLA's loops make several times slower, as grouped ones.
-      data: jax: where the training examples are: `device` (all of them on every device, gathered there), `host`
-        (streamed) or `auto`: `device` up to 1 GiB.
-      compilation_cache: jax: keeps compiled programs in outputs/jax_cache for the next run.
+      precision: compute precision of layers; the loss is always float32, and weights and optimizer state follow
+        `state`.
+      state: jax: precision of weights and optimizer state with `precision=bfloat16`: `float32`; `master` (float32,
+        cast to bfloat16 copies for the model, shard by shard before the all-gather); `bfloat16` (half the memory).
+      combine_all_reduces: DTensor: merge the all-reduces of a step into one. That moves them across variable accesses,
+        so a model whose step reads what it has written is rejected. null: true, except for models with more than 64
+        batch normalization layers, whose compilation would take minutes.
+      intra_op_threads: DTensor: threads per operation; null: the cores divided by the number of virtual devices.
+      canary: DTensor: run two checked steps on the mesh before training.
+      loop: jax: how the steps of one device call are run: `device` (a loop inside one program), `host` (one program
+        per step) or `auto`: `device`, except for convolutions that XLA's CPU loops make several times slower.
+      data: jax: location of the training examples: `device` (all of them on every device), `host` (streamed) or
+        `auto`: `device` up to 1 GiB.
+      compilation_cache: jax: keep compiled programs in outputs/jax_cache for the next run.
     """
 
     name: str = "keras_dtensor"
-    precision: str = "float32"
-    state: str = "float32"
+    precision: str = choice("float32", "float32", "bfloat16")
+    state: str = choice("float32", "float32", "master", "bfloat16")
     combine_all_reduces: bool | None = None
-    intra_op_threads: int | None = None
+    # A choice: more than the cores of any machine of today, so that only typing mistakes are rejected.
+    intra_op_threads: int | None = integer(None, at_least=1, at_most=1024)
     canary: bool = True
-    loop: str = "auto"
-    data: str = "auto"
+    loop: str = choice("auto", "auto", "device", "host")
+    data: str = choice("auto", "auto", "device", "host")
     compilation_cache: bool = True
 
 
-@dataclass
+@dataclass(frozen=True)
 class MeshConfig:
-    """Mesh axes in order, name to size; a mesh of one device is `{batch: 1}`.
+    """The device mesh: axes in order, name to size; the mesh of a single device is `{batch: 1}`.
 
     Attributes:
-      axes: axis name to axis size; one size may be -1 (the rest of the devices there).
-      device: `auto` (TPUs or GPUs that are here where the mesh fits them and the installed libraries can use them,
-        else virtual devices of the CPU), `cpu`, `gpu` or `tpu`; the config of a run records which it was.
-      cpu_devices: how many virtual devices the CPU may be split into; only as many as the mesh needs are made.
+      axes: axis name to axis size; one size may be -1 (all remaining devices).
+      device: device type: `cpu`, `gpu`, `tpu` or `auto` (available TPUs or GPUs if the mesh fits them and the
+        installed libraries support them, else virtual CPU devices). The recorded config has the type that was used.
+      cpu_devices: maximum number of virtual CPU devices; only as many as the mesh needs are created.
     """
 
-    axes: dict[str, int] = field(default_factory=dict)
-    device: str = "auto"
-    cpu_devices: int = 8
+    axes: dict[str, int] = checked(
+        {},
+        test=_axis_size_problem,
+        rule="at least 1, or -1",
+        example={"batch": 8},
+        are_names=True,
+    )
+    device: str = choice("auto", "auto", "cpu", "gpu", "tpu")
+    # A choice: every virtual device costs memory and threads of this machine.
+    cpu_devices: int = integer(8, at_least=1, at_most=256)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ClusterConfig:
-    """The processes that share a mesh; its sizes are of all of them together.
+    """The processes that share a mesh, whose axis sizes count the devices of all processes.
 
     Attributes:
-      name: `single`, `local` (started by the command, on this machine), `auto` (found in the variables of Slurm, Open
-        MPI, torchrun or Kubernetes) or `explicit` (told by the keys below).
-      processes: how many.
-      index: which one this is, from 0.
+      name: `single`, `local` (processes that the command starts on this machine), `auto` (read from the variables of
+        Slurm, Open MPI, torchrun or Kubernetes) or `explicit` (given by the keys below).
+      processes: number of processes (world size).
+      index: index of this process (rank), from 0.
       coordinator: `host:port` of process 0.
-      interface: network interface or address that this process is reached at; null: the one that leads to process 0.
+      interface: network interface or address of this process; null: the one that leads to process 0.
       timeout: longest wait in a collective, in seconds.
-      start_timeout: seconds within which all processes must have come.
-      requeue: a Slurm job that is about to end asks to be queued again, and goes on as the same run.
-      open_ports: accepts that the DTensor engines listen on all network interfaces, without authentication: whoever
-        reaches their ports runs code as you.
-      secret_file: file of mode 0600 with the secret that all processes must know, the same for all; null: the variable
-        `RUNNER_CLUSTER_SECRET`, else a file in your home that the first run makes.
+      start_timeout: time within which all processes must have connected, in seconds.
+      requeue: Slurm: before the time limit, save, requeue the job and resume the same run.
+      open_ports: DTensor: accept that its ports are open on all network interfaces without authentication: whoever
+        reaches them can run code as you.
+      secret_file: file of mode 0600 with the secret that all processes share; null: the variable
+        `RUNNER_CLUSTER_SECRET`, else a file in your home directory that the first run creates.
     """
 
-    name: str = "single"
-    processes: int | None = None
-    index: int | None = None
-    coordinator: str | None = None
+    name: str = choice("single", "single", "local", "auto", "explicit")
+    processes: int | None = integer(None, at_least=1, at_most=4096, example=2)
+    index: int | None = integer(None, at_least=0)
+    coordinator: str | None = checked(None, test=_address_problem, rule="host:port", example="10.0.0.1:29400")
     interface: str | None = None
-    timeout: float = 600.0
-    start_timeout: float = 120.0
+    timeout: float = number(600.0, at_least=1.0, at_most=1e6, unit="seconds")
+    start_timeout: float = number(120.0, at_least=1.0, at_most=1e6, unit="seconds")
     requeue: bool = False
     open_ports: bool = False
     secret_file: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class RuleConfig:
-    """One layout rule, with one of `spec`, `shard` and `transformer`.
+    """One layout rule, with exactly one of `spec`, `shard` and `transformer`.
 
     Attributes:
-      match: regular expression on the whole of `layer/variable`.
-      spec: one entry a dim, each an axis name or null.
-      shard: an axis; splits the largest dim that it divides, the last of equals; a variable without one stays whole.
-      min_elements: with `shard`, variables of fewer elements stay whole.
-      transformer: an axis; splits what is known of a transformer by paths and shapes: attention by heads, feed-forward
-        by hidden units, embeddings and heads by vocabulary. What else it matches is passed on. An axis of the mesh
-        called `experts` splits a mixture's experts; a rule that names it here splits nothing else.
-      store: with `transformer`, an axis that splits the same kernels on another dim in store.
-      optional: a preset's rule for models of many kinds: it may catch nothing, and a variable that its spec does not
-        fit (rank, divisibility) is passed on to the rules after it.
+      match: regular expression, matched against the whole of `layer/variable`.
+      spec: one entry per dim, each an axis name or null.
+      shard: an axis; shards the largest dim that it divides, the last of equal ones; a variable without such a dim is
+        replicated.
+      min_elements: with `shard`: variables with fewer elements are replicated.
+      transformer: an axis for tensor parallelism of transformers, which are recognized by paths and shapes: attention
+        is sharded by heads, feed-forward layers by hidden units, embeddings and heads by vocabulary. Other variables
+        are passed on to the next rule. A mesh axis called `experts` shards the experts of a mixture; a rule that names
+        it here shards nothing else.
+      store: with `transformer`: an axis that shards the same kernels on another dim, as FSDP does.
+      optional: for presets that fit many models: the rule may match nothing, and a variable that its spec does not fit
+        (rank, divisibility) is passed on to the next rule.
     """
 
-    match: str = ""
+    match: str = pattern("", example="d1/kernel")
     spec: list[str | None] | None = None
     shard: str | None = None
-    min_elements: int = 0
+    min_elements: int = integer(0, at_least=0)
     transformer: str | None = None
     store: str | None = None
     optional: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class LayoutConfig:
-    """Where variables and inputs lie on the mesh.
+    """How variables and inputs are sharded over the mesh.
 
     Attributes:
-      rules: first `re.fullmatch` wins; a variable that no rule matches is replicated.
-      inputs: name of a batch's array -> one entry a dim, the examples' first, each an axis or null; an array that is
-        not named is split over its first dim, by the first entry of those that are, else by the axis `batch`.
-      auto: proposes a rule for every variable that no rule catches.
-      sequence: an axis that splits the tokens of every array of a batch whose dim is named `sequence`, but of those
-        that `inputs` names; goes with every layout. null: none does.
-      from_model: engine jax: what no rule catches lies as the model's own `get_layout_map` says (KerasHub).
+      rules: the first rule whose pattern matches wins; a variable that no rule matches is replicated.
+      inputs: array name to one entry per dim, the batch dim first, each an axis or null. Arrays that are not listed
+        are sharded over their first dim, by the first entry of those that are, else by the axis `batch`.
+      auto: propose a rule for every variable that no rule matches.
+      sequence: an axis for context parallelism: shards the dim named `sequence` of every array that `inputs` does not
+        list; works with every layout. null: none.
+      from_model: jax: for variables that no rule matches, use the model's own `get_layout_map` (KerasHub).
     """
 
     auto: bool = False
     sequence: str | None = None
     from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
-    inputs: dict[str, list[str | None]] = field(default_factory=dict)
+    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, are_names=True)
 
 
-@dataclass
+def _patterns_problem(patterns: list[str]) -> str | None:
+    return None if patterns else "must have at least one pattern, or be null to train all variables"
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """A builder and what it is called with.
+    """A model builder and its keyword arguments.
 
     Attributes:
-      target: `_target_` in YAML; import path of a callable
-        `(keras, inputs, outputs, **options) -> keras.Model`.
-      options: keyword arguments of the builder; in YAML they stand beside `_target_`.
-      trainable: jax: regular expressions on the whole of canonical paths; the variables that one of them catches are
-        trained, the others not. null: those that the builder left trainable.
+      target: `_target_` in YAML; import file_path of a callable `(keras, inputs, outputs, **options) -> keras.Model`.
+      options: keyword arguments of the builder; in YAML they are written next to `_target_`.
+      trainable: jax, fine-tuning: regular expressions matched against whole variable paths; variables that match one
+        are trained, all others are frozen. null: those that the builder left trainable.
     """
 
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    trainable: list[str] | None = None
+    trainable: list[str] | None = checked(
+        None,
+        test=pattern_problem,
+        whole=_patterns_problem,
+        rule="regular expressions",
+        example=[".*/kernel"],
+    )
 
 
-@dataclass
+def _boundaries_problem(steps: list[int]) -> str | None:
+    return None if sorted(set(steps)) == steps else "must be strictly increasing"
+
+
+@dataclass(frozen=True)
 class ScheduleConfig:
-    """Learning rate by step.
+    """Learning rate schedule.
 
     Attributes:
       name: `constant`, `cosine`, `exponential` or `piecewise`.
-      warmup_steps: cosine: steps of linear rise from 0.
-      decay_steps: cosine: steps after the warm-up until `final_factor`; exponential: steps a factor of `decay_rate`.
+      warmup_steps: cosine: steps of linear warm-up from 0.
+      decay_steps: cosine: steps after the warm-up until `final_factor`, null: to the end of training; exponential:
+        steps per factor of `decay_rate`.
       decay_rate: exponential: factor every `decay_steps` steps.
       staircase: exponential: decay in steps, not continuously.
-      final_factor: cosine: last learning rate as a share of the first.
+      final_factor: cosine: last learning rate as a fraction of the first.
       boundaries: piecewise: steps at which the rate changes.
       factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
     """
 
     name: str = "constant"
-    warmup_steps: int = 0
-    decay_steps: int | None = None
-    decay_rate: float = 0.96
+    warmup_steps: int = integer(0, at_least=0)
+    decay_steps: int | None = integer(None, at_least=1, example=1000)
+    decay_rate: float = number(0.96, above=0.0)
     staircase: bool = False
-    final_factor: float = 0.0
-    boundaries: list[int] = field(default_factory=list)
-    factors: list[float] = field(default_factory=list)
+    final_factor: float = number(0.0, at_least=0.0)
+    boundaries: list[int] = entries([], at_least=1, whole=_boundaries_problem, rule="increasing", example=[500, 1000])
+    factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
 
 
-@dataclass
+@dataclass(frozen=True)
 class ClipConfig:
     """Gradient clipping; at most one of the three is set.
 
     Attributes:
-      norm: clips each gradient to this L2 norm.
-      global_norm: clips all gradients together to this L2 norm.
-      value: clips each entry to [-value, value].
+      norm: clip each gradient to this L2 norm.
+      global_norm: clip all gradients together to this L2 norm.
+      value: clip each entry to [-value, value].
     """
 
-    norm: float | None = None
-    global_norm: float | None = None
-    value: float | None = None
+    norm: float | None = number(None, above=0.0, example=1.0)
+    global_norm: float | None = number(None, above=0.0, example=1.0)
+    value: float | None = number(None, above=0.0, example=1.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class EmaConfig:
-    """Exponential moving average of the trained weights, which evaluations, exports and logged models then use.
+    """Exponential moving average (EMA) of the trained weights, used by evaluation, export and logged models.
 
     Attributes:
-      decay: what the average keeps of itself at each update, which the first one sets to the weights; null: none.
+      decay: EMA decay per update; the first update sets the average to the weights. null: no EMA.
     """
 
-    decay: float | None = None
+    decay: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
 
 
-@dataclass
+@dataclass(frozen=True)
 class OptimizerConfig:
-    """Update rule and its numbers; what a rule does not use stays at null.
+    """Update rule and its hyperparameters; those that a rule does not use are null.
 
     Attributes:
       name: `adam`, `adamw`, `sgd` or `rmsprop`.
-      learning_rate: base learning rate, which the schedule multiplies. Adam's default is 0.001, as in Keras, and 0.01
-        for the MLPs of TensorFlow's tutorials.
-      frozen_step: reproduces a bug: Adam's bias correction stays at step 1, as where a Python number is traced.
-      reread_slots: reproduces a bug: Adam's moments are assigned and read back in one step, as stock optimizers do;
-        with `engine.combine_all_reduces` DTensor then gives those of the step before, on more than one device.
+      learning_rate: base learning rate, multiplied by the schedule. For Adam the default is 0.001, as in Keras, and
+        0.01 for the MLPs of TensorFlow's tutorials.
+      frozen_step: adam: reproduce a bug: bias correction stays at step 1, as if the step count were a traced constant.
+      reread_slots: adam: reproduce a bug: moments are assigned and read back in one step, as stock optimizers do; with
+        `engine.combine_all_reduces` DTensor then uses the moments of the previous step on more than one device.
+      beta_1: adam, adamw: decay of the first moment.
+      beta_2: adam, adamw: decay of the second moment.
+      epsilon: adam, adamw, rmsprop: added to the denominator for numerical stability.
+      weight_decay: adamw: decoupled weight decay, multiplied by the learning rate.
+      momentum: sgd, rmsprop: momentum; 0: none.
+      nesterov: sgd: Nesterov momentum.
+      rho: rmsprop: decay of the mean square.
+      centered: rmsprop: normalize by the variance, not by the mean square.
     """
 
     name: str = "adam"
-    learning_rate: float = 0.001
+    learning_rate: float = number(0.001, above=0.0)
     frozen_step: bool = False
     reread_slots: bool = False
-    beta_1: float | None = None
-    beta_2: float | None = None
-    epsilon: float | None = None
-    weight_decay: float | None = None
-    momentum: float | None = None
+    beta_1: float | None = number(None, at_least=0.0, below=1.0, example=0.9)
+    beta_2: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
+    epsilon: float | None = number(None, above=0.0, example=1e-7)
+    weight_decay: float | None = number(None, at_least=0.0, example=0.004)
+    momentum: float | None = number(None, at_least=0.0, below=1.0, example=0.9)
     nesterov: bool | None = None
-    rho: float | None = None
+    rho: float | None = number(None, at_least=0.0, below=1.0, example=0.9)
     centered: bool | None = None
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
 
 
-@dataclass
+@dataclass(frozen=True)
 class VerifyConfig:
-    """What `runner.verify` compares.
+    """How much `runner.verify` compares.
 
     Attributes:
-      steps: training steps that both sides take, the run's first.
-      seconds: no step of the single device's training begins later, but for the first three; null: no bound.
-      allow_inconclusive: a verdict of `inconclusive` passes.
+      steps: training steps that both sides compute, from the first step of the run.
+      seconds: time budget for the single-device side in seconds; after it, no step but the first three starts. null:
+        no limit.
+      allow_inconclusive: accept the outcome `inconclusive`.
     """
 
-    steps: int = 20
-    seconds: float | None = 20.0
+    steps: int = integer(20, at_least=1)
+    seconds: float | None = number(20.0, at_least=0.0, unit="seconds")
     allow_inconclusive: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class AgainstConfig:
-    """What `runner.verify` holds the engine against.
+    """The reference that `runner.verify` compares the run with.
 
     Attributes:
-      engine: another engine, on the same mesh and layout; null: one device.
-      processes: 1: a run in several processes is also held against one process that holds the whole mesh.
+      engine: another engine on the same mesh and layout; null: one device.
+      processes: 1: compare a run in several processes with a single process that has the whole mesh.
     """
 
     engine: str | None = None
-    processes: int | None = None
+    processes: int | None = choice(None, 1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrackingConfig:
     """Where the run is recorded.
 
@@ -284,86 +343,87 @@ class TrackingConfig:
       name: `mlflow` or `none`.
       uri: tracking URI; null: $MLFLOW_TRACKING_URI, else a SQLite file in `outputs/`.
       experiment: MLflow experiment.
-      run_name: null: made of model, mesh and layout.
-      tags: more tags of the run.
+      run_name: name of the run; null: made of model, mesh and layout.
+      tags: additional tags of the run.
     """
 
-    name: str = "mlflow"
+    name: str = choice("mlflow", "mlflow", "none")
     uri: str | None = None
-    experiment: str = "runner"
+    experiment: str = text("runner", example="my_experiment")
     run_name: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(frozen=True)
 class SweepConfig:
-    """What a multirun does besides running its jobs; a single run does not look here.
+    """How a multirun names, compares and resumes its jobs; not used by a single run.
 
     Attributes:
-      name: of the sweep's own run; null: made of what varies.
-      metric: by which jobs are compared, as `eval/loss`; `auto`: the task's first one of which more is better, else
-        the loss.
-      direction: `maximize` or `minimize`; null: as the metric itself says, `maximize` where it does not.
-      resume: a sweep's run id, or `latest`: runs what is not finished of it, under the same parent.
-      skip_finished: skips a job that a finished run covers: equal config, equal code, data files as they were.
+      name: name of the sweep's parent run; null: made of the varied keys.
+      metric: metric that jobs are compared by, such as `eval/loss`; `auto`: the task's first metric that is maximized,
+        else the loss.
+      direction: `maximize` or `minimize`; null: the direction of the metric, `maximize` if it has none.
+      resume: run ID of a sweep, or `latest`: run its unfinished jobs under the same parent run.
+      skip_finished: skip a job if a finished run has the same config, code and data files.
     """
 
     name: str | None = None
     metric: str = "auto"
-    direction: str | None = None
+    direction: str | None = choice(None, "maximize", "minimize")
     resume: str | None = None
     skip_finished: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class PlanConfig:
-    """What the plan reckons times with.
+    """Hardware rates that the plan estimates times with.
 
     Attributes:
-      bandwidth_gb_s: GB/s that one device sends to its neighbor; null: by device type.
-      network_gb_s: GB/s that one device sends to a device of another process; null: by device type.
-      gflops: 1e9 floating-point operations a second of one device; null: by device type.
+      bandwidth_gb_s: bandwidth between neighboring devices in GB/s per device; null: default for the device type.
+      network_gb_s: bandwidth between processes in GB/s per device; null: default for the device type.
+      gflops: throughput of one device in GFLOP/s; null: default for the device type.
     """
 
-    bandwidth_gb_s: float | None = None
-    network_gb_s: float | None = None
-    gflops: float | None = None
+    bandwidth_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=25.0)
+    network_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=10.0)
+    gflops: float | None = number(None, above=0.0, unit="GFLOP/s", example=60_000.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluateConfig:
     """What `runner.evaluate` evaluates.
 
     Attributes:
-      split: `test`, `validation`, `train`, or a split expression, as `test[:1000]`.
-      prompt: what a language model's samples begin with; null: as `task.sample.prompt` says.
+      split: `test`, `validation`, `train`, or a split expression such as `test[:1000]`.
+      prompt: language models: start of the sampled texts; null: `task.sample.prompt`.
     """
 
     split: str = "test"
     prompt: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class ExportConfig:
     """Where `runner.export` writes.
 
     Attributes:
-      folder: null: outputs/exports/<run>. What an earlier export wrote there is replaced, anything else is refused.
+      folder: output folder; null: outputs/exports/<run>. An earlier export in it is replaced; a folder with other
+        content is rejected.
     """
 
-    folder: str | None = None
+    folder: str | None = file_path(None, example="outputs/served")
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunConfig:
     """The whole config of a run, resolved and checked.
 
-    Beside the groups stand three words of the command line:
+    Three keys of the command line are in no group:
 
     Attributes:
-      resume: the checkpoints of the run that goes on, with `@<step>` behind it where one was asked for.
-      branch: likewise, of the run that a new one begins with.
-      run: likewise, of the run that a command looks at.
+      resume: checkpoints of the run to resume, with `@<step>` appended if one was requested.
+      branch: checkpoints of the run whose state a new run starts from.
+      run: checkpoints of the run that a command reads.
     """
 
     engine: EngineConfig = field(default_factory=EngineConfig)

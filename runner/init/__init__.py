@@ -1,1 +1,1 @@
-"""Writes a project of one's own: a model, a dataset, a task, an experiment and a test, which run at once."""
+"""The init command: writes a project with a model, a dataset, a task, an experiment and a test, ready to run."""

@@ -13,28 +13,29 @@ from runner.errors import EXIT_DONE, EXIT_REFUSED, ConfigError
 from runner.host.commands import listed
 
 _TEMPLATE = Path(__file__).parent / "template"
-_NAME = "my_project"  # in the template, for the project's own
-_RENAMED = {"gitignore": ".gitignore"}  # which git would heed in the template too
+_NAME = "my_project"  # in the template, where the project's own name goes
+# git would apply a .gitignore in the template to the template itself.
+_RENAMED = {"gitignore": ".gitignore"}
 _USABLE = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
-_USAGE = "usage: python -m runner.init <folder>"
+_COMMAND = "python -m runner.init <folder>"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the project that the command line names and says what to do with it.
+    """Writes the project that the command line names, and prints how to run it.
 
     Args:
-      arguments: null: the process's own.
+      arguments: the command line without the program; None: the process's own.
 
     Returns:
-      The process's exit code: 0 done, 2 refused.
+      The process's exit code: 0 done, 2 invalid arguments.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given in (["-h"], ["--help"]):
-        what = "Writes a model, a dataset, a task, an experiment and a test of your own, which run at once."
-        print(f"{_USAGE}\n\n{what}\n\ncommands:\n{listed()}")
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    if typed in (["-h"], ["--help"]):
+        description = "Writes a model, a dataset, a task, an experiment and a test of your own, ready to run."
+        print(f"usage: {_COMMAND}\n\n{description}\n\ncommands:\n{listed()}")
         return EXIT_DONE
     try:
-        folder = _folder(given)
+        folder = _folder(typed)
         written = write(folder)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -46,16 +47,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXIT_DONE
 
 
-def _folder(given: Sequence[str]) -> Path:
-    if len(given) != 1 or given[0].startswith("-"):
-        shown = " ".join(given) or "no name"
-        raise ConfigError(f"{shown}: runner.init takes the name of one new folder; write {_USAGE[7:]}")
-    folder = Path(given[0])
-    name = Path(os.path.abspath(folder)).name  # noqa: PTH100 - resolve() would follow links
-    if not given[0].strip() or not _USABLE.fullmatch(name):
-        allowed = "a name has letters, digits, '_', '-' and '.', which every tool takes in a path, and no '.' first"
-        raise ConfigError(f"{given[0]!r}: {allowed}; write python -m runner.init {_NAME}")
+def _folder(arguments: Sequence[str]) -> Path:
+    """Returns the folder that the command line names.
+
+    Raises:
+      ConfigError: it names none, several, or one whose name some tools don't take.
+    """
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        shown = " ".join(arguments) or "no name"
+        raise ConfigError(f"{shown}: needs the name of one new folder; write {_COMMAND}")
+    folder = Path(arguments[0])
+    if not arguments[0].strip() or not _USABLE.fullmatch(_name_of(folder)):
+        problem = "must have letters, digits, '_', '-' and '.' only, and no '.' first"
+        raise ConfigError(f"{arguments[0]!r}: {problem}; write python -m runner.init {_NAME}")
     return folder
+
+
+def _name_of(folder: Path) -> str:
+    """Returns the name of a folder as it was typed, also of `.`: Path.resolve() would follow links."""
+    return Path(os.path.abspath(folder)).name  # noqa: PTH100
 
 
 def write(folder: Path) -> list[str]:
@@ -65,27 +75,27 @@ def write(folder: Path) -> list[str]:
       folder: new, or empty.
 
     Returns:
-      The files' names, from the folder.
+      The files' names, relative to the folder.
 
     Raises:
-      ConfigError: the folder holds something, or can't be written.
+      ConfigError: the folder has files, or can't be written.
     """
+    name = _name_of(folder)
+    module_name = re.sub(r"\W", "_", name, flags=re.ASCII)
+    written: list[str] = []
     try:
         if folder.is_dir() and any(folder.iterdir()):
-            raise ConfigError(f"{folder}: it holds files already; name a new folder, or an empty one")
+            raise ConfigError(f"{folder}: has files already; name a new folder, or an empty one")
         folder.mkdir(parents=True, exist_ok=True)
-        name, written = Path(os.path.abspath(folder)).name, []  # noqa: PTH100 - as it was given
-        for path in sorted(one for one in _TEMPLATE.rglob("*") if one.is_file() and one.suffix != ".pyc"):
+        for path in sorted(_TEMPLATE.rglob("*")):
+            if not path.is_file() or path.suffix == ".pyc":
+                continue
             inner = path.relative_to(_TEMPLATE)
-            target = folder / inner.with_name(_RENAMED.get(inner.name, inner.name).replace(_NAME, _file_name(name)))
+            file_name = _RENAMED.get(inner.name, inner.name).replace(_NAME, module_name)
+            target = folder / inner.with_name(file_name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(path.read_text(encoding="utf-8").replace(_NAME, name), encoding="utf-8")
             written.append(target.relative_to(folder).as_posix())
     except OSError as error:
-        raise ConfigError(f"{folder}: it can't be written ({error.strerror}); name another") from error
+        raise ConfigError(f"{folder}: can't be written ({error.strerror}); name another folder") from error
     return written
-
-
-def _file_name(name: str) -> str:
-    """Returns a project's name as that of a Python file."""
-    return re.sub(r"\W", "_", name, flags=re.ASCII)

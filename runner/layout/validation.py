@@ -1,301 +1,339 @@
-"""What of a layout can be refused from the config and the mesh alone, and from the specs of the dataset's arrays."""
+"""Checks of a layout against the mesh, from the config alone, and against the specs of the dataset's arrays."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.config import search_path
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.layout.axes import BATCH, SEQUENCE, batch_axis
-from runner.layout.rules import mend_divisibility, only_path, show
+from runner.layout.rules import mend_divisibility, show
 from runner.layout.transformers import EXPERTS
 
-if TYPE_CHECKING:  # NumPy is a third of the time that a refusal takes
+if TYPE_CHECKING:
+    # Importing NumPy takes a third of the time of a config error.
     from runner.data.base import ArraySpec
 
-# Records of before name it whatever the dataset's target is called.
-_RECORDED = "label"
-_ONE_OF = "spec, shard and transformer"
-_EVERYTHING = (".*", ".+")  # as a rule's match
+# Recorded configs of earlier releases use this name for the target array, whatever the dataset calls it.
+_RECORDED_TARGET = "label"
+
+# The keys of which a rule has exactly one.
+_KINDS = ("transformer", "shard", "spec")
+_KINDS_IN_WORDS = "spec, shard and transformer"
+
+# Patterns that match every variable.
+_EVERYTHING = (".*", ".+")
 
 
 def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
     """Checks rules and inputs against the mesh, before any variable is known.
 
+    Args:
+      config: whose single values are checked.
+      axes: mesh axis to size.
+
     Raises:
       ConfigError: a rule without exactly one of spec, shard and transformer, an axis that the mesh lacks or that one
-        spec names twice, tokens split over an axis that splits something else, a pattern that does not compile, a rule
-        that an earlier one leaves nothing, or inputs of another rank.
+        spec uses twice, tokens sharded over an axis that shards something else, a rule that an earlier one shadows, or
+        inputs with different first axes.
     """
-    # The rules before, by match, that may shadow one of the same match; and the first that catches every variable.
-    same: dict[str, list[int]] = {}
+    # Indexes of the earlier rules that may shadow a rule: those with the same match, and those that match everything.
+    earlier_by_match: dict[str, list[int]] = {}
+    earlier_of_all: list[int] = []
     for index, rule in enumerate(config.rules):
         key = f"layout.rules[{index}]"
-        _check_match(key, rule)
-        _check_split(key, rule, axes)
-        _check_reached(key, rule, [*same.get("", ()), *same.get(rule.match, ())], config.rules)
-        if rule.transformer is None:  # it passes on what is no part of a transformer
-            catches_all = rule.match in _EVERYTHING and (rule.shard is not None or not rule.optional)
-            same.setdefault("" if catches_all else rule.match, []).append(index)
-    _check_inputs_form(config, axes)
+        _check_kind(key, rule, axes)
+        _check_reached(key, rule, [*earlier_of_all, *earlier_by_match.get(rule.match, [])], config.rules)
+        if rule.transformer is not None:
+            # It passes on every variable that is no part of a transformer.
+            continue
+        if _keeps_all(rule):
+            earlier_of_all.append(index)
+        else:
+            earlier_by_match.setdefault(rule.match, []).append(index)
+    _check_input_axes(config, axes)
     if config.sequence is not None:
         _check_sequence(config, config.sequence, axes)
     if config.from_model and config.auto:
-        raise invalid("layout.from_model", "true", problem="one of from_model and auto", fix="set layout.auto=false")
-    if config.from_model and "model" not in axes:  # the name that the maps give their axis
+        problem = "layout.auto is true too, and both place the variables that no rule matches"
+        raise invalid("layout.from_model", True, problem=problem, fix="set layout.auto=false")
+    # KerasHub's layout maps call their tensor-parallel axis `model`.
+    if config.from_model and "model" not in axes:
         raise _no_axis("layout.from_model", "true", "model", axes)
 
 
 def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: int, axes: Mapping[str, int]) -> None:
-    """Checks that a batch's arrays can be split as `inputs` says.
+    """Checks that the arrays of a batch can be sharded as `inputs` and `sequence` say.
 
     Args:
       config: checked.
       arrays: specs by name.
-      batch: examples of a micro-batch.
+      batch: examples per microbatch.
       axes: mesh axis to size.
 
     Raises:
-      ConfigError: an array that is not there, a spec of another rank, a dim that its axis does not divide, or tokens
-        over the axis of a rule that splits heads.
+      ConfigError: an unknown array, a spec of a wrong rank, a dim that its axis does not divide, or tokens sharded
+        over the axis of a rule that shards heads.
     """
     if config.sequence is not None:
-        _check_lengths(config.sequence, {k: v for k, v in arrays.items() if k not in config.inputs}, arrays, axes)
+        by_sequence = {name: spec for name, spec in arrays.items() if name not in config.inputs}
+        _check_lengths(config.sequence, by_sequence, arrays, axes)
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
         if name in arrays:
             _check_fits(key, spec, batch, arrays[name], axes)
-            for dim, axis in zip(arrays[name].dims, spec[1:], strict=False):  # arrays may have no names of dims
-                _check_heads(key, show(spec), axis if dim == SEQUENCE else None, config.rules)
-        elif name != _RECORDED or len(spec) != 1:
+            # An array may have no names of dims, so the two may differ in length.
+            for dim, axis in zip(arrays[name].dims, spec[1:], strict=False):
+                if dim == SEQUENCE and axis is not None:
+                    _check_heads(key, show(spec), axis, config.rules)
+        elif name != _RECORDED_TARGET or len(spec) != 1:
             raise invalid(
                 key,
-                show(spec),
-                problem=f"one of the dataset's arrays {', '.join(arrays)}",
-                fix=did_you_mean(name, list(arrays)),
+                spec,
+                problem=f"the dataset has no array {name!r} (its arrays: {', '.join(arrays)})",
+                fix=did_you_mean(name, list(arrays), f"remove {key}"),
             )
 
 
 def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) -> None:
+    """Checks that the axis for context parallelism exists and shards nothing else."""
     key = "layout.sequence"
-    heads = [rule.transformer for rule in config.rules if rule.transformer is not None]
+    axes_of_heads = [rule.transformer for rule in config.rules if rule.transformer is not None]
     if axis not in axes:
-        raise _no_axis(key, axis, axis, axes, heads)
-    others = [name for name in axes if name not in {axis, *heads}]
-    fix = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
+        raise _no_axis(key, axis, axis, axes, axes_of_heads)
     if axis == batch_axis(config, axes):
-        raise invalid(key, axis, problem=f"another axis than {axis}, which splits the examples", fix=fix)
+        others = [name for name in axes if name not in {axis, *axes_of_heads}]
+        fix = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
+        raise invalid(key, axis, problem="this axis already shards the batch dim", fix=fix)
     _check_heads(key, axis, axis, config.rules)
 
 
-def _check_heads(key: str, shown: str, axis: str | None, rules: Sequence[RuleConfig]) -> None:
-    """Refuses tokens over the axis of a rule that splits heads: DTensor may compute wrong numbers without an error."""
+def _check_heads(key: str, value: str, axis: str, rules: Sequence[RuleConfig]) -> None:
+    """Rejects tokens on the axis of a rule that shards heads: DTensor may compute wrong numbers without an error."""
     for index, rule in enumerate(rules):
-        if axis is not None and rule.transformer == axis:
-            apart = _axes([SEQUENCE, "model" if axis == SEQUENCE else axis])
+        if rule.transformer == axis:
+            needed = [SEQUENCE, "model" if axis == SEQUENCE else axis]
             raise invalid(
                 key,
-                shown,
-                problem=f"not layout.rules[{index}].transformer={axis} too: one axis can't split heads and tokens",
-                fix=f"choose a mesh with an axis for each, as {apart}",
+                value,
+                problem=f"axis {axis!r} already shards heads by layout.rules[{index}].transformer, and can't shard "
+                "tokens too",
+                fix=f"choose a mesh with an axis for each, as {_example_mesh(needed)}",
             )
 
 
 def _check_lengths(
-    axis: str, split: Mapping[str, ArraySpec], arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]
+    axis: str, sharded: Mapping[str, ArraySpec], arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]
 ) -> None:
+    """Checks that there are sequences, and that the axis divides their length."""
+    key = "layout.sequence"
     if not any(SEQUENCE in spec.dims for spec in arrays.values()):
-        shown = ", ".join(f"{name} ({', '.join(spec.dims) or 'no names'})" for name, spec in arrays.items())
-        raise invalid(
-            "layout.sequence",
-            axis,
-            problem=f"an array with a dim named sequence; there are {shown}",
-            fix="leave it out",
-        )
-    for name, spec in split.items():
+        dims = ", ".join(f"{name} ({', '.join(spec.dims) or 'no names'})" for name, spec in arrays.items())
+        problem = f"needs an array with a dim named sequence; dims are {dims}"
+        raise invalid(key, axis, problem=problem, fix=f"remove {key}")
+    size = axes[axis]
+    for name, spec in sharded.items():
         length = spec.shape[spec.dims.index(SEQUENCE)] if SEQUENCE in spec.dims else 0
-        if length % axes[axis]:
-            lower = length // axes[axis] * axes[axis]
-            upper = -(-length // axes[axis]) * axes[axis]
-            near = f"{lower} or dataset.sequence_length={upper}" if lower else f"{upper}"
+        if length % size:
+            lower = length // size * size
+            upper = lower + size
+            nearest = f"{lower} or dataset.sequence_length={upper}" if lower else str(upper)
             raise invalid(
-                "layout.sequence",
+                key,
                 axis,
-                problem=f"axis {axis!r} of size {axes[axis]} does not divide the {length} tokens of {name}",
-                fix=f"set dataset.sequence_length={near}",
+                problem=f"axis {axis!r} of size {size} does not divide the {length} tokens of {name}",
+                fix=f"set dataset.sequence_length={nearest}",
             )
 
 
 def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySpec, axes: Mapping[str, int]) -> None:
+    """Checks a spec of `inputs` against the rank and the sizes of its array."""
     shape = (batch, *array.shape)
-    # Dims that have no name go by their number.
+    # Dims without names are shown by their sizes.
     names = ("batch", *(array.dims or [""] * len(array.shape)))
     if len(spec) != len(shape):
-        whole = f"[{', '.join(name or str(size) for name, size in zip(names, shape, strict=True))}]"
+        dims = ", ".join(name or str(size) for name, size in zip(names, shape, strict=True))
         example = show((*spec[:1], *["null"] * len(array.shape)))
-        raise invalid(
-            key, show(spec), problem=f"{len(shape)} entries, one a dim of {whole}", fix=f"write {key}={example}"
-        )
-    for index, (dim, axis) in enumerate(zip(shape, spec, strict=True)):
-        if axis is None or dim % axes[axis] == 0:
+        problem = f"must have {len(shape)} entries, one per dim of [{dims}]"
+        raise invalid(key, spec, problem=problem, fix=f"set {key}={example}")
+    for index, (size, axis) in enumerate(zip(shape, spec, strict=True)):
+        if axis is None or size % axes[axis] == 0:
             continue
-        called = f"dim {index}, the {names[index]} ({dim})," if names[index] else f"dim {index} ({dim})"
+        dim = f"dim {index}, the {names[index]} ({size})," if names[index] else f"dim {index} ({size})"
         fix = mend_divisibility(index, shape, spec, axes)
         if names[index] in ("height", "width"):
-            sizes = {
-                name: -(-size // axes[split]) * axes[split] if split else size
-                for name, size, split in zip(names, shape, spec, strict=True)
-            }
-            fix += f", or set dataset.image_size=[{sizes['height']},{sizes['width']}]"
+            fix += f", or set dataset.image_size={_image_size(names, shape, spec, axes)}"
+        problem = f"axis {axis!r} of size {axes[axis]} does not divide {dim} of {list(shape)}"
+        raise invalid(key, spec, problem=problem, fix=fix)
+
+
+def _image_size(
+    names: Sequence[str], shape: Sequence[int], spec: Sequence[str | None], axes: Mapping[str, int]
+) -> str:
+    """Returns the nearest larger image size that the axes divide, as `[height,width]`."""
+    sizes = {}
+    for name, size, axis in zip(names, shape, spec, strict=True):
+        divisor = axes[axis] if axis else 1
+        sizes[name] = -(-size // divisor) * divisor
+    return f"[{sizes['height']},{sizes['width']}]"
+
+
+def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
+    """Checks that a rule has exactly one of spec, shard and transformer, and no keys of another one."""
+    used = [name for name in _KINDS if getattr(rule, name) is not None]
+    if len(used) > 1:
+        first, second = used[:2]
         raise invalid(
-            key,
-            show(spec),
-            problem=f"axis {axis!r} of size {axes[axis]} does not divide {called} of {list(shape)}",
-            fix=fix,
+            f"{key}.{first}",
+            getattr(rule, first),
+            problem=f"a rule has exactly one of {_KINDS_IN_WORDS}, but this one has {second} too",
+            fix=f"remove {first} or {second}",
         )
-
-
-def _check_match(key: str, rule: RuleConfig) -> None:
-    if not rule.match:
-        raise invalid(f"{key}.match", "''", problem="a regular expression", fix="write match: 'd1/kernel'")
-    if only_path(rule.match) is not None:
-        return
-    try:
-        re.compile(rule.match)
-    except re.error as error:
-        raise invalid(
-            f"{key}.match", rule.match, problem=f"a regular expression ({error})", fix="escape what is literal"
-        ) from error
-
-
-def _check_split(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
-    given = [name for name in ("transformer", "shard", "spec") if getattr(rule, name) is not None]
-    if len(given) > 1:
-        other = getattr(rule, given[1])
-        raise invalid(
-            f"{key}.{given[0]}",
-            getattr(rule, given[0]),
-            problem=f"exactly one of {_ONE_OF}, and {given[1]} is {other if isinstance(other, str) else show(other)}",
-            fix="drop one of the two",
-        )
-    if rule.store is not None and (rule.transformer is None or rule.store in (rule.transformer, EXPERTS)):
-        allowed = (
-            "only a rule with transformer has it" if rule.transformer is None else "another axis than transformer"
-        )
-        raise invalid(f"{key}.store", rule.store, problem=allowed, fix="leave store out")
-    if rule.min_elements < 0 or (rule.min_elements and rule.shard is None):
-        allowed = "0 or more" if rule.min_elements < 0 else "only a rule with shard has it"
-        raise invalid(f"{key}.min_elements", rule.min_elements, problem=allowed, fix="leave min_elements out")
+    if rule.store is not None:
+        _check_store(f"{key}.store", rule)
+    if rule.min_elements and rule.shard is None:
+        problem = "works with shard only"
+        raise invalid(f"{key}.min_elements", rule.min_elements, problem=problem, fix="remove min_elements")
     if rule.spec is not None:
         _check_spec(f"{key}.spec", rule.spec, axes)
         return
-    if not given:
+    if not used:
+        axis = list(axes)[-1]
         raise invalid(
             f"{key}.spec",
             None,
-            problem=f"exactly one of {_ONE_OF}, and {rule.match!r} has none",
-            fix=f"write spec: [null,{list(axes)[-1]}], one entry a dim, or shard: {list(axes)[-1]}",
+            problem=f"a rule needs exactly one of {_KINDS_IN_WORDS}, but {rule.match!r} has none",
+            fix=f"write spec: [null,{axis}] with one entry per dim, or shard: {axis}",
         )
     for name in ("transformer", "store", "shard"):
-        if (axis := getattr(rule, name)) is not None and axis not in axes:
-            raise _no_axis(f"{key}.{name}", axis, axis, axes)
+        axis_or_none = getattr(rule, name)
+        if axis_or_none is not None and axis_or_none not in axes:
+            raise _no_axis(f"{key}.{name}", axis_or_none, axis_or_none, axes)
+
+
+def _check_store(key: str, rule: RuleConfig) -> None:
+    """Checks that the axis of `store` is not the one that shards the same kernels already."""
+    if rule.transformer is None:
+        problem = "works with transformer only"
+    elif rule.store in (rule.transformer, EXPERTS):
+        problem = "must be another axis than that of transformer, and not experts"
+    else:
+        return
+    raise invalid(key, rule.store, problem=problem, fix="remove store")
+
+
+def _keeps_all(rule: RuleConfig) -> bool:
+    """Returns whether a rule places every variable, so that rules after it have no effect."""
+    return rule.match in _EVERYTHING and (rule.shard is not None or not rule.optional)
 
 
 def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Sequence[RuleConfig]) -> None:
-    """Refuses a rule to which nothing can come, whatever the variables are.
+    """Rejects a rule that no variable can reach, whatever the model is.
 
     Args:
       key: of the rule.
       rule: to check.
-      earlier: indexes of the rules before it that have its match or catch every variable.
-      rules: all.
+      earlier: indexes of the earlier rules with the same match, or that match everything.
+      rules: all of them.
     """
     for index in sorted(earlier):
         before = rules[index]
-        keeps = before.shard is not None or not before.optional or before.spec == rule.spec
-        if before.match == rule.match and keeps:
-            what = "has the same match"
-        elif before.match in _EVERYTHING and (before.shard is not None or not before.optional):
-            what = f"catches every variable ({before.match})"
+        keeps_variables = before.shard is not None or not before.optional or before.spec == rule.spec
+        if before.match == rule.match and keeps_variables:
+            reason = "has the same match"
+        elif _keeps_all(before):
+            reason = f"matches every variable ({before.match})"
         else:
             continue
         raise invalid(
             f"{key}.match",
             rule.match,
-            problem=f"layout.rules[{index}] before it {what} and shadows it completely",
-            fix="drop it or move it up",
+            problem=f"layout.rules[{index}] before it {reason} and shadows it completely",
+            fix="remove it or move it up",
         )
 
 
-def _check_inputs_form(config: LayoutConfig, axes: Mapping[str, int]) -> None:
-    if not config.inputs and BATCH not in axes and math.prod(axes.values()) > 1:  # every device would do the same
+def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:
+    """Checks the specs of `inputs` against the mesh: the batch dim is sharded alike in all of them."""
+    is_one_device = math.prod(axes.values()) == 1
+    if not config.inputs and BATCH not in axes and not is_one_device:
+        # Without an axis for the batch dim, every device would compute the same.
         raise _no_axis("layout.inputs", "{}", BATCH, axes)
     first: str | None = None
     for name, spec in config.inputs.items():
         key = f"layout.inputs.{name}"
-        if not name.isidentifier():
-            raise invalid(
-                key, show(spec), problem="names of letters, digits and _", fix="name an array of the dataset"
-            )
         if not spec:
-            raise invalid(key, "[]", problem="an entry a dim, each an axis or null", fix=f"write {key}=[batch]")
+            problem = "needs one entry per dim, each an axis or null"
+            raise invalid(key, spec, problem=problem, fix=f"set {key}=[batch]")
         _check_spec(key, spec, axes)
         if first is None:
             first = name
         elif spec[0] != config.inputs[first][0]:
+            expected = config.inputs[first][0]
             raise invalid(
                 key,
-                show(spec),
-                problem=f"split like the first dim of {first}, {config.inputs[first][0] or 'null'}",
-                fix=f"make the two equal, as {key}={show((config.inputs[first][0], *spec[1:]))}",
+                spec,
+                problem=f"the first entry must equal that of {first}, {expected or 'null'}",
+                fix=f"set {key}={show((expected, *spec[1:]))}",
             )
 
 
 def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -> None:
+    """Checks that the mesh has the axes of a spec, and that each shards one dim only."""
     for axis in spec:
         if axis is None:
             continue
         if axis not in axes:
             raise _no_axis(key, show(spec), axis, axes)
         if list(spec).count(axis) > 1:
-            raise invalid(key, show(spec), problem="an axis may split one dim only", fix=f"replace one {axis} by null")
+            problem = f"an axis can shard one dim only, but {axis!r} is used twice"
+            raise invalid(key, spec, problem=problem, fix=f"replace one {axis} by null")
 
 
 def _no_axis(
-    key: str, shown: str, axis: str, axes: Mapping[str, int], others: Collection[str | None] = ()
+    key: str, value: str, axis: str, axes: Mapping[str, int], others: Collection[str | None] = ()
 ) -> ConfigError:
-    """Words the refusal of an axis that the mesh has not; `others` are those that the layout needs beside it."""
-    fix = did_you_mean(axis, axes, f"add mesh.axes.{axis}=2 or name one of those")
-    wanted = [other for other in dict.fromkeys(others) if other is not None and other != axis]
+    """Returns the error for an axis that the mesh lacks.
+
+    Args:
+      key: that names the axis.
+      value: of the key, as it is typed.
+      axis: missing.
+      axes: of the mesh.
+      others: axes that the layout needs too.
+    """
+    needed = [other for other in dict.fromkeys(others) if other is not None and other != axis]
     options = meshes_with(axis)
-    both = [option for option in options if all(option in meshes_with(other) for other in wanted)]
-    if both:
-        fix = f"choose a mesh that has it, as mesh={', mesh='.join(both)}"
+    fitting = [option for option in options if all(option in meshes_with(other) for other in needed)]
+    if fitting:
+        fix = f"choose a mesh that has it: mesh={', mesh='.join(fitting)}"
     elif options:
-        fix = f"choose a mesh with an axis for each, as {_axes([axis, *wanted])}"
-    names = f"its axes are {', '.join(axes)}" if len(axes) > 1 else f"its axis is {next(iter(axes))}"
-    return invalid(key, shown, problem=f"mesh.axes has no axis {axis!r}, {names}", fix=fix)
+        fix = f"choose a mesh with an axis for each, as {_example_mesh([axis, *needed])}"
+    else:
+        fix = did_you_mean(axis, axes, f"set mesh.axes.{axis}=2, or name one of those")
+    names = f"its axes: {', '.join(axes)}" if len(axes) > 1 else f"its axis: {next(iter(axes))}"
+    return invalid(key, value, problem=f"the mesh has no axis {axis!r} ({names})", fix=fix)
 
 
-def _axes(names: Sequence[str]) -> str:
-    """Returns a mesh of its own with these axes beside the examples', as it is typed in a shell."""
-    return f"'mesh.axes={{{','.join(f'{name}:2' for name in dict.fromkeys([BATCH, *names]))}}}'"
+def _example_mesh(names: Sequence[str]) -> str:
+    """Returns a mesh with these axes and the batch axis, quoted for a shell."""
+    axes = ",".join(f"{name}:2" for name in dict.fromkeys([BATCH, *names]))
+    return f"'mesh.axes={{{axes}}}'"
 
 
 def meshes_with(axis: str) -> list[str]:
-    """Returns the mesh options that have an axis of more than one device."""
-    import yaml  # type: ignore[import-untyped] # only a refusal needs it
+    """Returns the mesh options with an axis of more than one device."""
+    import yaml  # type: ignore[import-untyped] # only an error needs it
 
-    found = []
+    options = []
     for name in search_path.options("mesh"):
-        with suppress(yaml.YAMLError, OSError, AttributeError):  # a file of the user's, which nobody has asked for
-            content: Any = yaml.safe_load(search_path.file_of(f"mesh/{name}").read_text())
-            size = (content.get("axes") or {}).get(axis, 1)
+        # A broken file of the user's that this config does not use must not hide the error that is reported.
+        with suppress(yaml.YAMLError, OSError, AttributeError):
+            size = (search_path.content_of(f"mesh/{name}").get("axes") or {}).get(axis, 1)
             if isinstance(size, int) and size != 1:
-                found.append(name)
-    return found
+                options.append(name)
+    return options

@@ -1,1 +1,1 @@
-"""The data command: what a dataset holds, in tables and pictures."""
+"""The data command: tables and pictures of a dataset."""

@@ -1,4 +1,4 @@
-"""What `python -m runner.data` runs: fetches and prepares a dataset, and shows what is in it."""
+"""The command of `python -m runner.data`: fetches and prepares a dataset, and shows its content."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from runner.errors import did_you_mean, invalid
 from runner.host.console import Console
 from runner.host.outputs import required
 from runner.host.signals import heard
-from runner.look import contents as look
-from runner.look import picture
-from runner.look import text as look_text
+from runner.look import contents, picture
+from runner.look import text as text_contents
 
-_WIDTH = 160  # of a pipe or a file
+_WIDTH = 160  # characters in a pipe or a file, which have no width of their own: the widest table fits
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Loads the dataset as it is, prints what is in it, and writes data.json and pictures of examples.
+    """Loads the dataset, prints tables of its content, and writes data.json and pictures of examples.
 
     Args:
       config: checked.
@@ -39,7 +38,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
     Raises:
       ConfigError: a key's value does not work with this dataset, or it has no such target.
-      DataError: the data is not there and can't be fetched, or is broken.
+      DataError: the data is not there and can't be fetched, or is corrupted.
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console()
@@ -49,34 +48,48 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
         registry.prepare_alone(config)
-        data = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False, augment=[])))
-        targets = _targets(config, data)
-        if data.vocabulary is not None:
-            found = [*look.outline(data, targets), *look_text.tables(data, data.vocabulary)]
-        else:
-            found = look.tables(data, targets, measures=config.task.name == "regression")
+        as_stored = replace(config, dataset=replace(config.dataset, standardize=False, augment=[]))
+        data = loading.load_run(as_stored)
+        tables = _tables(config, data)
         head = _head(config, data)
         for name, line in head.items():
             console.print(f"{name:9} {line}", soft_wrap=True, markup=False)
-        image = next((name for name, spec in data.specs.items() if spec.is_image), None)
-        shown = [*found, *([] if image or data.vocabulary else [look.examples(data.train, data.specs)])]
-        for table in shown:
+        for table in tables:
             console.print(_rich(table))
         files = [folder / "data.json"]
         with required(folder):
-            files[0].write_text(json.dumps({**head, "tables": [asdict(one) for one in shown]}, indent=1) + "\n")
-        if image:
+            content = {**head, "tables": [asdict(table) for table in tables]}
+            files[0].write_text(json.dumps(content, indent=1) + "\n")
+        image = _image(data)
+        if image is not None:
             files += _pictures(config, data, image, folder)
     console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True, markup=False)
 
 
+def _image(data: Dataset) -> str | None:
+    """Returns the name of the first array of images; None: there is none."""
+    return next((name for name, spec in data.specs.items() if spec.is_image), None)
+
+
+def _tables(config: RunConfig, data: Dataset) -> list[contents.Table]:
+    targets = _targets(config, data)
+    if data.vocabulary is not None:
+        return [*contents.outline(data, targets), *text_contents.tables(data, data.vocabulary)]
+    tables = contents.tables(data, targets, measures=config.task.name == "regression")
+    if _image(data) is None:  # images are shown in pictures
+        tables.append(contents.examples(data.train, data.specs))
+    return tables
+
+
 def _targets(config: RunConfig, data: Dataset) -> list[str]:
-    """Returns what is predicted: as the task says, else by its name."""
+    """Returns the arrays that are predicted: those of the task, else the one with a target's usual name."""
     for name in config.task.target:
         if name not in data.specs:
-            allowed = f"the dataset has {', '.join(data.specs)}"
-            raise invalid("task.target", name, problem=allowed, fix=did_you_mean(name, data.specs, "name one"))
-    return list(config.task.target) or [name for name in TARGETS if name in data.specs][:1]
+            problem = f"the dataset has no such array (it has {', '.join(data.specs)})"
+            raise invalid("task.target", name, problem=problem, fix=did_you_mean(name, data.specs, "name one of them"))
+    if config.task.target:
+        return list(config.task.target)
+    return [name for name in TARGETS if name in data.specs][:1]
 
 
 def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
@@ -91,13 +104,17 @@ def _head(config: RunConfig, data: Dataset) -> dict[str, str]:
 
 def _pictures(config: RunConfig, data: Dataset, image: str, folder: Path) -> list[Path]:
     """Draws examples of the train split, and the same ones augmented where the config augments."""
-    rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[: picture.COLUMNS * picture.ROWS])
+    count = picture.COLUMNS * picture.ROWS
+    # With a fixed seed, so that the two pictures, and those of two calls, are of the same examples.
+    rows = np.sort(np.random.default_rng(0).permutation(data.train.size)[:count])
     files = [folder / "examples.png"]
-    _draw(files[0], data.train, data.specs, rows, image, f"{data.name}: {len(rows)} of {data.train.size:,} of train")
+    title = f"{data.name}: {len(rows)} of {data.train.size:,} of train"
+    _draw(files[0], data.train, data.specs, rows, image, title)
     if config.dataset.augment:
-        drawn = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False)))
+        augmented = loading.load_run(replace(config, dataset=replace(config.dataset, standardize=False)))
         files.append(folder / "augmented.png")
-        _draw(files[1], drawn.train, drawn.specs, rows, image, f"{data.name}: the same examples, augmented")
+        title = f"{data.name}: the same examples, augmented"
+        _draw(files[1], augmented.train, augmented.specs, rows, image, title)
     return files
 
 
@@ -106,10 +123,11 @@ def _draw(path: Path, source: DataSource, specs: Mapping[str, ArraySpec], rows: 
         picture.draw(path, source.read(rows), specs, image, title)
 
 
-def _rich(table: look.Table) -> RichTable:
-    made = RichTable(title=table.title, title_justify="left", title_style="bold", header_style="bold")
+def _rich(table: contents.Table) -> RichTable:
+    rich_table = RichTable(title=table.title, title_justify="left", title_style="bold", header_style="bold")
+    has_texts = table.columns[0] in ("split", "array")  # else every column but the first has numbers
     for index, name in enumerate(table.columns):
-        made.add_column(name, justify="left" if index == 0 or table.columns[0] in ("split", "array") else "right")
+        rich_table.add_column(name, justify="left" if index == 0 or has_texts else "right")
     for row in table.rows:
-        made.add_row(*row)
-    return made
+        rich_table.add_row(*row)
+    return rich_table

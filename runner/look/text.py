@@ -1,4 +1,4 @@
-"""What can be said of a text: how much it is, by which tokens, and how a sequence reads."""
+"""Tables of a text dataset: documents, tokens and bytes, the vocabulary, and the first sequence."""
 
 from __future__ import annotations
 
@@ -9,37 +9,44 @@ from runner.data.packing import SEGMENTS, TOKENS
 from runner.data.vocabulary import BYTES, Vocabulary
 from runner.look.contents import Table
 
-_SHOWN = 400  # characters of a sequence
-_MOST = 20  # tokens that are counted
+_SHOWN_CHARACTERS = 400  # of the first sequence: a paragraph
+_SHOWN_TOKENS = 20  # of the first sequence: a line
 
 
 def tables(data: Dataset, vocabulary: Vocabulary) -> list[Table]:
     """Returns the tables of a text, of which the first sequence is read."""
-    rows = [
-        (name, f"{one.documents:,}", f"{one.tokens:,}", f"{one.bytes:,}", f"{one.bytes / max(one.tokens, 1):.3g}")
-        for name, one in data.texts.items()
-    ]
-    end = "none" if vocabulary.end is None else f"{vocabulary.end_token!r} ({vocabulary.end})"
-    kind = "bytes" if vocabulary.kind == BYTES else "byte pairs, or of a given tokenizer"
-    about = [
-        ("kind", kind),
+    rows = []
+    for name, text in data.texts.items():
+        bytes_per_token = text.bytes / max(text.tokens, 1)
+        rows.append((name, f"{text.documents:,}", f"{text.tokens:,}", f"{text.bytes:,}", f"{bytes_per_token:.3g}"))
+    end = "none"
+    if vocabulary.end is not None:
+        end = f"{vocabulary.end_token!r} ({vocabulary.end})"
+    about = (
+        ("kind", "bytes" if vocabulary.kind == BYTES else "byte pairs, or of a given tokenizer"),
         ("tokens", f"{vocabulary.size:,}"),
         ("end of a document", end),
         ("stored as", str(vocabulary.dtype)),
         ("sha256", vocabulary.sha256),
-    ]
+    )
     return [
-        Table("text, by the splits it has", ("split", "documents", "tokens", "bytes", "bytes a token"), tuple(rows)),
-        Table("vocabulary", ("array", "is"), tuple(about)),
-        _first(data, vocabulary),
+        Table("text, by split", ("split", "documents", "tokens", "bytes", "bytes per token"), tuple(rows)),
+        Table("vocabulary", ("array", "is"), about),
+        _first_sequence(data, vocabulary),
     ]
 
 
-def _first(data: Dataset, vocabulary: Vocabulary) -> Table:
-    arrays = {name: one[0] for name, one in data.train.read(np.arange(1)).items()}
-    tokens = arrays[TOKENS]
-    text = vocabulary.decode(tokens[arrays[SEGMENTS] > 0] if SEGMENTS in arrays else tokens)
-    more = "..." if len(text) > _SHOWN else ""
-    shown = repr(text[:_SHOWN])[1:-1] + more
-    numbers = " ".join(map(str, tokens[:_MOST].tolist())) + (" ..." if len(tokens) > _MOST else "")
+def _first_sequence(data: Dataset, vocabulary: Vocabulary) -> Table:
+    arrays = data.train.read(np.arange(1))
+    tokens = arrays[TOKENS][0]
+    written = tokens
+    if SEGMENTS in arrays:  # segment 0 is padding
+        written = tokens[arrays[SEGMENTS][0] > 0]
+    text = vocabulary.decode(written)
+    shown = repr(text[:_SHOWN_CHARACTERS])[1:-1]
+    if len(text) > _SHOWN_CHARACTERS:
+        shown += "..."
+    numbers = " ".join(map(str, tokens[:_SHOWN_TOKENS].tolist()))
+    if len(tokens) > _SHOWN_TOKENS:
+        numbers += " ..."
     return Table("train, the first sequence", ("array", "begins"), ((TOKENS, numbers), ("text", shown)))

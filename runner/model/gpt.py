@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
 from runner.model import ops
-from runner.model.gpt_options import problem, scans
+from runner.model.gpt_options import check_options, scans
 from runner.model.inputs import Inputs
 from runner.model.portable import bind
 from runner.model.transformer import Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
@@ -88,11 +88,7 @@ def build(
     arguments = dict(locals())
     tokens_name, length = _token_input(inputs)
     on_jax = ops.is_on_jax(keras)
-    first_problem = problem(arguments, on_jax=on_jax)
-    if first_problem is not None:
-        raise ValueError(
-            f"model.{first_problem.name}={first_problem.value}: {first_problem.allowed}; {first_problem.fix}"
-        )
+    check_options(arguments, on_jax=on_jax)
     if outputs.units is None:
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:

@@ -1,4 +1,4 @@
-"""A command in a process of its own, whose output appears where this process's does, a notebook's cell too."""
+"""A command in a process of its own, whose output appears where this process's does, also in a notebook's cell."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from runner.errors import ConfigError, EngineError
+from runner.errors import EXIT_REFUSED, ConfigError, EngineError
 from runner.processes.launch import LAUNCHER_VARIABLE
 
-# of the terminal that the command sees
+# Size of the terminal that the command sees: a cell of a notebook is about 100 characters wide.
 _ROWS = 24
 _COLUMNS = 100
 _ERROR = "error: "
-# Of a terminal's control sequences a cell knows colors alone: others would be shown as they are.
+# Control sequences of a terminal other than colors: a cell would show them as text.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[()=>][0-9A-Z]?")
-_REFUSED = 2
+_LAST_OUTPUT_S = 5.0  # longest wait for it after the command has ended; a child of it may keep the pipe open
+_CHUNK = 1 << 16  # bytes that are read at a time
 
 
 def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
@@ -36,16 +37,23 @@ def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
       quiet: shows nothing but warnings.
 
     Raises:
-      ConfigError: it was refused.
+      ConfigError: its config is invalid.
       EngineError: it failed, or a signal ended it.
       KeyboardInterrupt: this process was interrupted; the command has ended before that.
     """
-    terminal = None if quiet or _is_plain_stdout() else _terminal()
+    terminal = None
+    if not quiet and not _is_plain_stdout():
+        terminal = _open_terminal()
+    stdout: int | None = None
+    if quiet:
+        stdout = subprocess.DEVNULL
+    elif terminal is not None:
+        stdout = terminal[1]
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONUNBUFFERED": "1", LAUNCHER_VARIABLE: str(os.getpid())},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL if quiet else terminal[1] if terminal else None,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
@@ -53,7 +61,7 @@ def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
     errors: list[str] = []
     assert process.stderr is not None
     readers = [threading.Thread(target=_read_errors, args=(process.stderr, errors), daemon=True)]
-    if terminal:
+    if terminal is not None:
         os.close(terminal[1])
         readers.append(threading.Thread(target=_show, args=(terminal[0],), daemon=True))
     for reader in readers:
@@ -67,34 +75,38 @@ def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
         raise
     finally:
         for reader in readers:
-            reader.join(timeout=5.0)
+            reader.join(timeout=_LAST_OUTPUT_S)
     if code:
         line = errors[-1] if errors else f"python -m {module} ended with exit code {code}"
-        raise ConfigError(line) if code == _REFUSED else EngineError(line)
+        if code == EXIT_REFUSED:
+            raise ConfigError(line)
+        raise EngineError(line)
 
 
 def _is_plain_stdout() -> bool:
-    """Tells whether a child's own standard output appears where this process's does."""
+    """Returns whether a child's standard output appears where this process's does, as it does not in a notebook."""
     try:
         return isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.fileno() == 1
     except (OSError, ValueError):
         return False
 
 
-def _terminal() -> tuple[int, int] | None:
-    """Returns both ends of a terminal for the command, which then draws its bar; None where there is none."""
+def _open_terminal() -> tuple[int, int] | None:
+    """Returns both ends of a pseudo-terminal, on which the command draws its bar; None on Windows, which has none."""
     if sys.platform == "win32":
         return None
+    # Windows has none of these modules.
     import fcntl
     import pty
     import termios
 
-    own, other = pty.openpty()
-    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-    return own, other
+    own_end, command_end = pty.openpty()
+    fcntl.ioctl(command_end, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+    return own_end, command_end
 
 
 def _read_errors(stream: IO[str], errors: list[str]) -> None:
+    """Collects a command's lines of error, and prints its warnings."""
     for line in stream:
         if line.startswith(_ERROR):
             errors.append(line.removeprefix(_ERROR).strip())
@@ -103,10 +115,10 @@ def _read_errors(stream: IO[str], errors: list[str]) -> None:
 
 
 def _show(handle: int) -> None:
-    """Writes to this process's output what comes from the terminal, until the command has closed it."""
+    """Copies the terminal's output to this process's, until the command has closed it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    with suppress(OSError):  # Linux says so when the other end is closed
-        while data := os.read(handle, 1 << 16):
+    with suppress(OSError):  # Linux reports the closed end as an error
+        while data := os.read(handle, _CHUNK):
             sys.stdout.write(for_cell(decoder.decode(data)))
             sys.stdout.flush()
     os.close(handle)

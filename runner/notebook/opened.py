@@ -45,9 +45,9 @@ class OpenedRun:
     """A recorded run.
 
     Attributes:
-      run_id: its id; of a run that nothing tracked, the name of its folder.
+      run_id: its id; of an untracked run, the name of its folder.
       name: its name.
-      status: as MLflow words it.
+      status: MLflow's, as `FINISHED`.
       config: the resolved config.
       results: the last value of each metric.
     """
@@ -61,12 +61,13 @@ class OpenedRun:
     _run: Run | None = None
 
     def __repr__(self) -> str:
-        shown = "  ".join(f"{name} {value:.6g}" for name, value in self.results.items() if name.startswith("eval/"))
-        return f"run {self.run_id} ({self.name}) {self.status}  {shown}".rstrip()
+        evaluated = {name: value for name, value in self.results.items() if name.startswith("eval/")}
+        metrics = "  ".join(f"{name} {value:.6g}" for name, value in evaluated.items())
+        return f"run {self.run_id} ({self.name}) {self.status}  {metrics}".rstrip()
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Every recorded point: a row a step, a column a metric, NaN where a metric has no point."""
+        """Every recorded point: one row per step, one column per metric, NaN where a metric has no point."""
         if self._store is None:
             return pd.DataFrame({name: [value] for name, value in self.results.items()})
         client = self._store.client
@@ -77,37 +78,42 @@ class OpenedRun:
 
     @cached_property
     def model(self) -> object:
-        """The run's Keras model on one device: of its export where there is one, else as it was logged.
+        """The run's Keras model on one device: its export if there is one, else the logged model.
 
         Raises:
-          ConfigError: there is neither.
+          ConfigError: the run has neither.
         """
         exported = outputs_dir() / "exports" / self.run_id / "model.keras"
         library = keras_package(OmegaConf.select(self.config, "engine.name"))
         if exported.is_file():
             return _load(exported, library)
         with tempfile.TemporaryDirectory() as folder:
-            found = self._logged(Path(folder))
-            if found is None:
-                fix = f"python -m runner.export run={self.run_id} makes one from its checkpoint"
-                raise invalid("run", self.run_id, problem="a run with an export, or a logged Keras model", fix=fix)
-            told = found.with_name("keras_module.txt")
-            named = told.read_text().strip().partition(".")[0] if told.is_file() else library
-            return _load(found, named if named in _KERAS else library)
+            path = self._logged_model(Path(folder))
+            if path is None:
+                fix = f"export it from its checkpoint: python -m runner.export run={self.run_id}"
+                raise invalid("run", self.run_id, problem="has neither an export nor a logged Keras model", fix=fix)
+            # MLflow writes which Keras saved the model.
+            module_file = path.with_name("keras_module.txt")
+            if module_file.is_file():
+                module = module_file.read_text().strip().partition(".")[0]
+                library = module if module in _KERAS else library
+            return _load(path, library)
 
-    def _logged(self, folder: Path) -> Path | None:
-        """Downloads the files of the model that the run logged; None where there is none that Keras saved."""
+    def _logged_model(self, folder: Path) -> Path | None:
+        """Downloads the files of the model that the run logged last; None where there is none that Keras saved."""
         outputs = None if self._run is None else self._run.outputs
         if self._store is None or outputs is None:
             return None
         models = importlib.import_module("runner.tracking.models")
         artifacts = importlib.import_module("mlflow.artifacts")
-        for one in reversed(outputs.model_outputs):
-            place = self._store.client.get_logged_model(one.model_id).artifact_location
+        for output in reversed(outputs.model_outputs):
+            location = self._store.client.get_logged_model(output.model_id).artifact_location
+            destination = str(folder / output.model_id)
             with models.pointed_at(self._store.uri):
-                got = Path(artifacts.download_artifacts(artifact_uri=place, dst_path=str(folder / one.model_id)))
-            if (got / "data" / "model.keras").is_file():
-                return got / "data" / "model.keras"
+                downloaded = Path(artifacts.download_artifacts(artifact_uri=location, dst_path=destination))
+            path = downloaded / "data" / "model.keras"
+            if path.is_file():
+                return path
         return None
 
 
@@ -125,38 +131,39 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
 
     Args:
       run: an id or its beginning, a name, or `latest`.
-      uri: of the tracking store; null: $MLFLOW_TRACKING_URI, else outputs/mlflow.db.
+      uri: of the tracking store; None: $MLFLOW_TRACKING_URI, else outputs/mlflow.db.
 
     Raises:
       ConfigError: there is no such run.
       TrackingError: the store can't be used.
     """
     store = act.Place(uri).store()
-    if (untracked := _untracked(run)) is not None:
+    untracked = _untracked(run)
+    if untracked is not None:
         return untracked
     if store is None:
-        raise invalid("run", run, problem="no run is recorded here", fix="start one: runner.train(...)")
+        raise invalid("run", run, problem="this project has no recorded runs", fix="start one: runner.train(...)")
     return _tracked(store, diff.find_run(store.client, run, "run="))
 
 
 def _tracked(store: Store, run: Run) -> OpenedRun:
     record = records.from_run(run)
     with tempfile.TemporaryDirectory() as folder:
-        there = {item.path for item in store.client.list_artifacts(record.run_id)}
+        artifacts = {artifact.path for artifact in store.client.list_artifacts(record.run_id)}
         text = "{}"
-        if "config.yaml" in there:
+        if "config.yaml" in artifacts:
             text = Path(store.client.download_artifacts(record.run_id, "config.yaml", folder)).read_text()
     return OpenedRun(record.run_id, record.name, record.status, _config(text), record.metrics, store, run)
 
 
 def _config(text: str) -> DictConfig:
-    made = OmegaConf.create(text)
-    assert isinstance(made, DictConfig)
-    return made
+    config = OmegaConf.create(text)
+    assert isinstance(config, DictConfig)
+    return config
 
 
 def _untracked(run: str) -> OpenedRun | None:
-    """Returns the run of a folder in outputs/runs, where that is what a name means."""
+    """Returns the run of a folder in outputs/runs; None where the name is of no such folder."""
     folder = outputs_dir() / "runs" / run
     if run in ("", "latest") or Path(run).name != run or folders.noted_run(folder) != run:
         return None
@@ -167,16 +174,16 @@ def _of_folder(folder: Path) -> OpenedRun:
     finished = (folder / "summary.json").is_file()
     record = records.from_folder(folder, folder.name, "FINISHED" if finished else "UNFINISHED")
     if record is None:
-        raise ConfigError(f"{folder}: no run began there; name another run")
+        raise ConfigError(f"{folder}: has no run; name another run")
     config = _config((folder / "config.yaml").read_text())
     return OpenedRun(folder.name, record.name, record.status, config, record.metrics)
 
 
 def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
-    """Trains in a process of its own, and shows what that prints, its bar too.
+    """Trains in a process of its own, and shows its output with the progress bar.
 
-    So this process may go on to train with another engine or mesh. Interrupted, the run is saved as on a terminal, and
-    `train("resume=latest")` goes on.
+    So this process can train with another engine or mesh afterwards. If it is interrupted, the run is saved as on a
+    terminal, and `train("resume=latest")` continues it.
 
     Args:
       *overrides: as on the command line.
@@ -186,20 +193,23 @@ def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
       The run.
 
     Raises:
-      ConfigError: what can't work, in the line that the command prints; nothing was started.
+      ConfigError: the config is invalid; the message is the line that the command prints. Nothing was started.
       EngineError: the run failed.
       KeyboardInterrupt: it was interrupted; the run is recorded as KILLED.
     """
     config = compose(*overrides, config_dir=config_dir)
-    words = arranged(overrides, config_dir)
-    named = value_of(words, _RUN_DIR)
-    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    folder = Path(named).absolute() if named else outputs_dir() / "runs" / f"{stamp}-{random_part()}"
-    where = [] if named else [f"{_RUN_DIR}='{folder.as_posix()}'"]
-    child.run("runner", [*words, *where])
-    run = folders.noted_run(folder)
-    if run is None:
+    arguments = arranged(overrides, config_dir)
+    typed_folder = value_of(arguments, _RUN_DIR)
+    if typed_folder:
+        folder = Path(typed_folder).absolute()
+    else:  # chosen here, so that the run is found in it
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        folder = outputs_dir() / "runs" / f"{stamp}-{random_part()}"
+        arguments.append(f"{_RUN_DIR}='{folder.as_posix()}'")
+    child.run("runner", arguments)
+    run_id = folders.noted_run(folder)
+    if run_id is None:
         raise EngineError(f"the run left no record in {folder}")
     if config.tracking.name == "none":
         return _of_folder(folder)
-    return open_run(run, config.tracking.uri)
+    return open_run(run_id, config.tracking.uri)

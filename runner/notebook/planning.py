@@ -25,25 +25,28 @@ class ShownPlan(Plan):
 
     def tables(self) -> dict[str, rows.Rows]:
         """Returns the tables by title, each with its columns and rows of text."""
-        found = (rows.variables(self), rows.totals(self), rows.program(self), rows.traffic(self))
-        return {one.title: one for one in found if one.rows}
+        tables = (rows.variables(self), rows.totals(self), rows.program(self), rows.traffic(self))
+        return {table.title: table for table in tables if table.rows}
 
     def __repr__(self) -> str:
         console = Console(width=table.WIDTH, no_color=True, force_terminal=False)
-        with console.capture() as shown:
+        with console.capture() as captured:
             table.show(self, console)
-        return shown.get()
+        return captured.get()
 
     def _repr_html_(self) -> str:
         parts = [f"<h4>{html.escape(rows.title(self))}</h4>"]
-        parts += [_html(one) for one in self.tables().values()]
-        return "\n".join([*parts, *(f"<div>{html.escape(line)}</div>" for line in rows.notes(self))])
+        for content in self.tables().values():
+            parts.append(_html(content))
+        for line in rows.notes(self):
+            parts.append(f"<div>{html.escape(line)}</div>")
+        return "\n".join(parts)
 
 
 def make_plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPlan:
-    """Plans a run without training: what it will hold, move and compute.
+    """Plans a run without training: memory, communication and computation per device.
 
-    A process of its own compiles the step, so that this one may plan any mesh after another.
+    A process of its own compiles the step, so that this one can plan one mesh after another.
 
     Args:
       *overrides: as on the command line.
@@ -53,38 +56,36 @@ def make_plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPla
       The plan, which shows its tables.
 
     Raises:
-      ConfigError: what can't work, in the line that the command prints.
+      ConfigError: the config is invalid; the message is the line that the command prints.
       EngineError: the plan can't be made.
     """
     with tempfile.TemporaryDirectory() as folder:
-        where = f"hydra.run.dir='{Path(folder).as_posix()}/plan'"
-        child.run("runner.plan", [*arranged(overrides, config_dir), where], quiet=True)
+        run_dir = f"hydra.run.dir='{Path(folder).as_posix()}/plan'"
+        child.run("runner.plan", [*arranged(overrides, config_dir), run_dir], quiet=True)
         return from_dict(json.loads((Path(folder) / "plan" / "plan.json").read_text()))
 
 
 def from_dict(content: Mapping[str, Any]) -> ShownPlan:
-    """Returns the plan that `Plan.to_dict`, or a plan.json, holds.
+    """Returns the plan of a plan.json, the content of which `Plan.to_dict` returns.
 
     Raises:
       EngineError: it is of another version.
     """
     if content.get("format") != FORMAT:
         raise EngineError(f"the plan has format {content.get('format')}, and this version reads {FORMAT}")
-    known = {one.name for one in fields(Plan)}
-    cost = content["program"]
-    return ShownPlan(
-        **{
-            **{key: value for key, value in content.items() if key in known},
-            "variables": tuple(VariablePlan(**_tuples(one)) for one in content["variables"]),
-            "layers": tuple(LayerPlan(**_tuples(one)) for one in content["layers"]),
-            "totals": {name: Total(**one) for name, one in content["totals"].items()},
-            "traffic": tuple(Traffic(**one) for one in content["traffic"]),
-            "rates": Rates(**content["rates"]),
-            "warnings": tuple(content["warnings"]),
-            "crossing": tuple(content["crossing"]),
-            "program": None if cost is None else ProgramCost(**_tuples(cost)),
-        }
-    )
+    known = {field.name for field in fields(Plan)}
+    values = {key: value for key, value in content.items() if key in known}
+    # JSON has lists where the dataclasses have tuples, and mappings where they have each other.
+    values["variables"] = tuple(VariablePlan(**_tuples(variable)) for variable in content["variables"])
+    values["layers"] = tuple(LayerPlan(**_tuples(layer)) for layer in content["layers"])
+    values["totals"] = {name: Total(**total) for name, total in content["totals"].items()}
+    values["traffic"] = tuple(Traffic(**transfer) for transfer in content["traffic"])
+    values["rates"] = Rates(**content["rates"])
+    values["warnings"] = tuple(content["warnings"])
+    values["crossing"] = tuple(content["crossing"])
+    if content["program"] is not None:
+        values["program"] = ProgramCost(**_tuples(content["program"]))
+    return ShownPlan(**values)
 
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,16 +93,18 @@ def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _html(content: rows.Rows) -> str:
-    left = len(content.columns) - content.numbers
+    """Returns a table as HTML; its last columns, the numbers, are aligned to the right."""
+    texts = len(content.columns) - content.numbers
+    lines = [_html_row(content.columns, "th", texts)]
+    lines += [_html_row(cells, "td", texts) for cells in content.rows]
+    head, *body = lines
+    caption = f"<caption>{html.escape(content.title)}</caption>"
+    return f"<table>{caption}<thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
-    def row(cells: tuple[str, ...], tag: str) -> str:
-        sides = ["left" if index < left else "right" for index in range(len(cells))]
-        made = (
-            f'<{tag} style="text-align: {side}; white-space: pre">{html.escape(cell)}</{tag}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        return f"<tr>{''.join(made)}</tr>"
 
-    body = "".join(row(one, "td") for one in content.rows)
-    head = row(content.columns, "th")
-    return f"<table><caption>{html.escape(content.title)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
+def _html_row(cells: tuple[str, ...], tag: str, texts: int) -> str:
+    parts = []
+    for index, cell in enumerate(cells):
+        side = "left" if index < texts else "right"
+        parts.append(f'<{tag} style="text-align: {side}; white-space: pre">{html.escape(cell)}</{tag}>')
+    return f"<tr>{''.join(parts)}</tr>"

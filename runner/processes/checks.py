@@ -1,4 +1,4 @@
-"""Checks of `cluster`, by itself and against the mesh; see `runner.checks.run`."""
+"""Checks of `cluster` with the mesh and the engine; see `runner.checks.run`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from runner.host.commands import command_module
 from runner.layout import mesh
 from runner.processes import place
 
+# Commands that start no processes.
 _STARTS_NOTHING = ("runner.plan", "runner.data")
 
 
 def check(config: RunConfig, port_openers: Collection[str]) -> None:
-    """Checks the group, and that the processes share the mesh's devices out evenly; axes are resolved.
+    """Checks that the processes can share the devices of the mesh evenly; its axes are settled.
 
     Args:
       config: its mesh has sizes.
       port_openers: names of the engines whose processes listen on all network interfaces.
 
     Raises:
-      ConfigError: the first thing found that cannot work.
+      ConfigError: the first problem.
     """
     count = place.count(config.cluster)
     devices = mesh.size(config.mesh.axes)
@@ -30,25 +31,25 @@ def check(config: RunConfig, port_openers: Collection[str]) -> None:
         raise invalid(
             "cluster.processes",
             count,
-            problem=f"a divisor of the mesh's {devices} devices ({mesh.describe(config.mesh.axes)})",
-            fix=f"set cluster.processes={_divisor(devices, count)}, or another mesh",
+            problem=f"must divide the {devices} devices of the mesh ({mesh.describe(config.mesh.axes)})",
+            fix=f"set cluster.processes={_nearest_divisor(devices, count)}, or choose another mesh",
         )
     if config.cluster.requeue:
-        if "SLURM_JOB_ID" not in os.environ and not place.is_presumed():
-            raise invalid(
-                "cluster.requeue", True, problem="a job of Slurm's, and this is none", fix="set cluster.requeue=false"
-            )
-        if not config.trainer.checkpoint.enabled:
-            raise invalid(
-                "cluster.requeue",
-                True,
-                problem="a run that saves checkpoints, which it goes on from",
-                fix="set trainer.checkpoint.enabled=true",
-            )
+        _check_requeue(config)
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
-        raise invalid("cluster.processes", count, problem="1 on TPUs", fix="use cluster=single")
+        raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
     if count > 1 and command_module() not in _STARTS_NOTHING:
         _check_ports(config, port_openers)
+
+
+def _check_requeue(config: RunConfig) -> None:
+    """Checks that there is a Slurm job to requeue, and a checkpoint to resume it from."""
+    key = "cluster.requeue"
+    if "SLURM_JOB_ID" not in os.environ and not place.is_presumed():
+        raise invalid(key, True, problem="needs a Slurm job, but SLURM_JOB_ID is unset", fix=f"set {key}=false")
+    if not config.trainer.checkpoint.enabled:
+        problem = "needs checkpoints to resume from, but trainer.checkpoint.enabled=false"
+        raise invalid(key, True, problem=problem, fix="set trainer.checkpoint.enabled=true")
 
 
 def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:
@@ -67,21 +68,28 @@ def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:
     raise invalid(
         "cluster.open_ports",
         False,
-        problem=f"{key}={exposed[0]} in several processes opens ports of TensorFlow on all network interfaces, and "
-        "whoever reaches them runs code as you",
+        problem=f"{key}={exposed[0]} in several processes opens TensorFlow's ports on all network interfaces, and "
+        "whoever reaches them can run code as you",
         fix=f"use {key}=jax, or set cluster.open_ports=true if you trust every user and machine that reaches them",
     )
 
 
 def machines(config: ClusterConfig, kind: str) -> int:
-    """Returns how many times this process's devices of a kind are there in all.
+    """Returns how many times the devices that this process sees are in the mesh.
 
-    Processes of `cluster=local` share this machine's devices; our launcher has dealt the accelerators out to them.
+    Processes of `cluster=local` share the devices of this machine, except for accelerators that the launcher has
+    already divided between them.
+
+    Args:
+      config: checked.
+      kind: type of the devices.
     """
     count = place.count(config)
-    shares = config.name == "local"
-    return 1 if shares and (kind == "cpu" or place.from_launcher() is None) else count
+    is_local = config.name == "local"
+    sees_all = kind == "cpu" or place.from_launcher() is None
+    return 1 if is_local and sees_all else count
 
 
-def _divisor(devices: int, count: int) -> int:
-    return max(each for each in range(1, min(devices, count) + 1) if devices % each == 0)
+def _nearest_divisor(devices: int, count: int) -> int:
+    """Returns the largest divisor of `devices` up to `count`."""
+    return max(divisor for divisor in range(1, min(devices, count) + 1) if devices % divisor == 0)

@@ -1,4 +1,4 @@
-"""The tracked run: how it is opened, and the status that it ends with."""
+"""The tracked run: how it is opened, the params that its page lists, and the status that it ends with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from runner.errors import EngineError, Interrupted, TrackingError
 from runner.host.signals import current, interruption
 from runner.layout import mesh
 from runner.processes import begin as processes
-from runner.record.listed import listed
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.task import metrics
@@ -26,8 +25,20 @@ from runner.tracking.page import ENDED as ENDED
 from runner.tracking.page import Page
 from runner.training.checkpoint.arguments import key_of
 
-_USUAL_LAYOUT = "replicated"
-_TOLD = ("sweep", "plan", "verify", "evaluate", "export")  # groups that say nothing of a run
+_DEFAULT_LAYOUT = "replicated"
+_GROUPS_OF_COMMANDS = ("sweep", "plan", "verify", "evaluate", "export")  # their options say nothing of a run
+_LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
+_LISTED_KEYS = (
+    "dataset.batch_size",
+    "engine.precision",
+    "optimizer.learning_rate",
+    "optimizer.schedule.name",
+    "trainer.accumulate_steps",
+    "trainer.epochs",
+    "trainer.seed",
+)
+# A builder's first options are its sizes; a page with all of a transformer's would hide what matters in every run.
+_LISTED_MODEL_KEYS = 5
 
 
 def open_run(
@@ -38,100 +49,152 @@ def open_run(
     Args:
       config: checked.
       content: the same resolved, as plain values.
-      command: what was typed.
-      prefix: of the run's name, which is made of model, mesh and layout where the config gives none.
-      resume_run_id: a run that goes on; null: a new one.
+      command: the command line.
+      prefix: of the run's name, which is made of model, mesh and layout where the config has none. A run with a prefix
+        is not a training run.
+      resume_run_id: id of the run to continue; None: a new run.
     """
-    chosen = choices()
-    typed = [key_of(one) for one in as_typed(HydraConfig.get().overrides.task)]
-    tags = {f"runner.{group}": choice for group, choice in chosen.items() if group not in _TOLD}
+    options = choices()
+    typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
+    tags = {f"runner.{group}": option for group, option in options.items() if group not in _GROUPS_OF_COMMANDS}
     tags[CONFIG_TAG] = config_hash(content)
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
-    if not prefix:  # a training run, which can stand for another of the same config
+    if not prefix:  # only a training run can replace another one of the same config and code
         tags[CODE_TAG] = code_version(config)
+    name = prefix + _name(config, options, typed_keys)
+    parent_run_id = None
     sweep = member.membership()
+    if sweep is not None:
+        name = sweep.name
+        tags |= sweep.tags()
+        parent_run_id = sweep.parent()
     tracker = open_tracker(
         config.tracking,
-        run_name=sweep.name if sweep else prefix + _name(config, chosen, typed),
+        run_name=name,
         params=dict(flatten(content)) | {"run.command": command},
-        tags=tags | (sweep.tags() if sweep else {}),
-        listed=listed(content, chosen, typed),
+        tags=tags,
+        listed=listed_params(content, options, typed_keys),
         resume_run_id=resume_run_id,
-        parent_run_id=sweep.parent() if sweep else None,
+        parent_run_id=parent_run_id,
         folder=Path(HydraConfig.get().runtime.output_dir),
     )
-    _begin_page(tracker.page, config, chosen, command)
+    _begin_page(tracker.page, config, options, command)
     tracker.show_page()
     return tracker
 
 
-def _name(config: RunConfig, chosen: Mapping[str, str], typed: Sequence[str]) -> str:
-    """Returns a run's name, short enough for lists and legends: model and mesh, and what is not as it mostly is."""
-    of_task = [] if config.task.name == TaskConfig.name else [chosen["task"]]
-    layout = [] if chosen["layout"] == _USUAL_LAYOUT else [chosen["layout"]]
-    batch = [f"b{config.dataset.batch_size}"] if "dataset.batch_size" in typed else []
-    return "-".join([chosen["model"], *of_task, chosen["mesh"], *layout, *batch])
+def listed_params(
+    content: Mapping[str, object], options: Mapping[str, str], typed_keys: Sequence[str]
+) -> dict[str, object]:
+    """Returns the params that a run's page lists: those that distinguish runs at a glance. config.yaml has all.
+
+    Args:
+      content: the resolved config, nested.
+      options: group -> option.
+      typed_keys: keys of the command line, as `optimizer.learning_rate`.
+    """
+    flat = dict(flatten(content))
+    mesh_content = content.get("mesh", {})
+    assert isinstance(mesh_content, Mapping)
+    listed: dict[str, object] = {group: options[group] for group in _LISTED_GROUPS if group in options}
+    listed["mesh"] = mesh.describe(mesh_content.get("axes", {}))
+    model_keys = [key for key in flat if key.startswith("model.")]
+    after_builder = model_keys[1 : 1 + _LISTED_MODEL_KEYS]  # the first key is the builder's path
+    for key in (*_LISTED_KEYS, *after_builder):
+        if key in flat:
+            listed[key] = flat[key]
+    typed_paths = [key.lstrip("+~") for key in typed_keys]
+    for key, value in flat.items():
+        if _is_typed(key, typed_paths):
+            listed[key] = value
+    return listed
 
 
-def _begin_page(page: Page, config: RunConfig, chosen: Mapping[str, str], command: str) -> None:
+def _is_typed(key: str, typed_paths: Sequence[str]) -> bool:
+    """Returns whether a key, or one above it that is no group, was typed."""
+    return any("." in path and (key == path or key.startswith(f"{path}.")) for path in typed_paths)
+
+
+def _name(config: RunConfig, options: Mapping[str, str], typed_keys: Sequence[str]) -> str:
+    """Returns a run's name, short enough for lists and legends: model and mesh, and what differs from most runs."""
+    parts = [options["model"]]
+    if config.task.name != TaskConfig.name:
+        parts.append(options["task"])
+    parts.append(options["mesh"])
+    if options["layout"] != _DEFAULT_LAYOUT:
+        parts.append(options["layout"])
+    if "dataset.batch_size" in typed_keys:
+        parts.append(f"b{config.dataset.batch_size}")
+    return "-".join(parts)
+
+
+def _begin_page(page: Page, config: RunConfig, options: Mapping[str, str], command: str) -> None:
     """Fills in what the config says."""
-    evaluated = metric_directions(config.task)
-    judged = metrics.default(evaluated)
+    directions = metric_directions(config.task)
     page.command = command
     page.task = config.task.name
-    page.columns = tuple(dict.fromkeys((judged, *metrics.evaluated(evaluated))))
+    page.columns = tuple(dict.fromkeys((metrics.default(directions), *metrics.evaluated(directions))))
     kind = mesh.device_kind(config.mesh)
     count = mesh.size(config.mesh.axes)
-    devices = f"{count} {'virtual CPU' if kind == 'cpu' else kind.upper()} device{'' if count == 1 else 's'}"
-    page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {chosen.get('layout', '')}"
-    page.facts["trains"] = (
-        f"{chosen.get('model', '')} on {chosen.get('dataset', '')}, {config.dataset.batch_size:,} examples a batch, "
-        f"engine {config.engine.name}"
-    )
+    kind_name = "virtual CPU" if kind == "cpu" else kind.upper()
+    plural = "" if count == 1 else "s"
+    devices = f"{count} {kind_name} device{plural}"
+    page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {options.get('layout', '')}"
+    model_and_data = f"{options.get('model', '')} on {options.get('dataset', '')}"
+    batch_size = f"{config.dataset.batch_size:,} examples per batch"
+    page.facts["trains"] = f"{model_and_data}, {batch_size}, engine {config.engine.name}"
 
 
 @contextmanager
 def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
-    """Finishes the tracked run with the status that tells how its body ended, and says where the run can be seen.
+    """Finishes the tracked run with the status that its body ended with, and prints where the run can be seen.
 
     Raises:
       TrackingError: the body ended well, and something that it recorded is lost.
     """
     status: Status = "FAILED"
-    kept = True
+    is_complete = True
 
-    def ended(why: str, signum: int | None) -> None:  # in another thread, as this one is stuck
-        tracker.set_tags({ENDED: why})
+    def end_from_another_thread(reason: str, signum: int | None) -> None:
+        """Ends the run for a lost process, while the main thread waits for it in a collective."""
+        tracker.set_tags({ENDED: reason})
         tracker.finish("KILLED" if signum else "FAILED", in_haste=True)
 
-    taken_back = processes.on_end(ended)
+    forget = processes.on_end(end_from_another_thread)
     try:
-        current().raise_if_requested()  # it may have come while the run was opened
+        current().raise_if_requested()  # a signal may have come while the run was opened
         with processes.explained():
             yield tracker
-        processes.finish_together()  # one that is gone, or stopped, may have had something to do yet
+        # A process that was lost or stopped may have had something to do: then the run has not finished.
+        processes.finish_together()
         current().raise_if_requested()
         status = "FINISHED"
     except BaseException as error:
-        if (signum := interruption(error)) is not None:
+        signum = interruption(error)
+        if signum is not None:
             status = "KILLED"
             unsaved = error.unsaved if isinstance(error, Interrupted) else ""
             tracker.set_tags({ENDED: str(Interrupted(signum, unsaved))})
-            lost = f", {unsaved}" if unsaved else ""
-            told = f"metrics up to the last step are kept{lost}, the run's status is KILLED"
-            console.print(f"interrupted: {told if tracker.run_id else f'nothing is tracked{lost}'}", soft_wrap=True)
+            console.print(_interrupted_line(tracker, unsaved), soft_wrap=True)
         elif isinstance(error, EngineError):
             tracker.set_tags({ENDED: str(error)})
         raise
     finally:
         processes.begin_leaving()
-        taken_back()
-        kept = tracker.finish(status)
+        forget()
+        is_complete = tracker.finish(status)
         for line in tracker.describe():
             console.print(line, soft_wrap=True, markup=False)
-    if not kept:
+    if not is_complete:
         no_room = (
-            f"neither the store nor any place for what it does not take could be written; make room, then "
+            "neither the tracking store nor a local file could be written; free disk space, then "
             f"resume={tracker.run_id} records the points again"
         )
-        raise TrackingError(f"not all of run {tracker.run_id} is recorded: {tracker.lost or no_room}")
+        raise TrackingError(f"run {tracker.run_id} is not recorded completely: {tracker.lost or no_room}")
+
+
+def _interrupted_line(tracker: Tracker, unsaved: str) -> str:
+    lost = f", {unsaved}" if unsaved else ""
+    if not tracker.run_id:
+        return f"interrupted: nothing is tracked{lost}"
+    return f"interrupted: metrics up to the last step are kept{lost}, the run's status is KILLED"

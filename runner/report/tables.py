@@ -122,7 +122,9 @@ def _cleaned(cell: str | Text) -> str | Text:
     if isinstance(cell, str):
         return clean(cell)
     cleaned = clean(cell.plain)
-    return cell if cleaned == cell.plain else Text(cleaned, style=cell.style)
+    if cleaned == cell.plain:
+        return cell
+    return Text(cleaned, style=cell.style)
 
 
 def _wrapped(cell: str | Text, width: int) -> Text:
@@ -198,4 +200,6 @@ def size(count: int) -> str:
         unit = larger_unit
     if unit == "B" or value >= 100:
         return f"{value:.0f} {unit}"
-    return f"{value:.1f} {unit}" if value >= 10 else f"{value:.2f} {unit}"
+    if value >= 10:
+        return f"{value:.1f} {unit}"
+    return f"{value:.2f} {unit}"

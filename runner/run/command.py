@@ -1,4 +1,4 @@
-"""What `python -m runner` runs."""
+"""The command of `python -m runner`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     """Trains; see `runner.run.train.run`.
 
     Raises:
-      ConfigError: `run`, which names a recorded run to be evaluated or exported.
+      ConfigError: `run` is set, which names a recorded run for other commands.
     """
     if config.run is not None:
-        allowed = "it is for runner.evaluate and runner.export"
-        raise invalid("run", config.run, problem=allowed, fix="resume=... trains on")
+        raise invalid(
+            "run",
+            config.run,
+            problem="is for runner.evaluate and runner.export",
+            fix=f"set resume={config.run} to continue training that run",
+        )
     train.run(config, composed)

@@ -1,4 +1,4 @@
-"""What a person reads at the end of a run: files, tables, the logged model."""
+"""Report of a finished run: files, the logged model and the table that is printed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from runner.training import lengths, loop, plots
 from runner.training.display import result_table, shown
 from runner.training.feed import Splits
 
-_EXAMPLE_ROWS = 2  # of the logged model's signature
+_EXAMPLE_ROWS = 2  # of the input example, from which MLflow infers the signature of the logged model
+Writer = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that is done, as its report sees it.
+    """A finished run, as its report reads it.
 
     Attributes:
       config: checked.
-      engine: with the weights that are taken.
+      engine: with the weights that the run keeps.
       splits: its examples.
-      result: what training left behind.
+      result: of the training loop.
       used: share of a device's peak that training used; None where that is not known.
-      peak_gflops: the peak, `plan.gflops` or of a known GPU.
+      peak_gflops: the peak, `plan.gflops` or that of a known GPU.
     """
 
     config: RunConfig
@@ -51,124 +52,140 @@ class Outcome:
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
-        """Returns what the weights that are taken were evaluated on, by the split's word."""
-        found = {self.splits.selecting_name: self.result.evaluation}
-        return found if self.result.test is None else {**found, "test": self.result.test}
+        """Evaluations of the weights that the run keeps, by split."""
+        evaluations = {self.splits.selecting_name: self.result.evaluation}
+        if self.result.test is not None:
+            evaluations["test"] = self.result.test
+        return evaluations
 
     @property
     def results(self) -> dict[str, float]:
-        """Returns the metrics of `evaluations`, named as they are logged."""
-        found = {f"{EVAL}{name}": value for name, value in self.result.evaluation.metrics.items()}
-        test = self.result.test.metrics if self.result.test is not None else {}
-        return found | {f"{TEST}{name}": value for name, value in test.items()}
+        """Metrics of `evaluations`, named as they are logged."""
+        results = {f"{EVAL}{name}": value for name, value in self.result.evaluation.metrics.items()}
+        if self.result.test is not None:
+            results |= {f"{TEST}{name}": value for name, value in self.result.test.metrics.items()}
+        return results
 
 
 def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
-    """Writes and records the report's files, and logs the model; a file that the disk does not take is only said.
+    """Writes and records the report's files, and logs the model; a file that can't be written is a warning.
 
-    Process 0 does; the others take part in what gathers the model.
+    Process 0 writes; the others take part in gathering the model.
     """
-    for name, write in _files(outcome).items() if current().is_first else ():
-        with spared(str(folder / name)):
-            write(folder / name)
-            tracker.log_artifact(folder / name)
+    if current().is_first:
+        for name, write in _files(outcome).items():
+            with spared(str(folder / name)):
+                write(folder / name)
+                tracker.log_artifact(folder / name)
     config = outcome.config
-    task = outcome.splits.train.task
     if config.trainer.log_model and config.tracking.name != "none":
-        engine = outcome.engine
-        saving = engine.saving() if isinstance(engine, SavesLight) else nullcontext()
-        with quiet_native_log(folder / "runner.log"):
-            example = model_inputs(task, outcome.splits.reported.source, _EXAMPLE_ROWS)
-            model = engine.plain_model()
-            with saving:
-                tracker.log_keras_model(model, example)
+        _log_model(outcome, tracker, folder)
+
+
+def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
+    engine = outcome.engine
+    saving = engine.saving() if isinstance(engine, SavesLight) else nullcontext()
+    with quiet_native_log(folder / "runner.log"):
+        example = model_inputs(outcome.splits.train.task, outcome.splits.reported.source, _EXAMPLE_ROWS)
+        model = engine.plain_model()
+        with saving:
+            tracker.log_keras_model(model, example)
 
 
 def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str, Array]:
-    """Returns a split's first examples as the model takes them."""
-    inputs: Array | dict[str, Array] = task.inputs(namespace.of(np), source.read(np.arange(min(count, source.size))))
+    """Returns the first examples of a split as the model takes them, at most `count`."""
+    rows = np.arange(min(count, source.size))
+    inputs: Array | dict[str, Array] = task.inputs(namespace.of(np), source.read(rows))
     return inputs
 
 
-def _files(outcome: Outcome) -> dict[str, Callable[[Path], object]]:
-    config = outcome.config
+def _files(outcome: Outcome) -> dict[str, Writer]:
+    """Returns name -> function that writes the file."""
     result = outcome.result
     splits = outcome.splits
-    steps = lengths.epoch_steps(config, splits.train.size)
+    task = splits.train.task
+    steps = lengths.epoch_steps(outcome.config, splits.train.size)
     past = result.history
-    reported = splits.train.task.report(result.reported, splits.reported.source, splits.reported_name)
-    rising = [name for name, better in splits.train.task.directions.items() if better == MAXIMIZE]
+    # Made now, not when they are written: the engine's state and the examples are at hand.
+    report = task.report(result.reported, splits.reported.source, splits.reported_name)
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
-    files: dict[str, Callable[[Path], object]] = {}
+    files: dict[str, Writer] = {}
     if plots.has_curves(past.train, past.evaluations):
+        rising = [name for name, direction in task.directions.items() if direction == MAXIMIZE]
         files["curves.png"] = lambda path: plots.curves(
             path, past.train, past.evaluations, steps, splits.selecting_name, rising
         )
-    files |= {**reported.files, "summary.json": lambda path: path.write_text(summary)}
+    files |= report.files
+    files["summary.json"] = lambda path: path.write_text(summary)
     if isinstance(outcome.engine, ShowsPieces):
-        pieces = outcome.engine.input_pieces()
-        parts = config.trainer.accumulate_steps
-        size = config.dataset.batch_size // parts
-        of = "a batch" if parts == 1 else "a part of a batch"
-        title = f"{of}, {size} examples, on mesh {mesh.describe(config.mesh.axes)}"
-        specs = splits.train.task.input_specs()
-        axes = config.mesh.axes
-        files["sharding.png"] = lambda path: plots.sharding(path, size, specs, pieces, axes, title)
+        files["sharding.png"] = _sharding_picture(outcome.config, task, outcome.engine)
     return files
 
 
+def _sharding_picture(config: RunConfig, task: Task, engine: ShowsPieces) -> Writer:
+    pieces = engine.input_pieces()
+    microbatches = config.trainer.accumulate_steps
+    size = config.dataset.batch_size // microbatches
+    name = "a batch" if microbatches == 1 else "a microbatch"
+    axes = config.mesh.axes
+    title = f"{name}, {size} examples, on mesh {mesh.describe(axes)}"
+    specs = task.input_specs()
+    return lambda path: plots.sharding(path, size, specs, pieces, axes, title)
+
+
 def _summary(outcome: Outcome) -> dict[str, object]:
+    """Returns the content of summary.json; figures of speed are null where too few steps were measured."""
     result = outcome.result
-    meter = outcome.result.meter
+    meter = result.meter
     rate = meter.steps_per_second if meter.is_meaningful else None
-    found: dict[str, object] = {
+    summary: dict[str, object] = {
         "steps": result.steps,
         "taken_step": result.taken,
         "ended": result.ended,
-        "steps_per_second": rate,  # null, as the two below, where too few steps were measured
+        "steps_per_second": rate,
         "step_ms": 1000.0 / rate if rate else None,
-        **_token_rate(outcome, rate),
+    }
+    tokens_per_batch = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
+    if tokens_per_batch:
+        summary["tokens_per_second"] = tokens_per_batch * rate if rate else None
+    summary |= {
         "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.is_meaningful else None,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
-        "model_flop_utilization": outcome.used,  # of a device's peak; null where that is not known
+        "model_flop_utilization": outcome.used,
     }
-    found |= {f"train_{name}": value for name, value in result.epoch_means.items()}
+    summary |= {f"train_{name}": value for name, value in result.epoch_means.items()}
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
         if evaluation is not None:
-            found |= {f"{prefix}_{name}": value for name, value in evaluation.metrics.items()}
-            found[f"{prefix}_examples"] = evaluation.examples
-    return found
-
-
-def _token_rate(outcome: Outcome, rate: float | None) -> dict[str, float | None]:
-    tokens = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
-    return {"tokens_per_second": tokens * rate if rate else None} if tokens else {}
+            summary |= {f"{prefix}_{name}": value for name, value in evaluation.metrics.items()}
+            summary[f"{prefix}_examples"] = evaluation.examples
+    return summary
 
 
 def show_result(outcome: Outcome, console: Console) -> None:
     """Prints the table of a run's result."""
-    config = outcome.config
     result = outcome.result
-    rate = result.meter.steps_per_second
-    used = outcome.used
-    rows = [
-        ("steps", f"{result.steps:,}"),
-    ]
+    rows = [("steps", f"{result.steps:,}")]
     if result.meter.is_meaningful:
-        examples = rate * config.dataset.batch_size
+        rate = result.meter.steps_per_second
+        examples = rate * outcome.config.dataset.batch_size
+        throughput = f"{examples:,.0f} examples/s"
         tokens = outcome.splits.train.task.tokens
-        told = f"{examples:,.0f} examples/s" + (f", {examples * tokens:,.0f} tokens/s" if tokens else "")
-        rows.append(("steps/s", f"{rate:.1f} ({told})"))
-    if used is not None and result.meter.is_meaningful:
-        rows.append(("model FLOP utilization", f"{used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
-    rows += [(f"train {name}, last epoch", shown(value)) for name, value in result.epoch_means.items()]
+        if tokens:
+            throughput += f", {examples * tokens:,.0f} tokens/s"
+        rows.append(("steps/s", f"{rate:.1f} ({throughput})"))
+        if outcome.used is not None:
+            rows.append(("model FLOP utilization", f"{outcome.used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
+    for name, value in result.epoch_means.items():
+        rows.append((f"train {name}, last epoch", shown(value)))
     for split, evaluation in outcome.evaluations.items():
         rows += _metric_rows(split, evaluation.metrics, evaluation.examples)
     console.print(result_table(rows))
 
 
 def _metric_rows(split: str, metrics: Mapping[str, float], examples: int) -> list[tuple[str, str]]:
-    """Returns a row a metric; the last says how many examples they are of."""
+    """Returns one row per metric; the last one says how many examples they are of."""
     rows = [(f"{split} {name}", shown(value)) for name, value in metrics.items()]
-    return [*rows[:-1], (rows[-1][0], f"{rows[-1][1]} ({examples:,} examples)")]
+    name, value = rows[-1]
+    rows[-1] = (name, f"{value} ({examples:,} examples)")
+    return rows

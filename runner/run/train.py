@@ -1,4 +1,4 @@
-"""One training run from a checked config: data, task, tracker, engine, loop, report."""
+"""One training run from a checked config: data, task, tracker, engine, loop and report, in this order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from runner.checks import warnings as cautions
+from runner.checks import warnings
 from runner.checks.trainer import with_metrics
 from runner.config import typed
 from runner.config.convert import resolved
@@ -48,7 +48,8 @@ from runner.tracking import Tracker
 from runner.training import feed, lengths, loop, padded, profile, stopping
 from runner.training.checkpoint import recovery, resume
 from runner.training.checkpoint.resume import Previous, check_data, load
-from runner.training.display import make_display
+from runner.training.display import Display, make_display
+from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
 from runner.verify.record import verify_recorded
@@ -57,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
-    """Trains, evaluates and records; no other process goes on with the run until this returns.
+    """Trains, evaluates and records; the run is locked against other processes until this returns.
 
     Args:
       config: checked.
@@ -65,56 +66,49 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
     Raises:
       Interrupted: a signal ended the run, which is recorded as KILLED.
-      DataError, EngineError, TrackingError, ConfigError: what failed, in one line; the run is recorded as FAILED.
+      DataError, EngineError, TrackingError, ConfigError: the run failed, in one line; it is recorded as FAILED.
     """
-    with requeue.at_end(wanted=config.cluster.requeue), ExitStack() as held:
-        _run(config, composed, held)
+    with requeue.at_end(wanted=config.cluster.requeue), ExitStack() as until_exit:
+        _run(config, composed, until_exit)
 
 
-def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
+def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None:
+    """Runs it; the order of a run's start is that of this function.
+
+    Cheap checks come before slow ones. Whatever can make the config invalid is known before the tracked run is opened,
+    which would be recorded as one that failed. And what a person reads comes in the order in which it is decided.
+    """
     console = Console()
     team = current()
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    before = resume.open_previous(config, content, held)
-    for line in devices.line(config, composed):
-        console.print(line, soft_wrap=True, markup=False)
-    whole = OmegaConf.to_yaml(OmegaConf.create(content))
-    for line in _config_lines(composed, content, folder):
-        console.print(line, soft_wrap=True, markup=False)
-    if member.membership() is None:  # a sweep's table names what its jobs vary
-        console.print(_optimizer_line(config.optimizer), soft_wrap=True, markup=False)
+    previous = resume.open_previous(config, content, until_exit)
+    _print_config(console, config, composed, content, folder)
+    yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))
     with required(folder):
-        (folder / "config.yaml").write_text(whole)
+        (folder / "config.yaml").write_text(yaml_text)
     if team.is_first:
-        logger.info("the config:\n%s", whole)
-    for warning in cautions.of_config(config):
+        logger.info("the config:\n%s", yaml_text)
+    for warning in warnings.of_config(config):
         _warn(console, warning)
-    for line in before.describe_other_checkpoints() if before else []:
-        console.print(line, soft_wrap=True, markup=False)
+    if previous is not None:
+        for line in previous.describe_other_checkpoints():
+            _print(console, line)
     with heard() as stop:
         registry.prepare(config)
-        data = loading.load_run(config, before.encoding if before else None)
-        team.agree("the data's SHA-256", data.digest)
-        constants = before.constants if before else None
-        task = make_task(config.task, data.specs, data.train, constants, data.vocabulary)
-        for split, source in (("validation", data.validation), ("test", data.test)):
-            if source is not None:
-                task.check_split(source, split)
+        data, task = _data_and_task(config, previous)
         config = replace(config, trainer=with_metrics(config.trainer, task.directions))
-        if before is not None and not before.branches:
-            check_data(before.checkpoint, data.digest)
-        # What can be refused is refused before a run is opened, which would be recorded as one that failed.
-        total = lengths.total_steps(config, data.train.size)
+        total_steps = lengths.total_steps(config, data.train.size)
         lengths.check_memory(config, data.train)
-        resume.check_unfinished(config, before, total, task)
-        if before is not None:
-            per_epoch = lengths.epoch_steps(config, data.train.size)
-            console.print(before.describe_position(per_epoch, config.trainer.epochs), soft_wrap=True, markup=False)
-        profile.check(config.trainer, total)
+        resume.check_unfinished(config, previous, total_steps, task)
+        run_id = None
+        if previous is not None:
+            run_id = previous.resumed_run_id
+            steps_per_epoch = lengths.epoch_steps(config, data.train.size)
+            _print(console, previous.describe_position(steps_per_epoch, config.trainer.epochs))
+        profile.check(config.trainer, total_steps)
         command = typed.command("runner")
-        run_id = before.resumed_run_id if before else None
-        finished = ExitStack()
+        after_tracking = ExitStack()
         with (
             workers.opened(config.dataset, config.trainer.seed) as readers,
             recorded(_tracker(config, content, command, run_id), console) as tracker,
@@ -122,79 +116,107 @@ def _run(config: RunConfig, composed: DictConfig, held: ExitStack) -> None:
             if team.is_first:
                 with spared(str(folder / folders.MARK)):
                     folders.note_run(folder, tracker.run_id or folder.name)
-            one = _Run(config, content, data, task, total, folder, console, tracker, before)
-            one.train(readers, stop, held, finished)
-        finished.close()
+            training = _Training(config, content, data, task, total_steps, folder, console, tracker, previous)
+            training.run(readers, stop, until_exit, after_tracking)
+        after_tracking.close()
+
+
+def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Dataset, Task]:
+    """Loads the data and makes the task, both as they were in the run that this one continues.
+
+    Raises:
+      ConfigError: the data does not fit the task, or is not that of the previous run.
+      DataError: the data can't be loaded.
+    """
+    encoding = None if previous is None else previous.encoding
+    constants = None if previous is None else previous.constants
+    data = loading.load_run(config, encoding)
+    current().agree("the data's SHA-256", data.digest)
+    task = make_task(config.task, data.specs, data.train, constants, data.vocabulary)
+    for split, source in (("validation", data.validation), ("test", data.test)):
+        if source is not None:
+            task.check_split(source, split)
+    if previous is not None and not previous.branches:
+        check_data(previous.checkpoint, data.digest)
+    return data, task
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Training:
     """A run whose data is loaded and whose record is open."""
 
     config: RunConfig
     content: Mapping[str, object]
     data: Dataset
     task: Task
-    total: int
+    total_steps: int
     folder: Path
     console: Console
     tracker: Tracker
-    before: Previous | None
+    previous: Previous | None
 
-    def train(self, readers: workers.Workers, stop: StopRequest, held: ExitStack, finished: ExitStack) -> None:
+    def run(
+        self, readers: workers.Workers, stop: StopRequest, until_exit: ExitStack, after_tracking: ExitStack
+    ) -> None:
         """Trains and reports.
 
         Args:
-          readers: of the data.
-          stop: is asked whether a signal came.
-          held: is given a lock on the run.
-          finished: is to be closed when the tracker has the run as finished.
+          readers: worker processes of the data.
+          stop: notes signals.
+          until_exit: gets the lock on the run's checkpoints, and prints the command that continues it.
+          after_tracking: is closed when the tracker has the run as finished.
         """
         config = self.config
         tracker = self.tracker
-        before = self.before
-        checkpoint = before.checkpoint if before else None
-        repeats_steps = before.repeats_steps if before else False
+        previous = self.previous
+        checkpoint = None
+        repeats_steps = False
+        resumed_folder = None
+        if previous is not None:
+            checkpoint = previous.checkpoint
+            repeats_steps = previous.repeats_steps
+            if not previous.branches:
+                resumed_folder = previous.run.folder
         points = recovery.NewPoints(tracker, checkpoint, repeats_steps=repeats_steps)
-        resumed = before.run.folder if before and not before.branches else None
-        held.push(partial(self._ended, resumed))
+        until_exit.push(partial(self._print_how_to_continue, resumed_folder))
         self._log_inputs()
         if config.trainer.verify_first:
             verify_recorded(config, self.content, self.data, self.folder, tracker, self.console)
         engine, measures = self._engine()
         points.log_changed(checkpoint.step if checkpoint else 0, measures, self.content)
         splits = feed.splits(config, self.data, self.task, readers, cached=caches_split(engine))
-        self._say(engine, splits)
+        self._print_warnings(engine, splits)
         goal = stopping.objective(config.trainer.checkpoint.best, self.task.directions)
         with recovery.saving(
-            config, self.content, engine, tracker, self.folder, before, finished, held,
+            config, self.content, engine, tracker, self.folder, previous, after_tracking, until_exit,
             goal=goal, data=self.data, constants=self.task.constants,
         ) as saver:  # fmt: skip
-            if saver.folder != resumed:
-                held.push(partial(self._ended, saver.folder))
-            progress = config.trainer.progress if current().is_first else "none"
-            display = make_display(progress, self.console, config.trainer.epochs, splits.selecting_name)
+            if saver.folder != resumed_folder:
+                until_exit.push(partial(self._print_how_to_continue, saver.folder))
+            display = self._display(splits)
             profiler = profile.Profiler(config.trainer.profile, engine.trace, self.folder)
             log = member.reporting(points.log, self.folder)
-            gpus = Gpus() if mesh.device_kind(config.mesh) == "gpu" else None
-            usage = Usage() if config.tracking.name == "none" else ProcessUsage(current(), log, gpus=gpus)
-            asked = AgreedStop(stop)
+            usage = self._usage(log)
+            agreed_stop = AgreedStop(stop)
             samples = Samples(config, engine, self.task, self.folder, tracker.log_artifact)
-            written = partial(samples.take, before=asked.raise_if_requested)
-            hooks = loop.LoopHooks(log, points.forget, self._notify, display, asked, saver, profiler, usage, written)
-            with stop.deferring():  # the loop asks between device calls
+            hooks = loop.LoopHooks(
+                log,
+                points.forget,
+                self._notify,
+                display,
+                agreed_stop,
+                saver,
+                profiler,
+                usage,
+                partial(samples.take, before=agreed_stop.raise_if_requested),
+            )
+            with stop.deferring():  # the loop asks for a signal between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
             stop.raise_if_requested()
-            if result.steps < self.total:
-                self.console.print(result.ended, soft_wrap=True, markup=False)
+            if result.steps < self.total_steps:
+                _print(self.console, result.ended)
             tracker.set_tags({ENDED: result.ended})
-            rate = result.meter.steps_per_second if result.meter.is_meaningful else 0.0
-            peak = tokens.peak_gflops(config)
-            counted = measures if not rate else self._counted(engine, measures)
-            used = utilization(replace(config.plan, gflops=peak), counted, rate) if rate else None
-            speed = {"throughput/input_wait": result.meter.input_wait}
-            points.log(result.steps, speed if used is None else speed | {"throughput/model_flop_utilization": used})
-            outcome = Outcome(config, engine, splits, result, used, peak)
+            outcome = self._outcome(engine, splits, result, measures, points)
             tracker.page.results |= outcome.results
             with _unsaved(result, tracker):
                 with stages.stage("writing the results"):
@@ -202,17 +224,52 @@ class _Run:
                 self._record_profile(profiler.folder)
                 show_result(outcome, self.console)
                 for line in samples.lines(result.taken):
-                    self.console.print(line, soft_wrap=True, markup=False)
+                    _print(self.console, line)
+
+    def _display(self, splits: feed.Splits) -> Display:
+        """Returns what shows the run's progress; process 0 alone shows it."""
+        trainer = self.config.trainer
+        progress = trainer.progress if current().is_first else "none"
+        return make_display(progress, self.console, trainer.epochs, splits.selecting_name)
+
+    def _usage(self, log: LogPoints) -> Usage:
+        """Returns what measures the use of processor, memory and GPUs; nothing does in a run that is not tracked."""
+        if self.config.tracking.name == "none":
+            return Usage()
+        gpus = Gpus() if mesh.device_kind(self.config.mesh) == "gpu" else None
+        return ProcessUsage(current(), log, gpus=gpus)
+
+    def _outcome(
+        self,
+        engine: Engine,
+        splits: feed.Splits,
+        result: loop.Result,
+        measures: Mapping[str, float],
+        points: recovery.NewPoints,
+    ) -> Outcome:
+        """Returns what the report is of, and logs how fast training was."""
+        config = self.config
+        peak_gflops = tokens.peak_gflops(config)
+        speed = {"throughput/input_wait": result.meter.input_wait}
+        used = None
+        rate = result.meter.steps_per_second
+        if result.meter.is_meaningful and rate:
+            counted = self._counted(engine, measures)
+            used = utilization(replace(config.plan, gflops=peak_gflops), counted, rate)
+        if used is not None:
+            speed["throughput/model_flop_utilization"] = used
+        points.log(result.steps, speed)
+        return Outcome(config, engine, splits, result, used, peak_gflops)
 
     def _counted(self, engine: Engine, measures: Mapping[str, float]) -> Mapping[str, float]:
-        """Returns the plan's measures; a language model's operations are counted by its parameters."""
+        """Returns the plan's measures, with a language model's operations as its parameters count them."""
         task = self.task
-        units = self.task.outputs.units
+        units = task.outputs.units
         if not task.tokens or units is None:
             return measures
         shapes = {path: placement.shape for path, placement in engine.placements.items()}
-        count = self.config.dataset.batch_size * task.tokens
-        flops = tokens.step_flops(shapes, set(engine.trainable), count, task.tokens, units)
+        tokens_per_batch = self.config.dataset.batch_size * task.tokens
+        flops = tokens.step_flops(shapes, set(engine.trainable), tokens_per_batch, task.tokens, units)
         return {**measures, "plan/flops_per_device": flops / mesh.size(self.config.mesh.axes)}
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:
@@ -220,14 +277,14 @@ class _Run:
         config = self.config
         spec = DataSpec(self.task.arrays, self.task)
         with quiet_native_log(self.folder / "runner.log"):
-            engine = make_engine(config, spec, self.total)
+            engine = make_engine(config, spec, self.total_steps)
             engine.build()
             cache_on_device(engine, self.data.train)
-            if self.before is not None:
-                load(engine, self.before.checkpoint)
+            if self.previous is not None:
+                load(engine, self.previous.checkpoint)
             # Compiled for the loop's calls, so that the plan costs no second compilation.
-            chosen = feed.steps_per_call(config, spec.arrays, self.data.train.size, cached=caches_split(engine))
-            compile_step(engine, spec, config.dataset.batch_size, chosen.capacity)
+            calls = feed.steps_per_call(config, spec.arrays, self.data.train.size, cached=caches_split(engine))
+            compile_step(engine, spec, config.dataset.batch_size, calls.capacity)
             if not current().is_first:
                 return engine, {}
             try:
@@ -243,37 +300,46 @@ class _Run:
         self.tracker.show_page()
         return engine, plan.metrics()
 
-    def _say(self, engine: Engine, splits: feed.Splits) -> None:
-        """Says what is to be known of a run before it trains."""
+    def _print_warnings(self, engine: Engine, splits: feed.Splits) -> None:
+        """Prints the warnings that need the model's outputs, and which examples are used for what."""
         config = self.config
-        # One batch of an evaluation: the loop compiles no more for it.
         with stages.stage("compiling the evaluation"):
             padded.check(config, engine, splits.train)
-            outputs = engine.evaluate(feed.evaluation_of(config, splits.selecting, 1), keep_outputs=True).outputs
-        for warning in cautions.of_rates(config.optimizer, self.total) + self.task.cautions(outputs):
+            # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
+            batches = feed.evaluation_of(config, splits.selecting, 1)
+            outputs = engine.evaluate(batches, keep_outputs=True).outputs
+        for warning in warnings.of_rates(config.optimizer, self.total_steps) + self.task.cautions(outputs):
             _warn(self.console, warning)
-        for line in (_left_out(config, splits), _selects(config, splits, self.data)):
+        for line in (_examples_line(config, splits), _selection_line(config, splits, self.data)):
             if line:
-                self.console.print(line, soft_wrap=True, markup=False)
+                _print(self.console, line)
 
     def _notify(self, line: str, tags: Mapping[str, str]) -> None:
-        self.console.print(line, soft_wrap=True, markup=False)
+        _print(self.console, line)
         self.tracker.set_tags(tags)
 
-    def _ended(self, saved: Path | None, kind: type[BaseException] | None, *_: object) -> None:
-        """Says what goes on with a run that was broken off, as its last line; a sweep says it of all its jobs."""
-        if kind is None or saved is None or not current().is_first or member.membership() is not None:
+    def _print_how_to_continue(self, saved: Path | None, kind: type[BaseException] | None, *_: object) -> None:
+        """Prints the command that continues a run which an exception ended, as its last line.
+
+        Args:
+          saved: folder of its checkpoints; None: nothing is saved.
+          kind: of the exception; None: the run ended well.
+        """
+        is_of_a_sweep = member.membership() is not None  # which prints one command for all its jobs
+        if kind is None or saved is None or not current().is_first or is_of_a_sweep:
             return
-        if line := again.line(saved, self.config.cluster):
-            self.console.print(line, soft_wrap=True, markup=False)
+        line = again.line(saved, self.config.cluster)
+        if line is not None:
+            _print(self.console, line)
 
     def _log_inputs(self) -> None:
+        """Records the config, the tokenizer and the splits that the run reads."""
         self.tracker.log_artifact(self.folder / "config.yaml")
-        if current().is_first and self.data.vocabulary is not None and self.data.vocabulary.tokenizer:
-            with required(self.folder):
-                (self.folder / TOKENIZER).write_text(self.data.vocabulary.tokenizer_json(), "utf-8")
-            self.tracker.log_artifact(self.folder / TOKENIZER)
         data = self.data
+        if current().is_first and data.vocabulary is not None and data.vocabulary.tokenizer:
+            with required(self.folder):
+                (self.folder / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
+            self.tracker.log_artifact(self.folder / TOKENIZER)
         contexts = ["train"]
         if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]
@@ -281,36 +347,36 @@ class _Run:
             self.tracker.log_dataset(f"{data.name} {context}", data.digest, data.source, context)
 
     def _record_profile(self, folder: Path) -> None:
-        """Records the trace of a few steps, where one was made."""
+        """Records the trace of a few steps, if one was made."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.tracker.log_artifact(path, path.parent.relative_to(folder.parent).as_posix())
-                self.console.print(f"trace: {path}", soft_wrap=True, markup=False)
+                _print(self.console, f"trace: {path}")
 
 
 def _tracker(config: RunConfig, content: Mapping[str, object], command: str, run_id: str | None) -> Tracker:
-    """Returns what records the run: process 0's, and for the others one that records nothing and has its id."""
+    """Returns the tracker of process 0, and for the others one that records nothing and has the same run id."""
     team = current()
-    made = list[Tracker]()
+    trackers: list[Tracker] = []
 
-    def opened() -> str | None:
-        made.append(open_run(config, content, command, resume_run_id=run_id))
-        return made[0].run_id
+    def open_on_first() -> str | None:
+        trackers.append(open_run(config, content, command, resume_run_id=run_id))
+        return trackers[0].run_id
 
-    found = team.broadcast("the tracked run", opened)
-    if made:
-        return made[0]
+    tracked_id = team.broadcast("the tracked run", open_on_first)
+    if trackers:
+        return trackers[0]
     tracker = Tracker()
-    tracker.run_id = found
+    tracker.run_id = tracked_id
     return tracker
 
 
 @contextmanager
 def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
-    """Fails a run whose state could not be saved, after as much of its results is recorded as can be.
+    """Fails a run whose state could not be saved, after as much of its results as possible is recorded.
 
     Raises:
-      UnsavedError: it could not.
+      UnsavedError: the state could not be saved.
     """
     if result.unsaved is None:
         yield
@@ -318,20 +384,25 @@ def _unsaved(result: loop.Result, tracker: Tracker) -> Iterator[None]:
     tracker.set_tags({loop.UNSAVED: result.unsaved})
     try:
         yield
-    except OSError as error:  # the same disk is full, or it is another
+    except OSError as error:  # the disk is full, or one that the results are on
         logger.exception("results are not recorded")
         raise UnsavedError(f"{result.unsaved}; not all of its results are recorded ({error})") from error
     finish_together()  # process 0 has more to record than the others
     raise UnsavedError(result.unsaved)
 
 
-def _config_lines(composed: DictConfig, content: Mapping[str, object], folder: Path) -> list[str]:
-    """Says what the config differs from the defaults in, and where all of it is; a sweep says it of its jobs."""
-    if member.membership() is not None:
-        return []
-    found = differences(composed, content)
-    whole = paths.shown(folder / "config.yaml")
-    return [f"config: {', '.join([*found, 'else the defaults'] if found else ['the defaults'])} ({whole})"]
+def _print_config(
+    console: Console, config: RunConfig, composed: DictConfig, content: Mapping[str, object], folder: Path
+) -> None:
+    """Prints the devices, how the config differs from the defaults, and the optimizer."""
+    for line in devices.line(config, composed):
+        _print(console, line)
+    if member.membership() is not None:  # a sweep's table has what its jobs vary
+        return
+    changed = differences(composed, content)
+    description = ", ".join([*changed, "else the defaults"]) if changed else "the defaults"
+    _print(console, f"config: {description} ({paths.shown(folder / 'config.yaml')})")
+    _print(console, _optimizer_line(config.optimizer))
 
 
 def _optimizer_line(config: OptimizerConfig) -> str:
@@ -340,12 +411,16 @@ def _optimizer_line(config: OptimizerConfig) -> str:
     return f"optimizer: {config.name}, learning rate {config.learning_rate:g}{schedule}"
 
 
+def _print(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False)
+
+
 def _warn(console: Console, warning: str) -> None:
-    console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+    _print(console, f"warning: {warning}")
 
 
-def _left_out(config: RunConfig, splits: feed.Splits) -> str:
-    """Says which training examples an epoch does not see; nothing where it sees all."""
+def _examples_line(config: RunConfig, splits: feed.Splits) -> str:
+    """Returns which training examples an epoch leaves out; empty where it has all."""
     trainer = config.trainer
     size = splits.train.size
     if trainer.overfit_batches is not None:
@@ -353,26 +428,28 @@ def _left_out(config: RunConfig, splits: feed.Splits) -> str:
             f"trains on the same {splits.selecting.size:,} examples in every epoch, and evaluates on these "
             "(trainer.overfit_batches)"
         )
-    left = size % config.dataset.batch_size
-    if left and config.dataset.remainder == "drop" and not (trainer.steps_per_epoch or trainer.limit_train_batches):
-        return f"each epoch leaves out {left} of {size:,} examples (dataset.remainder=pad counts them)"
+    left_out = size % config.dataset.batch_size
+    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches
+    if left_out and config.dataset.remainder == "drop" and not ends_early:
+        return f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)"
     return ""
 
 
-def _selects(config: RunConfig, splits: feed.Splits, data: Dataset) -> str:
-    """Says which data selects what; nothing where nothing is selected."""
+def _selection_line(config: RunConfig, splits: feed.Splits, data: Dataset) -> str:
+    """Returns which split selects the best checkpoint or the end of the run; empty where nothing is selected."""
     trainer = config.trainer
-    what = []
+    selected = []
     if trainer.checkpoint.enabled and trainer.checkpoint.best is not None:
-        what.append(f"the best checkpoint by {trainer.checkpoint.best}")
+        selected.append(f"the best checkpoint by {trainer.checkpoint.best}")
     if trainer.early_stopping.metric is not None:
-        what.append(f"the end of the run by {trainer.early_stopping.metric}")
-    if not what:
+        selected.append(f"the end of the run by {trainer.early_stopping.metric}")
+    if not selected:
         return ""
     split = splits.selecting_name
-    told = data.selection.get(split, split)
-    of = "" if told == split else f" ({told})"
-    line = f"{split}{of}, {splits.selecting.size:,} examples, selects {' and '.join(what)}"
-    return (
-        line if splits.test is None else f"{line}; test, {splits.test.size:,} examples, is evaluated once at the end"
-    )
+    description = data.selection.get(split, split)
+    if description != split:
+        split = f"{split} ({description})"
+    line = f"{split}, {splits.selecting.size:,} examples, selects {' and '.join(selected)}"
+    if splits.test is not None:
+        line = f"{line}; test, {splits.test.size:,} examples, is evaluated once at the end"
+    return line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +45,9 @@ class Place:
     @property
     def checkpoints(self) -> Path:
         """Folder of the runs' checkpoints."""
-        return folder_of(CheckpointConfig(folder=None if self.folder is None else str(self.folder)))
+        if self.folder is None:
+            return folder_of(CheckpointConfig(folder=None))
+        return folder_of(CheckpointConfig(folder=str(self.folder)))
 
     def store(self) -> Store | None:
         """Opens the store; None if there is none, which is not created.
@@ -109,18 +112,13 @@ def _sheet(listed: Sequence[ListedRun]) -> Sheet:
     rows = []
     remarks = []
     for run in listed:
-        # Ids are random, so eight characters identify one. The names of untracked runs' folders are shown whole.
-        is_tracked = run.is_stored or run.is_foreign
-        cells = [
-            run.run[:8] if is_tracked else run.run,
-            run.name if run.name != run.run else "",
-            run.status,
-            age_words(run.seconds_ago),
-            run.result,
-            _steps(run),
-            size_text(run.bytes) if run.saved else "",
-        ]
-        rows.append(cells)
+        name = run.name
+        if name == run.run:
+            name = ""
+        size = ""
+        if run.saved:
+            size = size_text(run.bytes)
+        rows.append([_short_id(run), name, run.status, age_words(run.seconds_ago), run.result, _steps(run), size])
         remarks.append(_remark(run))
     if any(remarks):
         titles.append("")
@@ -129,26 +127,38 @@ def _sheet(listed: Sequence[ListedRun]) -> Sheet:
     return Sheet(tuple(titles), tuple(map(tuple, rows)), frozenset({titles.index("age"), titles.index("size")}))
 
 
+def _short_id(run: ListedRun) -> str:
+    """Returns what identifies a run in a table: MLflow's ids are random, so eight characters do."""
+    if run.is_stored or run.is_foreign:
+        return run.run[:8]
+    return run.run
+
+
 def _remark(run: ListedRun) -> str:
     if run.is_kept:
         return "kept"
-    return "in another store" if run.is_foreign else ""
+    if run.is_foreign:
+        return "in another store"
+    return ""
 
 
 def _steps(run: ListedRun) -> str:
     """Returns the steps of a run's last checkpoints, with `*` at the best one, as a cell shows them."""
     if run.saved is None:
         return ""
-    try:
+    best_step = None
+    with suppress(DamagedError):
         record = index.read_best(run.saved.folder)
-    except DamagedError:
-        record = None
-    best_step = record["step"] if record else None
+        if record:
+            best_step = record["step"]
     texts = []
     for step in run.steps[-_STEPS_SHOWN:]:
-        texts.append(f"{step}*" if step == best_step else str(step))
+        mark = "*" if step == best_step else ""
+        texts.append(f"{step}{mark}")
     text = ", ".join(texts)
-    return f"... {text}" if len(run.steps) > _STEPS_SHOWN else text
+    if len(run.steps) > _STEPS_SHOWN:
+        return f"... {text}"
+    return text
 
 
 def clean(place: Place, selection: Selection, *, confirmed: bool, with_records: bool) -> int:
@@ -179,15 +189,16 @@ def clean(place: Place, selection: Selection, *, confirmed: bool, with_records: 
         print("nothing to remove")
         return EXIT_DONE
     summary = _summary(removable, sum(run.bytes for run in removable), with_records=with_records)
-    title = summary if confirmed else f"would remove {summary}"
-    out.print(rich_table(_sheet(removable), title, out.width))
+    if not confirmed:
+        summary = f"would remove {summary}"
+    out.print(rich_table(_sheet(removable), summary, out.width))
     for line in remove.warnings(removable, listed):
         out.print(f"note: {line}", soft_wrap=True, markup=False)
-    if not confirmed:
-        records = "would be deleted too" if with_records else "would stay"
-        print(f"nothing removed; the runs in the store {records}; to remove: add yes=true")
-        return EXIT_DONE
-    return _remove(removable, store, with_records=with_records)
+    if confirmed:
+        return _remove(removable, store, with_records=with_records)
+    records = "would be deleted too" if with_records else "would stay"
+    print(f"nothing removed; the runs in the store {records}; to remove: add yes=true")
+    return EXIT_DONE
 
 
 def _remove(removable: Sequence[ListedRun], store: Store | None, *, with_records: bool) -> int:
@@ -211,7 +222,9 @@ def _remove(removable: Sequence[ListedRun], store: Store | None, *, with_records
             "to restore a deleted run: mlflow runs restore --run-id <id>; to delete its data: "
             f"mlflow gc --backend-store-uri {shlex.quote(shown(store.uri))}"
         )
-    return EXIT_DONE if len(cleaned) == len(removable) else EXIT_FAILED
+    if len(cleaned) < len(removable):
+        return EXIT_FAILED
+    return EXIT_DONE
 
 
 def _summary(cleaned: Sequence[ListedRun], total: int, *, with_records: bool) -> str:
@@ -255,7 +268,9 @@ def keep(place: Place, selection: Selection, *, kept: bool) -> int:
                 raise TrackingError(f"could not tag run {run.run}: {reason(error)}") from error
         elif run.saved is not None:
             runs.keep(run.saved, kept=kept)
-        effect = "clean skips it" if kept else "clean no longer skips it"
-        where = f"tag {KEEP_TAG}={value}" if run.is_stored else f"recorded in {runs.RECORD}"
-        print(f"run {run.run} ({run.name}): {effect} ({where})")
+        effect = "skips" if kept else "no longer skips"
+        where = f"recorded in {runs.RECORD}"
+        if run.is_stored:
+            where = f"tag {KEEP_TAG}={value}"
+        print(f"run {run.run} ({run.name}): clean {effect} it ({where})")
     return EXIT_DONE

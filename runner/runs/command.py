@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     try:
-        options = parser.read(sys.argv[1:] if arguments is None else arguments)
-        selection = Selection(
-            runs=tuple(options.run),
-            older=None if options.older is None else age("older", options.older),
-            keep=None if options.keep is None else _count("keep", options.keep),
-            statuses=statuses(options.status),
-        )
+        if arguments is None:
+            arguments = sys.argv[1:]
+        options = parser.read(arguments)
+        selection = Selection(runs=tuple(options.run), statuses=statuses(options.status))
+        if options.older is not None:
+            selection = replace(selection, older=age("older", options.older))
+        if options.keep is not None:
+            selection = replace(selection, keep=_count("keep", options.keep))
         place = act.Place(options.uri, options.folder)
         if options.action == "list":
             return act.show(place, selection, _count("last", options.last))

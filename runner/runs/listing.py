@@ -90,9 +90,14 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
         tracked = {run.info.run_id: run for run in _stored_runs(store)}
         missing = [saved.run for saved in saved_runs if saved.run_id and saved.run not in tracked]
         tracked |= _deleted_runs(store, missing)
-    listed = [_tracked(run, saved_by_run.get(run_id)) for run_id, run in tracked.items()]
-    listed += [_untracked(saved) for saved in saved_runs if saved.run not in tracked]
-    listed += _of_output_folders(outputs, {run.run for run in listed})
+    listed = []
+    for run_id, run in tracked.items():
+        listed.append(_tracked(run, saved_by_run.get(run_id)))
+    for saved in saved_runs:
+        if saved.run not in tracked:
+            listed.append(_untracked(saved))
+    known = {run.run for run in listed}
+    listed += _of_output_folders(outputs, known)
     listed.sort(key=lambda run: -run.started)
     warnings = [f"skipping {folder}: {error}" for folder, error in damaged.items()]
     return listed, warnings
@@ -123,12 +128,15 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
         status = "KILLED"
     elif run.info.lifecycle_stage != "active":
         status = "DELETED"
+    ended = None
+    if run.info.end_time:
+        ended = run.info.end_time / 1000
     return ListedRun(
         run=record.run_id,
         name=record.name,
         status=status,
         started=record.started / 1000,
-        ended=run.info.end_time / 1000 if run.info.end_time else None,
+        ended=ended,
         result=result_of(record),
         is_kept=record.tags.get(KEEP_TAG, "").lower() == "true",
         is_stored=True,
@@ -140,7 +148,11 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
 def _untracked(saved: SavedRun) -> ListedRun:
     record = saved.record
     has_ended = record.get("ended") or process.is_gone(record["process"])
-    status = "UNFINISHED" if has_ended else "RUNNING"
+    status = "RUNNING"
+    ended = None
+    if has_ended:
+        status = "UNFINISHED"
+        ended = _last_saved(saved)
     if record.get("finished"):
         status = "FINISHED"
     return ListedRun(
@@ -148,7 +160,7 @@ def _untracked(saved: SavedRun) -> ListedRun:
         name=saved.folder.name,
         status=status,
         started=float(record["started"]),
-        ended=_last_saved(saved) if has_ended else None,
+        ended=ended,
         is_kept=bool(record.get("kept")),
         is_foreign=saved.run_id is not None,
         origin=str(record.get("origin", "")),
@@ -236,7 +248,9 @@ def _config_problem(config: Path) -> str | None:
         json.dumps(content, default=str)
     except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
         return " ".join(str(error).split())
-    return None if isinstance(content, dict) else "it has no keys"
+    if not isinstance(content, dict):
+        return "it has no keys"
+    return None
 
 
 def result_of(record: RunRecord) -> str:

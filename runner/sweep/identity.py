@@ -1,4 +1,4 @@
-"""When two runs are the same: equal configs, as far as they change what is computed, under equal code and data."""
+"""Identity of runs: digests of what a config computes, and of the code and data files that it computes with."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ _LIBRARIES = (
     "pillow",
     "grain",
 )
-_SEEDS = "host/imports.py"  # seeds what a user's modules draw when they are imported
-# Parts of the package that no run computes with: its commands, its records, its pictures.
-_OTHER_PARTS = (
+# Parts of the package that no run computes with: commands, records, pictures. A change there leaves runs as they are.
+_PARTS_WITHOUT_ARITHMETIC = (
     "cli",
     "sweep",
     "compare",
@@ -44,9 +43,12 @@ _OTHER_PARTS = (
     "record",
     "__main__.py",
 )
-_BESIDE = ("tracking", "sweep", "plan", "verify", "against", "evaluate", "export")
-# Keys that say where, how fast or how visibly, not what.
-_NO_MATTER = frozenset(
+# One file of `host` counts all the same: it seeds what a user's modules draw when they are imported.
+_SEEDS = "host/imports.py"
+# Groups and keys that decide where, how fast or how visibly a run computes, not what.
+_IGNORED_GROUPS = ("tracking", "sweep", "plan", "verify", "against", "evaluate", "export")
+_IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.")
+_IGNORED_KEYS = frozenset(
     {
         "engine.intra_op_threads",
         "dataset.data_dir",
@@ -59,20 +61,20 @@ _NO_MATTER = frozenset(
         "trainer.verify_first",
     }
 )
+_DIGEST_CHARACTERS = 20  # 80 bits: enough for any number of runs, and short enough to read in a tag
 
 
 def config_hash(content: Mapping[str, object]) -> str:
     """Returns a digest of what a resolved config computes.
 
     Args:
-      content: nested, plain values; where it is recorded, and what its sweep does, don't count.
+      content: nested, plain values.
     """
-    leaves = {
-        key: value
-        for key, value in flatten(content)
-        if key not in _NO_MATTER and not key.startswith(("trainer.checkpoint.", "trainer.profile."))
-    }
-    counted = {key: value for key, value in leaves.items() if key.split(".")[0] not in _BESIDE}
+    counted: dict[str, object] = {}
+    for key, value in flatten(content):
+        is_ignored = key in _IGNORED_KEYS or key.startswith(_IGNORED_PREFIXES) or key.split(".")[0] in _IGNORED_GROUPS
+        if not is_ignored:
+            counted[key] = value
     return _digest(json.dumps(counted, sort_keys=True, default=str).encode())
 
 
@@ -84,22 +86,24 @@ def code_version(config: RunConfig) -> str:
     Args:
       config: of the run, whose import paths name the modules, and whose `dataset.path` the files.
     """
-    own = [*map(_source, import_paths(config)), *_data_files(config.dataset.path)]
-    return _digest(b"".join([_package_digest().encode(), *own]))
+    modules = [_source(path) for path in import_paths(config)]
+    return _digest(b"".join([_package_digest().encode(), *modules, *_data_files(config.dataset.path)]))
 
 
 def _data_files(path: str | None) -> Iterator[bytes]:
-    """Yields name, size and time of change of a user's data files, which take no time to look at."""
+    """Yields name, size and time of change of a user's data files; to read them would take too long."""
     if path is None:
         return
     root = Path(path).expanduser()
-    found = {root, *(file for deep in ("*", "*/*", "*/*/*") for file in root.glob(deep))}  # <split>/<class>/<file>
-    for file in sorted(found):
+    files = {root}
+    for pattern in ("*", "*/*", "*/*/*"):  # as deep as <split>/<class>/<file>
+        files |= set(root.glob(pattern))
+    for file in sorted(files):
         with suppress(OSError):
             if file.is_file():
-                seen = file.stat()
-                told = f"\0{file.relative_to(root)} {seen.st_size} {seen.st_mtime_ns}"
-                yield told.encode(errors="surrogateescape")
+                status = file.stat()
+                text = f"\0{file.relative_to(root)} {status.st_size} {status.st_mtime_ns}"
+                yield text.encode(errors="surrogateescape")
 
 
 @cache
@@ -108,23 +112,26 @@ def _package_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         inner = path.relative_to(root)
-        if inner.parts[0] not in _OTHER_PARTS or inner.as_posix() == _SEEDS:
+        if inner.parts[0] not in _PARTS_WITHOUT_ARITHMETIC or inner.as_posix() == _SEEDS:
             digest.update(inner.as_posix().encode() + b"\0" + path.read_bytes())
     for name, version in installed(_LIBRARIES).items():
         digest.update(f"{name}=={version}".encode())
     return digest.hexdigest()
 
 
-def _source(target: str) -> bytes:
-    module = target.rpartition(".")[0]
+def _source(import_path: str) -> bytes:
+    """Returns the source of the module of an import path; empty where it is of this package, or can't be read."""
+    module = import_path.rpartition(".")[0]
     if not module or module.split(".")[0] == "runner":
         return b""
     source = definition.source_of(module)
+    if source is None:
+        return b""
     try:
-        return source.read_bytes() if source is not None else b""
+        return source.read_bytes()
     except OSError:
         return b""
 
 
 def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:20]
+    return hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]

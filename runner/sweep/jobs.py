@@ -1,4 +1,4 @@
-"""What a sweep runs, and how each of it ended."""
+"""Jobs of a sweep and their outcomes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from runner.config.names import varied_name
+from runner.errors import EXIT_DONE, EXIT_REFUSED
 from runner.host.signals import SIGNALS
 
 JobStatus = Literal["passed", "failed", "refused", "killed", "timeout", "pruned", "skipped", "not run"]
@@ -22,10 +23,10 @@ class Job:
     """One job of a sweep.
 
     Attributes:
-      number: its place in the sweep, from 0.
+      number: its number in the sweep, from 0.
       overrides: its own command line, without what concerns Hydra or the sweep.
       folder: where it writes.
-      varied: those keys that the sweep varies, with this job's values.
+      varied: the keys that the sweep varies, with this job's values.
     """
 
     number: int
@@ -35,7 +36,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What tells it from the other jobs, as `batch_size=64,mesh=batch8`."""
+        """The job's values of what the sweep varies, as `batch_size=64,mesh=batch8`."""
         return varied_name(self.varied) or f"job {self.number}"
 
 
@@ -45,7 +46,7 @@ class Outcome:
 
     Attributes:
       status: in a word.
-      exit_code: of its process; null where none ran to its end.
+      exit_code: of its process; None where none ran to its end.
       seconds: wall time of the process.
       note: why it did not pass, in a line.
     """
@@ -56,13 +57,13 @@ class Outcome:
     note: str = ""
 
     def write(self, folder: Path) -> None:
-        """Leaves the outcome in the job's folder, where a sweep finds it whatever machine the job ran on."""
+        """Writes the outcome into the job's folder, where a sweep finds it whatever machine the job ran on."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / OUTCOME_FILE).write_text(json.dumps(asdict(self)) + "\n")
 
     @staticmethod
     def read(folder: Path) -> Outcome | None:
-        """Returns the outcome that lies in a job's folder; None where the job did not end."""
+        """Returns the outcome in a job's folder; None where the job has not ended, or its file is half written."""
         try:
             return Outcome(**json.loads((folder / OUTCOME_FILE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -77,30 +78,36 @@ class Ledger:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def add(self, job: Job, outcome: Outcome | None = None) -> None:
-        """Takes a job, one that will not run with its outcome."""
+        """Adds a job; one that will not run with its outcome."""
         self.jobs.append(job)
         if outcome is not None:
             self.outcomes[job.number] = outcome
 
     def rows(self) -> list[tuple[Job, Outcome]]:
-        """Returns every job with its outcome; one that has none did not run."""
+        """Returns every job with its outcome, also those that did not run."""
         return [(job, self.outcome(job)) for job in self.jobs]
 
     def outcome(self, job: Job) -> Outcome:
-        """Returns a job's outcome: the one given here, else the one in its folder."""
+        """Returns a job's outcome: the one added here, else the one in its folder, else that it did not run."""
         return self.outcomes.get(job.number) or Outcome.read(job.folder) or Outcome("not run")
 
 
 def outcome_of(exit_code: int, seconds: float, error: str) -> Outcome:
-    """Returns the outcome that an exit code stands for; a negative one is a signal's number.
+    """Returns the outcome of a process.
+
+    Args:
+      exit_code: the process's; a negative one is the number of the signal that ended it.
+      seconds: its wall time.
+      error: the message that it printed; empty: none.
 
     >>> outcome_of(-9, 1.0, "").note
     'ended by signal 9'
     """
-    if exit_code == 0:
-        return Outcome("passed", 0, seconds)
-    if exit_code == 2:
-        return Outcome("refused", 2, seconds, error)
+    if exit_code == EXIT_DONE:
+        return Outcome("passed", exit_code, seconds)
+    if exit_code == EXIT_REFUSED:
+        return Outcome("refused", exit_code, seconds, error)
+    # A command that handles a signal exits with 128 + its number, as a shell reports it.
     signum = -exit_code if exit_code < 0 else exit_code - 128
     if signum in (signal.SIGKILL, *SIGNALS):
         return Outcome("killed", exit_code, seconds, f"ended by signal {signum}")

@@ -1,4 +1,4 @@
-"""How a job becomes a process: its command line and its environment."""
+"""Command line and environment of a sweep's jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from runner.config.convert import as_typed
+from runner.config.search_path import FLAG, NAME_FLAG, PRIMARY
 from runner.errors import ConfigError
 from runner.host.cores import VARIABLE, available
 from runner.host.folders import MARK
@@ -20,9 +21,8 @@ from runner.sweep.process import Command, run_to_end
 from runner.sweep.state import Sweep, adopted, started, varied_of
 from runner.training.checkpoint.arguments import KEYS, key_of
 
-# Hydra's own overrides that choose how jobs are launched or where they write, which the job's command line settles.
+# Hydra's own overrides that select how jobs are launched or where they write: each job's command line has its own.
 _LAUNCHING = ("hydra.launcher", "hydra/launcher", "hydra.sweep", "hydra/sweep", "hydra.run", "hydra.mode")
-_CONFIG = "config"  # the name of the program's own
 
 
 def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, report: str | None) -> Command:
@@ -30,19 +30,17 @@ def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, 
 
     Args:
       sweep: the job's.
-      job: what to run.
+      job: to run.
       master: the multirun's config.
-      parallel: jobs at once, among which the cores are divided.
-      report: metric whose values the job writes to a file as they come.
+      parallel: jobs at a time, which share the cores.
+      report: metric whose values the job writes to a file as they come; None: none.
     """
-    file = str(sweep.parent_file) if sweep.is_recorded else None
-    member = Membership(None, job.number, dict(job.varied), report, file)
-    cores = {VARIABLE: str(max(1, available() // parallel))} if parallel > 1 else {}
-    return Command(
-        arguments(sweep.module, job.overrides, master, job.folder),
-        job.folder,
-        environment={**member.environment(), **cores},
-    )
+    parent_file = str(sweep.parent_file) if sweep.is_recorded else None
+    member = Membership(None, job.number, dict(job.varied), report, parent_file)
+    environment = member.environment()
+    if parallel > 1:
+        environment[VARIABLE] = str(max(1, available() // parallel))
+    return Command(arguments(sweep.module, job.overrides, master, job.folder), job.folder, environment)
 
 
 def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder: Path) -> list[str]:
@@ -51,20 +49,21 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
     Args:
       module: the command.
       overrides: the job's own.
-      master: the multirun's config, whose Hydra overrides hold for the job too.
+      master: the multirun's config, whose overrides of Hydra are the job's too.
       folder: where the job writes.
     """
-    kept = [one for one in as_typed(master.hydra.overrides.hydra) if not key_of(one).startswith(_LAUNCHING)]
+    of_hydra = as_typed(master.hydra.overrides.hydra)
+    shared = [override for override in of_hydra if not key_of(override).startswith(_LAUNCHING)]
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return [
         sys.executable,
         "-m",
         module,
-        "--config-name",
+        NAME_FLAG,
         str(master.hydra.job.config_name),
         *_config_folders(master),
         *overrides,
-        *kept,
+        *shared,
         "hydra.mode=RUN",
         f"hydra.run.dir='{quoted}'",
     ]
@@ -78,31 +77,38 @@ def retyped(module: str, overrides: Sequence[str], master: DictConfig) -> str:
       overrides: the job's own.
       master: the multirun's config.
     """
+    words = ["python", "-m", module]
     name = str(master.hydra.job.config_name)
-    named = [] if name == _CONFIG else ["--config-name", name]
-    own = [one for one in overrides if key_of(one) not in KEYS]
-    return shlex.join(["python", "-m", module, *named, *_config_folders(master), *own])
+    if name != PRIMARY:
+        words += [NAME_FLAG, name]
+    words += _config_folders(master)
+    words += [override for override in overrides if key_of(override) not in KEYS]
+    return shlex.join(words)
 
 
 def _config_folders(master: DictConfig) -> list[str]:
-    sources = [one.path for one in master.hydra.runtime.config_sources if one.provider == "command-line"]
-    return [part for path in sources for part in ("--config-dir", str(path))]
+    words: list[str] = []
+    for source in master.hydra.runtime.config_sources:
+        if source.provider == "command-line":
+            words += [FLAG, str(source.path)]
+    return words
 
 
 def run_foreign_job() -> None:
     """Runs the job that a launcher other than ours (Ray's, joblib's) started here, in a process of its own.
 
-    Ray uses its worker processes again, and a mesh of another size can't be made in a used one.
+    Ray reuses its worker processes, and a process that has made a mesh can't make one of another size.
 
     Raises:
       ConfigError: the launcher does not send callbacks along.
     """
     sweep = started()
-    hydra = HydraConfig.get()
-    shared = sweep.shared() if sweep is not None else adopted()
+    shared = adopted() if sweep is None else sweep.shared()
     if shared is None:
-        raise ConfigError("hydra/launcher: it sends no callbacks to its jobs; choose processes")
-    overrides = [one for one in as_typed(hydra.overrides.task) if not key_of(one).startswith("sweep.")]
+        raise ConfigError("hydra/launcher: sends no callbacks to its jobs; use hydra/launcher=processes")
+    hydra = HydraConfig.get()
+    typed = as_typed(hydra.overrides.task)
+    overrides = [override for override in typed if not key_of(override).startswith("sweep.")]
     member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied))
     folder = Path(hydra.runtime.output_dir)
     (folder / MARK).touch()  # the sweep has claimed it, perhaps on another disk

@@ -1,4 +1,4 @@
-"""A job's own side of a sweep: what the launcher tells it through the environment."""
+"""Membership of a job in its sweep, which the launcher passes through the environment."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from runner.tracking.records import TAG_LIMIT, clean_key, cut
 _VARIABLE = "RUNNER_SWEEP_JOB"
 _VARIED = "varied."
 JOB_TAG = "runner.sweep.job"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that this process gets when its parent ends
+# Longest wait of a job for the sweep's run. MLflow may have to migrate a database first; no job hangs for ever.
 _PARENT_S = 180.0
+_PARENT_POLL_S = 0.05
 VALUES_FILE = "values.jsonl"
 LogPoints = Callable[[int, Mapping[str, float]], None]
 Values = frozenset[tuple[str, str]]
@@ -36,11 +38,11 @@ class Membership:
     """What a job knows of the sweep that it belongs to.
 
     Attributes:
-      parent_run_id: the sweep's run; null where it is in the file, or nothing is recorded.
-      parent_file: where the launcher writes the run's id as soon as it has one; null: nowhere.
+      parent_run_id: the sweep's run; None where it is in the file, or nothing is recorded.
       job: its number in the sweep.
       varied: what varies, with this job's values.
-      report: metric whose values it writes to a file as they come, for a search that prunes; null: none.
+      report: metric whose values it writes to a file as they come, for a search that prunes; None: none.
+      parent_file: where the launcher writes the run's id as soon as it has one; None: nowhere.
     """
 
     parent_run_id: str | None
@@ -50,7 +52,7 @@ class Membership:
     parent_file: str | None = None
 
     def parent(self) -> str | None:
-        """Returns the id of the sweep's run, which the launcher may still be making.
+        """Returns the id of the sweep's run, and waits for the launcher to make it.
 
         Raises:
           TrackingError: it could not be made.
@@ -62,11 +64,11 @@ class Membership:
         while not path.exists():
             if time.monotonic() > deadline:
                 raise TrackingError(f"the sweep's run was not made within {_PARENT_S:.0f} s; start the sweep again")
-            time.sleep(0.05)
-        told = json.loads(path.read_text())
-        if "error" in told:
-            raise TrackingError(told["error"])
-        return str(told["run_id"])
+            time.sleep(_PARENT_POLL_S)
+        content = json.loads(path.read_text())
+        if "error" in content:
+            raise TrackingError(content["error"])
+        return str(content["run_id"])
 
     @property
     def name(self) -> str:
@@ -74,27 +76,29 @@ class Membership:
         return varied_name(self.varied) or f"job {self.job}"
 
     def tags(self) -> dict[str, str]:
-        """Returns the tags that say what varied."""
+        """Returns the tags with the job's number and its values."""
         tags = {JOB_TAG: str(self.job), "runner.varied": varied_name(self.varied)}
         return tags | varied_tags(self.varied)
 
     def environment(self) -> dict[str, str]:
-        """Returns the variable that hands this to a process."""
+        """Returns the variable that passes this to a process."""
         return {_VARIABLE: json.dumps(asdict(self))}
 
 
 def varied_tags(varied: Mapping[str, str]) -> dict[str, str]:
-    """Returns the tags of a job's run that hold its values of what varies, by key."""
+    """Returns the tags of a job's run that have its values of what varies, by key."""
     return {f"{_VARIED}{key.lstrip('+')}": value for key, value in varied.items()}
 
 
 def values_of(tags: Mapping[str, str]) -> Values:
-    """Returns by what a run of a sweep is known: short names of two jobs may be alike, their values are not.
+    """Returns what identifies a run in its sweep: short names of two jobs may be alike, their values are not.
 
     Args:
-      tags: of the run, as `varied_tags` made them or as the store keeps them.
+      tags: of the run, as `varied_tags` returns them or as the store has them.
     """
-    return frozenset((clean_key(key), cut(one, TAG_LIMIT)) for key, one in tags.items() if key.startswith(_VARIED))
+    varied = {key: value for key, value in tags.items() if key.startswith(_VARIED)}
+    # As the store cuts them, so that both kinds of tags compare equal.
+    return frozenset((clean_key(key), cut(value, TAG_LIMIT)) for key, value in varied.items())
 
 
 def join(environ: MutableMapping[str, str]) -> None:
@@ -127,11 +131,11 @@ def membership() -> Membership | None:
     return session.current().membership
 
 
-def write_parent(path: Path, **told: str) -> None:
+def write_parent(path: Path, **content: str) -> None:
     """Writes what `Membership.parent` reads, all at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(told))
+    part.write_text(json.dumps(content))
     part.replace(path)
 
 
@@ -147,12 +151,13 @@ def reporting(log: LogPoints, folder: Path) -> LogPoints:
         return log
     metric = member.report
     path = folder / VALUES_FILE
-    unwritten: list[str] = []
+    unwritten: list[str] = []  # kept while the disk is full
 
     def log_and_report(step: int, values: Mapping[str, float]) -> None:
         log(step, values)
         if metric in values:
             unwritten.append(json.dumps({"step": step, "value": float(values[metric])}) + "\n")
+            # The first failure is a warning, the next ones are not.
             with spared(f"{path}, which the search reads,") if len(unwritten) == 1 else suppress(OSError):
                 append_whole(path, "".join(unwritten).encode())
                 unwritten.clear()

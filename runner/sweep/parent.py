@@ -1,4 +1,4 @@
-"""The sweep's own run in MLflow: made before the first job, finished however the sweep ends."""
+"""The sweep's own run in MLflow, the parent of its jobs' runs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from runner.training.checkpoint import recorded
 ARGV_TAG = "runner.sweep.argv"
 _SIGNATURE_TAG = "runner.sweep.signature"
 _FOLDER = "sweep"  # of its artifacts
-_MOST_COMPARED = 20
-_SIGNED = "sweep"  # what the signature is of, beside the command line
+_MOST_COMPARED = 20  # runs on MLflow's page that compares them: more are no longer readable, nor is the address
+_SIGNED = "sweep"  # purpose of the signature: one of a run's record is not valid for a sweep
+_ATTEMPTS = 3  # to store the final status, a second apart and then two
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,16 @@ class Parent:
 
     def covered(self, code: str) -> dict[str, Run]:
         """Returns every finished run of the experiment under this code, by the hash of its config."""
-        under = f"attributes.status = 'FINISHED' AND tags.`{tag_key(CODE_TAG)}` = '{code}'"
-        runs = search(self.store, [self.store.experiment_id], under)
-        found = [(tags_of(run.data.tags).get(CONFIG_TAG), run) for run in reversed(runs)]
-        return {config: run for config, run in found if config is not None}
+        condition = f"attributes.status = 'FINISHED' AND tags.`{tag_key(CODE_TAG)}` = '{code}'"
+        runs: dict[str, Run] = {}
+        for run in reversed(search(self.store, [self.store.experiment_id], condition)):  # of two, the newer one counts
+            config = tags_of(run.data.tags).get(CONFIG_TAG)
+            if config is not None:
+                runs[config] = run
+        return runs
 
     def mark_killed(self, notes: Mapping[str, str]) -> None:
-        """Marks children that still say RUNNING although their job has ended.
+        """Marks children as KILLED that are still RUNNING although their job has ended.
 
         Args:
           notes: job number to why it ended, of the jobs that have.
@@ -70,7 +74,7 @@ class Parent:
         for run in self.children():
             number = tags_of(run.data.tags).get(JOB_TAG, "")
             if run.info.status == "RUNNING" and number in notes:
-                self.store.client.set_tag(run.info.run_id, NOTE, f"ended without a word: {notes[number]}")
+                self.store.client.set_tag(run.info.run_id, NOTE, f"ended without recording it: {notes[number]}")
                 self.store.client.set_terminated(run.info.run_id, "KILLED")
 
     def tag_child(self, run_id: str, tags: Mapping[str, str]) -> None:
@@ -79,14 +83,14 @@ class Parent:
             self.store.client.set_tag(run_id, tag_key(key), cut(value, TAG_LIMIT))
 
     def measure_child(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Logs figures of one of the sweep's runs that only the sweep knows."""
+        """Logs metrics of one of the sweep's runs that only the sweep knows."""
         for key, value in metrics.items():
             self.store.client.log_metric(run_id, key, value)
 
     def finish(
         self, status: Status, tags: Mapping[str, str], metrics: Mapping[str, float], files: Sequence[Path]
     ) -> None:
-        """Stores what came out and the status; trouble is a line on stderr."""
+        """Stores results and status; an error is a warning."""
         client = self.store.client
         try:
             for path in files:
@@ -96,7 +100,7 @@ class Parent:
             self.tag_child(self.run_id, tags)
         except Exception as error:
             warn(f"the sweep's results are not all stored: {reason(error)}")
-        for attempt in range(3):
+        for attempt in range(_ATTEMPTS):
             try:
                 client.set_terminated(self.run_id, status)
                 return
@@ -105,46 +109,51 @@ class Parent:
                 time.sleep(attempt)
 
     def tell(self, status: Status, result: str, parts: Sequence[str]) -> None:
-        """Stores the sweep's description; trouble is a line on stderr.
+        """Stores the sweep's description; an error is a warning.
 
         Args:
           status: how it ended.
           result: in a few words.
-          parts: what else it says, in Markdown.
+          parts: the rest of it, in Markdown.
         """
         client = self.store.client
         try:
             run = client.get_run(self.run_id)
             links = [self._comparison(), self._pictures()]
-            first, *typed = _first(status, recorded_arguments(run), result).split("\n\n")
-            told = page.merged("\n\n".join([first, *parts, *filter(None, links), *typed]), run.data.tags.get(page.TAG))
-            client.set_tag(self.run_id, page.TAG, cut(told, TAG_LIMIT))
+            first, *command = _first_part(status, recorded_arguments(run), result).split("\n\n")
+            text = "\n\n".join([first, *parts, *filter(None, links), *command])
+            description = page.merged(text, run.data.tags.get(page.TAG))
+            client.set_tag(self.run_id, page.TAG, cut(description, TAG_LIMIT))
         except Exception as error:
             warn(f"the sweep's description is not stored: {reason(error)}")
 
     def _pictures(self) -> str:
         """Returns links to the files of the sweep's run, in Markdown."""
-        paths = [one.path for one in self.store.client.list_artifacts(self.run_id, _FOLDER)]
-        own = self.address(self.run_id)
-        return ", ".join(f"[{path.removeprefix(_FOLDER + '/')}]({own}/artifacts/{path})" for path in paths)
+        address = self.address(self.run_id)
+        links = []
+        for artifact in self.store.client.list_artifacts(self.run_id, _FOLDER):
+            name = artifact.path.removeprefix(f"{_FOLDER}/")
+            links.append(f"[{name}]({address}/artifacts/{artifact.path})")
+        return ", ".join(links)
 
     def _comparison(self) -> str:
-        """Returns a link to MLflow's page that compares the jobs' runs; nothing where they are too many."""
+        """Returns a link to MLflow's page that compares the jobs' runs; empty where they are too many."""
         ids = [run.info.run_id for run in reversed(self.children())]
         if not 1 < len(ids) <= _MOST_COMPARED:
             return ""
-        runs, where = (quote(json.dumps(one)) for one in (ids, [self.store.experiment_id]))
-        return f"[compare its runs](#/compare-runs?runs={runs}&experiments={where})"
+        runs = quote(json.dumps(ids))
+        experiments = quote(json.dumps([self.store.experiment_id]))
+        return f"[compare its runs](#/compare-runs?runs={runs}&experiments={experiments})"
 
     def address(self, run_id: str) -> str:
         """Returns the address of a run's page, as links on that server write it."""
         return page.address_of(self.store.experiment_id, run_id)
 
     def describe(self, task: str | None = None) -> list[str]:
-        """Returns where the sweep can be looked at.
+        """Returns the lines that say where the sweep can be seen.
 
         Args:
-          task: of its runs, where they have one.
+          task: of its runs; None: they have several.
         """
         key = view.saved(self.store, task) if task else None
         return ui_lines(self.store.uri, self.store.experiment_id, self.run_id, key)
@@ -153,14 +162,14 @@ class Parent:
 def open_parent(
     config: TrackingConfig, *, name: str, params: Mapping[str, object], tags: Mapping[str, str], resume: str | None
 ) -> Parent:
-    """Makes the sweep's run, or takes one up again.
+    """Makes the sweep's run, or resumes one.
 
     Args:
       config: the `tracking` group.
       name: the run's name.
       params: of the sweep: what varies, and over what.
       tags: more tags.
-      resume: the run to take up again.
+      resume: id of the run to resume; None: a new one.
 
     Returns:
       The open run, whose status is RUNNING.
@@ -173,13 +182,15 @@ def open_parent(
         mark_dead_runs(store, warn)
     spec = start.RunSpec(name, params, {**tags, KIND_TAG: "sweep", **config.tags}, None)
     if resume is None:
-        told = {page.TAG: page.merged(_first("RUNNING", json.loads(tags.get(ARGV_TAG, "[]"))), None)}
-        return Parent(store, start.create(store, replace(spec, tags={**told, **spec.tags}), project_root()))
-    store = replace(store, experiment_id=start.resume(store, resume, replace(spec, params={})))
-    return Parent(store, resume)
+        description = page.merged(_first_part("RUNNING", json.loads(tags.get(ARGV_TAG, "[]"))), None)
+        described = replace(spec, tags={page.TAG: description, **spec.tags})
+        return Parent(store, start.create(store, described, project_root()))
+    # Without params: those of the first start can't be changed.
+    experiment_id = start.resume(store, resume, replace(spec, params={}))
+    return Parent(replace(store, experiment_id=experiment_id), resume)
 
 
-def _first(status: str, arguments: Sequence[str], result: str = "") -> str:
+def _first_part(status: str, arguments: Sequence[str], result: str = "") -> str:
     """Returns the first part of the sweep's description."""
     command = shlex.join(["python", "-m", "runner", *arguments])
     return page.Page(command=command, ended=result).markdown(status, "").strip()
@@ -191,7 +202,7 @@ def argv_tags(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def is_own(run: Run) -> bool:
-    """Returns whether this project recorded a sweep's command line; whoever can write to the store can write tags."""
+    """Returns whether this project recorded a sweep's command line: anyone with access to the store can write tags."""
     record = {"overrides": recorded_arguments(run), recorded.SIGNATURE: tags_of(run.data.tags).get(_SIGNATURE_TAG, "")}
     return recorded.is_own(_SIGNED, record)
 
@@ -203,6 +214,7 @@ def recorded_arguments(run: Run) -> list[str]:
       TrackingError: it was too long to be recorded.
     """
     try:
-        return [str(one) for one in json.loads(tags_of(run.data.tags).get(ARGV_TAG, ""))]
+        arguments = json.loads(tags_of(run.data.tags).get(ARGV_TAG, ""))
+        return [str(argument) for argument in arguments]
     except ValueError as error:
-        raise TrackingError(f"sweep {run.info.run_id} has no readable command line; type it again in full") from error
+        raise TrackingError(f"sweep {run.info.run_id} has no readable command line; type all of it again") from error

@@ -1,4 +1,7 @@
-"""Pictures of a search: how its best came, which keys mattered, and where in its space its trials were."""
+"""Pictures of a search: its history, the importance of its keys, and its trials in parallel coordinates.
+
+Optuna's own plots show no pruned trials, join the best values by slanted lines, and print ticks over each other.
+"""
 
 from __future__ import annotations
 
@@ -20,43 +23,44 @@ from runner.config.names import short_keys, short_value
 from runner.report import palette
 from runner.report.figures import save, show_last_tenth, subplots
 
-# trials below which there is nothing to see, and nothing to weigh keys by
-_FEW = 3
-_FEW_TO_WEIGH = 10
+_FEWEST_TRIALS = 3  # below, there is nothing to see
+_FEWEST_TO_WEIGH = 10  # below, fANOVA fits noise
 _TICKS = 5  # of a key that is a number
-_APART = 0.08  # of an axis, from its end to the next number
-_SPREAD = 0.5  # of a choice's room, over which the trials that have it are spread
-_LONGEST = 14  # characters of a choice
-_SHADES = (0.1, 0.9)  # of the map that are seen on white
+_APART = 0.08  # share of an axis that the next number keeps from its end, so that the texts don't overlap
+_SPREAD = 0.5  # share of a choice's part of its axis over which the trials that have it are spread
+_SHOWN_CHARACTERS = 14  # of a choice: longer ones reach the next axis
+_SHADES = (0.1, 0.9)  # part of the color map that is visible on white
+_OUTLIERS = 0.1  # share of the trials, the worst, that get the color of the end of the scale
 
 
 def draw(study: optuna.Study, folder: Path, metric: str) -> list[Path]:
-    """Draws what there are trials enough for.
+    """Draws the pictures that there are enough trials for.
 
     Args:
       study: of the search.
       folder: gets `search_history.png`, `search_importances.png` and `search_parallel.png`.
-      metric: what is searched for.
+      metric: that is optimized.
 
     Returns:
       The files.
     """
     trials = study.get_trials(deepcopy=False)
-    done = [one for one in trials if one.state == TrialState.COMPLETE]
-    if len(done) < _FEW:
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if len(complete) < _FEWEST_TRIALS:
         return []
     maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
     files = [folder / "search_history.png"]
     history(files[-1], trials, metric, maximize=maximize)
-    keys = [key for key in done[-1].params if len({one.params.get(key) for one in done}) > 1]
+    keys = [key for key in complete[-1].params if len({trial.params.get(key) for trial in complete}) > 1]
     if len(keys) > 1:
         files.append(folder / "search_parallel.png")
         parallel(files[-1], trials, keys, metric, maximize=maximize)
-    if len(keys) > 1 and len(done) >= _FEW_TO_WEIGH:
+    if len(keys) > 1 and len(complete) >= _FEWEST_TO_WEIGH:
         files.append(folder / "search_importances.png")
+        # With a fixed seed: fANOVA's random forest would draw another picture of the same trials each time.
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=keys)
-        importances(files[-1], found, metric, len(done))
+        shares = optuna.importance.get_param_importances(study, evaluator=evaluator, params=keys)
+        importances(files[-1], shares, metric, len(complete))
     return files
 
 
@@ -69,50 +73,60 @@ def history(path: Path, trials: Sequence[FrozenTrial], metric: str, *, maximize:
       metric: its name.
       maximize: more of it is better.
     """
-    done = [(one.number, _value(one)) for one in trials if one.state == TrialState.COMPLETE]
-    pruned = [(one.number, value) for one in trials if one.state == TrialState.PRUNED and (value := _last(one))]
-    numbers = [number for number, _ in done]
-    values = [value for _, value in done]
+    numbers: list[int] = []
+    values: list[float] = []
+    pruned_numbers: list[int] = []
+    pruned_values: list[float] = []
+    for trial in trials:
+        last_value = _last_value(trial)
+        if trial.state == TrialState.COMPLETE:
+            numbers.append(trial.number)
+            values.append(_value(trial))
+        elif trial.state == TrialState.PRUNED and last_value is not None:
+            pruned_numbers.append(trial.number)
+            pruned_values.append(last_value)
     best = (np.maximum if maximize else np.minimum).accumulate(values)
+    # The staircase goes on to the last trial, which may have been pruned.
+    steps = [*numbers, max(trial.number for trial in trials)]
     figure, axes = subplots(1, 1, figsize=(8.0, 4.4))
-    last = max(one.number for one in trials)
-    axes.step([*numbers, last], [*best, best[-1]], where="post", color=palette.EVALUATED, lw=1.8, label="best so far")
+    axes.step(steps, [*best, best[-1]], where="post", color=palette.EVALUATED, lw=1.8, label="best so far")
     axes.plot(numbers, values, "o", color=palette.TRAIN, label="trial", ms=6)
-    if pruned:
-        axes.plot(*zip(*pruned, strict=True), "x", color="#7A7A7A", label="ended early, its last value", ms=6)
-    axes.set(xlabel="trial", title=f"{metric} ({'more' if maximize else 'less'} is better)")
+    if pruned_numbers:
+        axes.plot(pruned_numbers, pruned_values, "x", color="#7A7A7A", label="ended early, its last value", ms=6)
+    better = "more" if maximize else "less"
+    axes.set(xlabel="trial", title=f"{metric} ({better} is better)")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    show_last_tenth(axes, [value for _, value in (*done, *pruned)], rises=maximize)
+    show_last_tenth(axes, [*values, *pruned_values], rises=maximize)
     axes.grid(alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     save(figure, path)
 
 
 def importances(path: Path, shares: Mapping[str, float], metric: str, count: int) -> None:
-    """Draws how much of the trials' differences each key explains, the largest on top.
+    """Draws how much of the variance between trials each key explains, the largest on top.
 
     Args:
       path: PNG file to write.
-      shares: key to its share.
+      shares: key -> its share.
       metric: its name.
       count: complete trials.
     """
     names = short_keys(list(shares))
-    shown = sorted(shares.items(), key=lambda pair: -pair[1])
-    figure, axes = subplots(1, 1, figsize=(7.0, 1.4 + 0.45 * len(shown)))
-    bars = axes.barh([names[key] for key, _ in shown], [share for _, share in shown], color=palette.TRAIN, height=0.6)
-    axes.bar_label(bars, [f"{share:.0%}" for _, share in shown], padding=4)
+    keys = sorted(shares, key=lambda key: -shares[key])
+    figure, axes = subplots(1, 1, figsize=(7.0, 1.4 + 0.45 * len(keys)))
+    bars = axes.barh([names[key] for key in keys], [shares[key] for key in keys], color=palette.TRAIN, height=0.6)
+    axes.bar_label(bars, [f"{shares[key]:.0%}" for key in keys], padding=4)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.08 * max(shares.values())), xlabel=f"share of the variance of {metric}, by fANOVA")
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    axes.set_title(f"what {count} trials say of each key; few trials say little")
+    axes.set_title(f"importance of each key in {count} trials; unreliable with few trials")
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
     save(figure, path)
 
 
 def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], metric: str, *, maximize: bool) -> None:
-    """Draws a trial as one line through its values of every key, colored by its result; those ended early are gray.
+    """Draws each trial as a line through its values of every key, colored by its result; pruned ones are gray.
 
     Args:
       path: PNG file to write.
@@ -121,39 +135,55 @@ def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], met
       metric: its name.
       maximize: more of it is better; the best lines are dark and on top.
     """
-    done = [one for one in trials if one.state == TrialState.COMPLETE and all(key in one.params for key in keys)]
-    pruned = [one for one in trials if one.state == TrialState.PRUNED and all(key in one.params for key in keys)]
-    done.sort(key=_value, reverse=not maximize)  # the best is drawn last
-    values = [_value(one) for one in done]
-    # a few that failed to learn would take all shades
-    low = float(np.quantile(values, 0.1))
-    high = max(values)
-    if not maximize:
-        low = min(values)
-        high = float(np.quantile(values, 0.9))
-    norm = Normalize(low, high if high > low else low + 1, clip=True)
-    shades = ListedColormap(colormaps["viridis_r" if maximize else "viridis"](np.linspace(*_SHADES, 256)))
+    with_all_keys = [trial for trial in trials if all(key in trial.params for key in keys)]
+    pruned = [trial for trial in with_all_keys if trial.state == TrialState.PRUNED]
+    complete = [trial for trial in with_all_keys if trial.state == TrialState.COMPLETE]
+    complete.sort(key=_value, reverse=not maximize)  # the best is drawn last, on top of the others
+    norm, extend = _color_scale([_value(trial) for trial in complete], maximize=maximize)
+    color_map = colormaps["viridis_r" if maximize else "viridis"]
+    shades = ListedColormap(color_map(np.linspace(*_SHADES, 256)))
     figure, axes = subplots(1, 1, figsize=(2.2 + 1.9 * len(keys), 4.8))
-    scales = [_Scale([*pruned, *done], key) for key in keys]
+    drawn = [*pruned, *complete]
+    scales = [_Scale(drawn, key) for key in keys]
     places = range(len(keys))
-    for index, one in enumerate([*pruned, *done]):
-        line = [scale.place(one.params[key], index) for key, scale in zip(keys, scales, strict=True)]
-        if one.state == TrialState.PRUNED:
-            axes.plot(places, line, color=palette.OTHER, lw=0.8, zorder=1)
+    for index, trial in enumerate(drawn):
+        heights = [scale.place(trial.params[key], index) for key, scale in zip(keys, scales, strict=True)]
+        if trial.state == TrialState.PRUNED:
+            axes.plot(places, heights, color=palette.OTHER, lw=0.8, zorder=1)
         else:
-            axes.plot(places, line, color=shades(norm(_value(one))), lw=1.6, marker="o", ms=4, zorder=2)
-    for at, scale in enumerate(scales):
-        scale.draw(axes, at)
+            axes.plot(places, heights, color=shades(norm(_value(trial))), lw=1.6, marker="o", ms=4, zorder=2)
+    for place, scale in enumerate(scales):
+        scale.draw(axes, place)
     axes.set_xticks(places, list(short_keys(list(keys)).values()))
     axes.tick_params(axis="x", length=0)
     axes.set(xlim=(-0.3, len(keys) - 0.8), ylim=(-0.04, 1.04), yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
-    left = f"; {len(pruned)} ended early, in gray" if pruned else ""
-    axes.set_title(f"{len(done)} trials, a line each{left}")
-    ends = ("min" if maximize else "max") if min(values) < low or max(values) > high else "neither"
-    figure.colorbar(ScalarMappable(norm, shades), ax=axes, label=metric, extend=ends)
+    title = f"{len(complete)} trials, one line each"
+    if pruned:
+        title += f"; {len(pruned)} ended early, in gray"
+    axes.set_title(title)
+    figure.colorbar(ScalarMappable(norm, shades), ax=axes, label=metric, extend=extend)
     save(figure, path)
+
+
+def _color_scale(values: Sequence[float], *, maximize: bool) -> tuple[Normalize, str]:
+    """Returns the scale of the colors, and which of its ends covers the values beyond it.
+
+    The worst tenth is beyond it: a few trials that failed to learn would take all shades.
+    """
+    low = min(values)
+    high = max(values)
+    extend = "neither"
+    if maximize:
+        low = float(np.quantile(values, _OUTLIERS))
+        if min(values) < low:
+            extend = "min"
+    else:
+        high = float(np.quantile(values, 1 - _OUTLIERS))
+        if max(values) > high:
+            extend = "max"
+    return Normalize(low, high if high > low else low + 1, clip=True), extend
 
 
 class _Scale:
@@ -162,42 +192,49 @@ class _Scale:
     def __init__(self, trials: Sequence[FrozenTrial], key: str) -> None:
         distribution = trials[0].distributions[key]
         self._choices: list[object] = []
-        self._count = max(len(trials) - 1, 1)
-        self._log = False
+        self._last_index = max(len(trials) - 1, 1)
+        self._is_log = False
         if isinstance(distribution, CategoricalDistribution):
             self._choices = list(distribution.choices)
         elif isinstance(distribution, FloatDistribution | IntDistribution):
-            self._log = distribution.log
-            self._low, self._high = self._number(distribution.low), self._number(distribution.high)
+            self._is_log = distribution.log
+            self._low = self._number(distribution.low)
+            self._high = self._number(distribution.high)
 
     def _number(self, value: float) -> float:
-        return math.log10(value) if self._log else float(value)
+        return math.log10(value) if self._is_log else float(value)
 
     def place(self, value: object, index: int) -> float:
-        """Returns where a value lies, from 0 to 1; the trials of one choice lie beside each other."""
+        """Returns the height of a value, from 0 to 1; trials with the same choice are spread by their index."""
         if self._choices:
-            return (self._choices.index(value) + 0.5 + _SPREAD * (index / self._count - 0.5)) / len(self._choices)
+            spread = _SPREAD * (index / self._last_index - 0.5)
+            return (self._choices.index(value) + 0.5 + spread) / len(self._choices)
         assert isinstance(value, int | float)
         return (self._number(value) - self._low) / ((self._high - self._low) or 1.0)
 
-    def draw(self, axes: Axes, at: float) -> None:
-        """Draws the axis with its numbers or words."""
-        axes.axvline(at, color="#555555", lw=0.8, zorder=0)
-        ticks = [((index + 0.5) / len(self._choices), str(one)) for index, one in enumerate(self._choices)]
-        if not self._choices:
-            ticks = [(self.place(value, 0), f"{value:.3g}") for value in self._round()]
+    def draw(self, axes: Axes, x: float) -> None:
+        """Draws the axis with its numbers or choices."""
+        axes.axvline(x, color="#555555", lw=0.8, zorder=0)
+        if self._choices:
+            ticks = [((index + 0.5) / len(self._choices), str(choice)) for index, choice in enumerate(self._choices)]
+        else:
+            ticks = [(self.place(value, 0), f"{value:.3g}") for value in self._round_numbers()]
         box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
-        for place, text in ticks:
-            text = short_value(text)[:_LONGEST]
-            axes.text(at - 0.03, place, text, fontsize=8, ha="right", va="center", bbox=box, zorder=3)
+        for height, text in ticks:
+            shown = short_value(text)[:_SHOWN_CHARACTERS]
+            axes.text(x - 0.03, height, shown, fontsize=8, ha="right", va="center", bbox=box, zorder=3)
 
-    def _round(self) -> list[float]:
-        """Returns the ends and round numbers between them."""
-        ends = [10**end if self._log else end for end in (self._low, self._high)]
-        locator = LogLocator() if self._log and self._high - self._low >= 2 else MaxNLocator(_TICKS)
-        between = [one for one in locator.tick_values(*ends) if ends[0] < one < ends[1]]
-        near = [one for one in between if min(abs(self.place(one, 0) - edge) for edge in (0, 1)) > _APART]
-        return [ends[0], *map(float, near), ends[1]]
+    def _round_numbers(self) -> list[float]:
+        """Returns the ends of the axis and round numbers between them."""
+        low = 10**self._low if self._is_log else self._low
+        high = 10**self._high if self._is_log else self._high
+        spans_decades = self._is_log and self._high - self._low >= 2
+        locator = LogLocator() if spans_decades else MaxNLocator(_TICKS)
+        between = []
+        for number in map(float, locator.tick_values(low, high)):
+            if low < number < high and _APART < self.place(number, 0) < 1 - _APART:
+                between.append(number)
+        return [low, *between, high]
 
 
 def _value(trial: FrozenTrial) -> float:
@@ -205,5 +242,8 @@ def _value(trial: FrozenTrial) -> float:
     return trial.value
 
 
-def _last(trial: FrozenTrial) -> float | None:
-    return trial.intermediate_values[max(trial.intermediate_values)] if trial.intermediate_values else None
+def _last_value(trial: FrozenTrial) -> float | None:
+    """Returns the value that a trial reported last; None: it reported none."""
+    if not trial.intermediate_values:
+        return None
+    return trial.intermediate_values[max(trial.intermediate_values)]

@@ -1,4 +1,4 @@
-"""What Hydra plugs in: a launcher of one process a job, and the sweepers of grids and of searches."""
+"""Hydra plugins: launchers of one process per job, and the sweepers of grids and of searches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runner.sweep.jobs import Job
 from runner.sweep.launch import local_command
 from runner.sweep.process import LOG_FILE, JobProcess
 from runner.sweep.schedule import Running, run_jobs
-from runner.sweep.settings import interval_refused
+from runner.sweep.settings import interval_error
 
 if TYPE_CHECKING:
     from submitit import Executor
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from runner.sweep import cluster, display, search
     from runner.sweep.display import JobsDisplay, Judge
 else:
-    # with submitit, with Optuna
+    # Hydra imports its plugins with every command: these import submitit, Optuna and rich.
     cluster = late("runner.sweep.cluster")
     search = late("runner.sweep.search")
-    display = late("runner.sweep.display")  # with rich
+    display = late("runner.sweep.display")
 
 
 class ProcessLauncher(Launcher):
     """Runs each job in a process of its own on this machine.
 
     Args:
-      max_parallel: jobs at once; the cores are divided among them.
-      timeout: seconds a job may take; null: as long as it likes.
+      max_parallel: jobs at a time, which share the cores.
+      timeout: longest wall time of a job in seconds; None: no limit.
     """
 
     def __init__(self, max_parallel: int = 1, timeout: float | None = None) -> None:
@@ -53,32 +53,34 @@ class ProcessLauncher(Launcher):
         self._config: DictConfig | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Takes the multirun's config, which is checked; a job runs the command again, not the function."""
+        """Takes the multirun's config, which is checked; a job starts the command, and does not call the function."""
         del hydra_context, task_function
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Runs jobs that the sweep knows by number; outcomes go to the sweep, so no job's failure raises here."""
-        jobs = state.current().ledger.jobs[initial_job_idx : initial_job_idx + len(job_overrides)]
-        self.run(iter(jobs), state.current(), count=len(jobs))
+        sweep = state.current()
+        jobs = sweep.ledger.jobs[initial_job_idx : initial_job_idx + len(job_overrides)]
+        self.run(iter(jobs), sweep, count=len(jobs))
         return [JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED) for job in jobs]
 
     def run(self, jobs: Iterator[Job], judge: Judge, *, count: int, report: str | None = None) -> None:
-        """Runs jobs as they are asked for.
+        """Runs jobs until there are no more.
 
         Args:
           jobs: is asked for the next one when there is room for it.
-          judge: told of each outcome.
+          judge: decides which job stops, and gets the outcomes.
           count: how many there may be.
-          report: metric whose values the jobs write to a file as they come.
+          report: metric whose values the jobs write to a file as they come; None: none.
 
         Raises:
           Interrupted: a signal came; the running jobs were ended.
         """
         sweep = state.current()
-        at_once = f", {self.max_parallel} at a time" if 1 < self.max_parallel < count else ""
         if count:
-            print(f"{sweep.name}: {count} jobs{at_once}; output: {shown(sweep.folder)}/<job>/{LOG_FILE}", flush=True)
+            at_a_time = f", {self.max_parallel} at a time" if 1 < self.max_parallel < count else ""
+            output = f"{shown(sweep.folder)}/<job>/{LOG_FILE}"
+            print(f"{sweep.name}: {count} jobs{at_a_time}; output: {output}", flush=True)
         with display.JobsDisplay(judge) as watcher:
             run_jobs(
                 jobs,
@@ -101,13 +103,13 @@ class ProcessLauncher(Launcher):
 
 
 class SubmititLauncher(ProcessLauncher):
-    """Hands jobs to a cluster by submitit.
+    """Submits jobs to a cluster by submitit.
 
     Args:
       cluster: `slurm`, or `local` for processes of this machine.
       parameters: of submitit's executor, as `slurm_partition`.
-      max_parallel: jobs submitted at once; the cluster may run fewer.
-      timeout: seconds a job may take, the queue included; null: as long as it likes.
+      max_parallel: jobs submitted at a time; the cluster may run fewer.
+      timeout: longest time of a job in seconds, the queue included; None: no limit.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class SubmititLauncher(ProcessLauncher):
 
 
 class _Sweeper(Sweeper):
-    """What the sweepers share: Hydra's set-up, and the folder with the multirun's config."""
+    """Base of the sweepers: Hydra's set-up, and the multirun's config in the sweep's folder."""
 
     def __init__(self) -> None:
         self._config: DictConfig | None = None
@@ -152,7 +154,7 @@ class _Sweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Runs the jobs."""
-        del arguments  # the config has them, and the preset's params besides
+        del arguments  # the config has them, and the params of a preset too
         assert self._config is not None
         assert self._context is not None
         assert self._launcher is not None
@@ -165,7 +167,7 @@ class _Sweeper(Sweeper):
 
 
 class GridSweeper(_Sweeper):
-    """Runs every combination of comma-separated values, but for those that are refused or done already.
+    """Runs every combination of comma-separated values, except those that are invalid or done already.
 
     Args:
       params: key to values, as a preset gives them; the command line wins. Read from the config.
@@ -178,11 +180,15 @@ class GridSweeper(_Sweeper):
     def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
         parser = OverridesParser.create(config_loader=loader)
         overrides = parser.parse_overrides(state.arguments_of(config))
-        jobs = [job for one in combinations(overrides) if (job := sweep.plan(loader, one)) is not None]
+        jobs: list[Job] = []
+        for job_overrides in combinations(overrides):
+            job = sweep.plan(loader, job_overrides)
+            if job is not None:
+                jobs.append(job)
         if isinstance(launcher, ProcessLauncher):
             launcher.run(_unless_broken(jobs, sweep), sweep, count=len(jobs))
             return
-        for batch in _neighbors(jobs):
+        for batch in _consecutive(jobs):
             launcher.launch([job.overrides for job in batch], initial_job_idx=batch[0].number)
 
 
@@ -196,27 +202,27 @@ class SearchSweeper(_Sweeper):
 
     def _run(self, sweep: state.Sweep, config: DictConfig, loader: ConfigLoader, launcher: Launcher) -> None:
         assert isinstance(launcher, ProcessLauncher)
-        found = search.Search(sweep, config, loader, search.Settings(**self._settings))
-        sweep.draw_search = found.draw
-        launcher.run(found.trials(), found, count=found.count, report=found.metric)
+        optuna_search = search.Search(sweep, config, loader, search.Settings(**self._settings))
+        sweep.draw_search = optuna_search.draw
+        launcher.run(optuna_search.trials(), optuna_search, count=optuna_search.count, report=optuna_search.metric)
 
 
 def combinations(overrides: Sequence[Override]) -> list[list[str]]:
     """Returns the overrides of each job; the first key that varies changes slowest.
 
     Raises:
-      ConfigError: an interval, of which there are no values to run through.
+      ConfigError: an interval, which has no list of values.
     """
     choices: dict[str, list[str]] = {}
-    for one in overrides:
-        if not one.is_sweep_override():
-            choices[one.get_key_element()] = [str(one.input_line)]
-        elif one.is_discrete_sweep():
-            key = one.get_key_element()
-            choices[key] = [f"{key}={value}" for value in one.sweep_string_iterator()]
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            choices[key] = [str(override.input_line)]
+        elif override.is_discrete_sweep():
+            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
         else:
-            raise interval_refused(one)
-    return [list(each) for each in itertools.product(*choices.values())]
+            raise interval_error(override)
+    return [list(combination) for combination in itertools.product(*choices.values())]
 
 
 def _unless_broken(jobs: Sequence[Job], sweep: state.Sweep) -> Iterator[Job]:
@@ -226,8 +232,8 @@ def _unless_broken(jobs: Sequence[Job], sweep: state.Sweep) -> Iterator[Job]:
         yield job
 
 
-def _neighbors(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Returns the jobs in batches of consecutive numbers, since a launcher numbers a batch itself."""
+def _consecutive(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Returns the jobs in batches of consecutive numbers, since a launcher numbers the jobs of a batch itself."""
     batches: list[list[Job]] = []
     for job in jobs:
         if batches and batches[-1][-1].number + 1 == job.number:

@@ -1,4 +1,4 @@
-"""One job in a process of its own, whose output goes to a log file."""
+"""A job in a process of its own, whose output goes to a log file."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from runner.processes.place import scheduled
 from runner.sweep.jobs import OUTCOME_FILE, Outcome, outcome_of
 
 LOG_FILE = "job.log"
-STOP_FILE = "stop"  # made by a launcher elsewhere that wants the job to end
+STOP_FILE = "stop"  # a launcher on another machine writes it to end the job
 Said = Callable[[str], None]
-_LAST_WORDS_S = 2.0  # wait for output of a process that has ended; its own children may hold the pipe open
+# Longest wait for the last output of a process that has ended; a child of it may keep the pipe open for ever.
+_LAST_OUTPUT_S = 2.0
+_POLL_S = 0.05  # of a job on a cluster's node, whose signals and stop file can wait that long
+_ERROR = "error: "  # how a command's one line of error begins
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to run.
+    """A command to run as a job.
 
     Attributes:
       arguments: the command line.
-      environment: variables set besides those of this process.
       folder: where `job.log` and the outcome go.
-      is_shown: whether what it prints is shown where it runs, too.
+      environment: variables in addition to those of this process.
+      is_shown: whether its output is printed where it runs, too.
     """
 
     arguments: Sequence[str]
@@ -51,15 +54,15 @@ class JobProcess:
         """Starts the job.
 
         Args:
-          command: what to run.
-          log: name of the file in its folder that gets what it prints.
-          said: is told, in another thread, each line that it prints, and the beginning of one that is not whole yet.
+          command: to run.
+          log: name of the file in its folder that gets its output.
+          said: is called, in another thread, with each line of output, and with the beginning of an incomplete line.
         """
         command.folder.mkdir(parents=True, exist_ok=True)
         self._said = said
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._log = command.folder / log
-        self._is_broken = False
+        self._log_failed = False
         self._error = ""
         self._process = subprocess.Popen(
             command.arguments,
@@ -81,7 +84,7 @@ class JobProcess:
     @property
     def seconds(self) -> float:
         """Wall time since the start."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started_at
 
     def poll(self) -> Outcome | None:
         """Returns how the job ended; None while it runs."""
@@ -89,52 +92,50 @@ class JobProcess:
         if code is None:
             return None
         seconds = self.seconds
-        self._reader.join(_LAST_WORDS_S)
+        self._reader.join(_LAST_OUTPUT_S)
         return outcome_of(code, seconds, self._error)
 
     def stop(self) -> None:
         """Asks the job to end between two steps, which records it as KILLED."""
-        self._signal(signal.SIGTERM)
+        with suppress(ProcessLookupError, PermissionError):  # it may have ended
+            self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Ends the job and whatever it started."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, signum: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            if signum == signal.SIGKILL:
-                os.killpg(self._process.pid, signum)
-            else:
-                self._process.send_signal(signum)
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _read(self) -> None:
+        """Reads the output to its end, whatever happens to the log: a full pipe would block the job."""
         stream = self._process.stdout
         assert isinstance(stream, io.BufferedReader)
         with suppress(OSError):
             self._log.write_bytes(b"")
-        decoded = codecs.getincrementaldecoder("utf-8")("replace")
-        text = ""
-        while data := stream.read1():  # to its end, whatever becomes of the log: a full pipe would hold the job
-            *lines, text = (text + decoded.decode(data)).split("\n")
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        incomplete = ""
+        while data := stream.read1():
+            text = incomplete + decoder.decode(data)
+            *lines, incomplete = text.split("\n")
             for line in lines:
                 self._take(f"{line}\n")
-            self._said(text)
-        self._take(text)
+            self._said(incomplete)
+        self._take(incomplete)
 
     def _take(self, line: str) -> None:
-        with suppress(OSError) if self._is_broken else spared(str(self._log)):
-            before = self._is_broken
-            self._is_broken = True
+        """Writes a line to the log; a log that can't be written is a warning once."""
+        with suppress(OSError) if self._log_failed else spared(str(self._log)):
+            failed_before = self._log_failed
+            self._log_failed = True  # stays so if the next line raises
             append_whole(self._log, line.encode())
-            self._is_broken = before
-        if line.startswith("error: "):
-            self._error = line.removeprefix("error: ").strip()
+            self._log_failed = failed_before
+        if line.startswith(_ERROR):
+            self._error = line.removeprefix(_ERROR).strip()
         self._said(line)
 
 
 def _show(text: str) -> None:
     if text.endswith("\n"):
-        with suppress(OSError, ValueError):  # the terminal may have gone
+        with suppress(OSError, ValueError):  # the terminal may be closed
             sys.stdout.write(text)
             sys.stdout.flush()
 
@@ -143,10 +144,10 @@ def run_to_end(command: Command) -> Outcome:
     """Runs a job where this process is, as on a cluster's node, and leaves its outcome in its folder.
 
     A signal that ends a command, or a file `stop` in the folder, ends the job cleanly. Where a scheduler runs it in
-    several processes, each runs one of the job's, and the first leaves the outcome.
+    several processes, each runs one of the job's, and the first one writes the outcome.
 
     Args:
-      command: what to run.
+      command: to run.
 
     Returns:
       How it ended.
@@ -155,23 +156,25 @@ def run_to_end(command: Command) -> Outcome:
       KeyboardInterrupt: a signal came; the job has ended.
     """
     place = scheduled()
-    log = f"job-{place.index}.log" if place and place.index else LOG_FILE
+    is_first = place is None or place.index == 0
+    log = LOG_FILE if place is None or is_first else f"job-{place.index}.log"
     job = JobProcess(command, log, _show if command.is_shown else lambda _: None)
-    signals = list[int]()
-    before = {one: signal.signal(one, lambda number, _: signals.append(number)) for one in SIGNALS}
-    stopped = False
+    received: list[int] = []
+    handlers = {signum: signal.signal(signum, lambda number, _: received.append(number)) for signum in SIGNALS}
+    is_stopping = False
     try:
         while (outcome := job.poll()) is None:
-            if not stopped and (signals or (command.folder / STOP_FILE).exists()):
-                stopped = True
+            should_stop = bool(received) or (command.folder / STOP_FILE).exists()
+            if should_stop and not is_stopping:
+                is_stopping = True
                 job.stop()
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
     finally:
-        for signum, handler in before.items():
+        for signum, handler in handlers.items():
             signal.signal(signum, handler)
-    if place is None or place.index == 0:
+    if is_first:
         with spared(str(command.folder / OUTCOME_FILE)):
             outcome.write(command.folder)
-    if signals:
+    if received:
         raise KeyboardInterrupt
     return outcome

@@ -1,13 +1,13 @@
-"""What a sweep leaves behind: the table, the plots, the best job, and a parent run whose status is true."""
+"""Report of a sweep: the table, the plots, the best job, and the parent run with its final status."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.compare import curves, plots, render
@@ -34,110 +34,155 @@ from runner.tracking.reason import reason
 from runner.training.checkpoint.arguments import key_of
 
 _CURVES = ("eval/loss", "train/loss")
-_AGAIN = ("killed", "failed", "timeout", "not run")  # what a resumed sweep tries again, with another end perhaps
-_STORE = ("tracking", "tracking.uri", "tracking.experiment")  # where a sweep is looked for by its id
-_MOST_ROWS = 30  # of the table in the sweep's description; table.md has all
-_MOST_TICKS = 12  # values of a key that a heat map names
+# A resumed sweep runs these again: they may end well this time. A pruned or a refused job would end as before.
+_RESUMABLE = ("killed", "failed", "timeout", "not run")
+_STORE_KEYS = ("tracking", "tracking.uri", "tracking.experiment")  # needed to find a sweep by its id
+_ROWS_OF_DESCRIPTION = 30  # of the table on the sweep's page, which a tag of MLflow holds; table.md has all
+_TICKS_OF_HEAT_MAP = 12  # values per key: more would not be readable side by side
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What is reported of a sweep."""
+
+    sweep: Sweep
+    entries: Sequence[Entry]
+    best: Entry | None
+    sheet: render.Sheet
+
+    @property
+    def best_value(self) -> float:
+        """Metric of the best job; NaN if there is none."""
+        if self.best is None or self.best.record is None:
+            return math.nan
+        return self.best.record.metrics[self.sweep.settings.metric]
+
+    @property
+    def counts(self) -> str:
+        """How many jobs ended with each status."""
+        counts = Counter(entry.outcome.status for entry in self.entries)
+        return f"{len(self.entries)} jobs: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def finish(sweep: Sweep, error: BaseException | None) -> bool:
-    """Ends a sweep: tells what happened, and stores it.
+    """Ends a sweep: prints, writes and records its report.
 
     Args:
       sweep: started; its jobs have ended, or never began.
-      error: what broke the sweep off; None where every job had its turn.
+      error: what ended the sweep early; None where every job had its turn.
 
     Returns:
       Whether every job passed.
     """
-    with sweep.stop.deferring():  # a signal now would leave the parent half told
+    with sweep.stop.deferring():  # a signal now would leave the parent run half recorded
         entries = _entries(sweep)
-        good = error is None and all(entry.outcome.status in GOOD for entry in entries)
+        all_good = error is None and all(entry.outcome.status in GOOD for entry in entries)
         best = best_of(entries, sweep.settings.metric, sweep.direction)
-        sheet = table(entries, sweep.settings.metric, best)
-        noted = _with_column(sheet, "note", [entry.outcome.note for entry in entries])
-        files = _write(sweep, entries, noted) if entries else []
+        report = _Report(sweep, entries, best, table(entries, sweep.settings.metric, best))
+        files: list[Path] = []
         if entries:
-            _show(sweep.name, entries, sheet)
-        if best is not None and best.record is not None:
-            value = best.record.metrics[sweep.settings.metric]
-            print(f"best: job {best.job.number}, {sweep.settings.metric} {value:.4g}. To rerun it:")
+            files = _write(report)
+            _print(report)
+        if best is not None:
+            print(f"best: job {best.job.number}, {sweep.settings.metric} {report.best_value:.4g}. To rerun it:")
             print(f"  {retyped(sweep.module, best.job.overrides, sweep.config)}", flush=True)
         if sweep.parent is not None:
-            status: Status = "KILLED" if interruption(error) else "FINISHED" if good else "FAILED"
-            _store(sweep, sweep.parent, entries, best, files, sheet, status)
+            status: Status = "FINISHED" if all_good else "FAILED"
+            if interruption(error):
+                status = "KILLED"
+            _record(report, sweep.parent, files, status)
+            if any(entry.outcome.status in _RESUMABLE for entry in entries):
+                print(f"To continue: {_resume_command(sweep, sweep.parent)}", flush=True)
         elif files:
             print(f"table and plots: {sweep.folder}")
-        if sweep.parent is not None and any(entry.outcome.status in _AGAIN for entry in entries):
-            print(f"To continue: {_resuming(sweep, sweep.parent)}", flush=True)
-        return good
+        return all_good
 
 
-def _resuming(sweep: Sweep, parent: Parent) -> str:
-    """Returns the command line that takes the sweep up again, for what did not pass."""
-    name = parent.run_id
-    with suppress(Exception):  # the store may be away
-        name = sweeps.LATEST if sweeps.find(parent.store, sweeps.LATEST).info.run_id == name else name
-    store = [one for one in session.current().arguments if key_of(one) in _STORE]
-    return shlex.join(["python", "-m", sweep.module, f"sweep.resume={name}", *store])
+def _resume_command(sweep: Sweep, parent: Parent) -> str:
+    """Returns the command line that resumes the sweep, for the jobs that did not pass."""
+    reference = parent.run_id
+    with suppress(Exception):  # the tracking server may be unavailable: the id works in any case
+        if sweeps.find(parent.store, sweeps.LATEST).info.run_id == parent.run_id:
+            reference = sweeps.LATEST
+    store = [argument for argument in session.current().arguments if key_of(argument) in _STORE_KEYS]
+    return shlex.join(["python", "-m", sweep.module, f"sweep.resume={reference}", *store])
 
 
 def _entries(sweep: Sweep) -> list[Entry]:
+    """Returns the jobs with what they recorded, in MLflow or, where nothing is tracked, in their folders."""
     rows = sweep.ledger.rows()
-    before = {number: from_run(run) for number, run in sweep.before.items()}
-    own: dict[tuple[str, Values], RunRecord] = {}  # an earlier sitting's job of a number may have been another
+    skipped = {number: from_run(run) for number, run in sweep.finished_runs.items()}
+    # By values too: a sweep that was resumed with other values has had other jobs of the same numbers.
+    recorded: dict[tuple[str, Values], RunRecord] = {}
     if sweep.parent is not None:
         try:
             sweep.parent.mark_killed({str(job.number): outcome.note or outcome.status for job, outcome in rows})
-            for run in sweep.parent.children():  # newest first: a job that ran again counts as it is now
+            for run in sweep.parent.children():  # newest first: of a job that ran again, its last run counts
                 tags = tags_of(run.data.tags)
-                own.setdefault((tags.get(JOB_TAG, ""), values_of(tags)), from_run(run))
-        except Exception as error:  # the table is worth having without
+                recorded.setdefault((tags.get(JOB_TAG, ""), values_of(tags)), from_run(run))
+        except Exception as error:  # the table is of use without
             warn(f"the jobs' runs could not be read: {reason(error)}")
     entries = []
     for job, outcome in rows:
-        record = before.get(job.number) or own.get((str(job.number), values_of(varied_tags(job.varied))))
+        record = skipped.get(job.number) or recorded.get((str(job.number), values_of(varied_tags(job.varied))))
         if record is None and sweep.parent is None:
             try:
                 record = from_folder(job.folder, job.name, "FINISHED" if outcome.status == "passed" else "FAILED")
             except DataError as error:
                 outputs.warn(str(error))
-        entries.append(Entry(job, outcome, None if outcome.status in ("not run", "refused") else record))
+        has_run = outcome.status not in ("not run", "refused")  # else the record is of an earlier sweep
+        entries.append(Entry(job, outcome, record if has_run else None))
     return scaling.with_efficiency(entries)
 
 
 def best_of(entries: Sequence[Entry], metric: str, direction: str) -> Entry | None:
-    """Returns the job that passed with the best value of a metric; NaN is never best."""
-    values = [
-        (entry.record.metrics[metric], entry)
-        for entry in entries
-        if entry.outcome.status in ("passed", "skipped")
-        and entry.record is not None
-        and math.isfinite(entry.record.metrics.get(metric, math.nan))
-    ]
-    chosen = (max if direction == "maximize" else min)(values, key=lambda pair: pair[0], default=None)
-    return chosen[1] if chosen else None
+    """Returns the job that passed with the best finite value of a metric; None where none has one."""
+    best = None
+    best_value = math.nan
+    for entry in entries:
+        if entry.record is None or entry.outcome.status not in ("passed", "skipped"):
+            continue
+        value = entry.record.metrics.get(metric, math.nan)
+        if not math.isfinite(value):
+            continue
+        is_better = value > best_value if direction == "maximize" else value < best_value
+        if best is None or is_better:
+            best = entry
+            best_value = value
+    return best
 
 
 def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.Sheet:
     """Returns the sweep's table, jobs in order."""
-    batches_vary = any("dataset.batch_size" in entry.job.varied for entry in entries)
-    speed = "throughput/examples_per_second" if batches_vary else "throughput/step_ms"
-    evaluated = sorted(directions([entry.record for entry in entries if entry.record]), key=LOSS.__eq__)  # loss last
+    records = [entry.record for entry in entries if entry.record is not None]
+    # Steps of different batch sizes are no measure of speed.
+    varies_batch_size = any("dataset.batch_size" in entry.job.varied for entry in entries)
+    speed = "throughput/examples_per_second" if varies_batch_size else "throughput/step_ms"
+    evaluated = sorted(directions(records), key=lambda name: name == LOSS)  # the loss last
     metrics = list(dict.fromkeys((metric, *evaluated, speed, *_layout_metrics(entries))))
+    seconds = [entry.outcome.seconds for entry in entries]
     sheet = render.sheet_of(
         [entry.line() for entry in entries],
         metrics,
         lead={"job": [str(entry.job.number) for entry in entries]},
         extra={
             "status": [entry.outcome.status for entry in entries],
-            "seconds": [f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "" for entry in entries],
+            "seconds": [f"{value:.1f}" if value else "" for value in seconds],
         },
     )
-    verified = [entry.record.tags.get("runner.verified", "") if entry.record else "" for entry in entries]
+    verified = [_verified(entry) for entry in entries]
     if any(verified):
-        sheet = _with_column(sheet, "verified", [{"true": "yes", "false": "NO"}.get(one, "") for one in verified])
-    return replace(sheet, best=next((index for index, entry in enumerate(entries) if entry is best), None))
+        sheet = _with_column(sheet, "verified", verified)
+    best_row = None
+    for row, entry in enumerate(entries):
+        if entry is best:
+            best_row = row
+    return replace(sheet, best=best_row)
+
+
+def _verified(entry: Entry) -> str:
+    tag = "" if entry.record is None else entry.record.tags.get("runner.verified", "")
+    return {"true": "yes", "false": "NO"}.get(tag, "")
 
 
 def _with_column(sheet: render.Sheet, title: str, cells: Sequence[str]) -> render.Sheet:
@@ -146,147 +191,154 @@ def _with_column(sheet: render.Sheet, title: str, cells: Sequence[str]) -> rende
 
 
 def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
-    """Names what a run may record of its layout, where any did."""
-    names = sorted({name for entry in entries if entry.record for name in entry.record.metrics})
-    if not any(key.split(".")[0] in ("mesh", "layout") for entry in entries for key in entry.job.varied):
+    """Returns the metrics of plan and scaling that a job recorded, if the sweep varies mesh or layout."""
+    varied_groups = {key.split(".")[0] for entry in entries for key in entry.job.varied}
+    if not varied_groups & {"mesh", "layout"}:
         return []
-    return [name for name in names if name.startswith(("plan/", scaling.EFFICIENCY))]
+    names: set[str] = set()
+    for entry in entries:
+        if entry.record is not None:
+            names |= set(entry.record.metrics)
+    return sorted(name for name in names if name.startswith(("plan/", scaling.EFFICIENCY)))
 
 
-def _show(name: str, entries: Sequence[Entry], sheet: render.Sheet) -> None:
+def _print(report: _Report) -> None:
     console = render.console()
     console.print()
-    console.print(render.rich_table(sheet, name, console.width))
-    for entry in entries:
-        if entry.outcome.note and entry.outcome.status not in ("skipped", "pruned"):
-            print(f"job {entry.job.number}, {entry.job.name}: {entry.outcome.status}: {entry.outcome.note}")
-    print(_counts(entries), flush=True)
+    console.print(render.rich_table(report.sheet, report.sweep.name, console.width))
+    for entry in report.entries:
+        outcome = entry.outcome
+        if outcome.note and outcome.status not in ("skipped", "pruned"):
+            print(f"job {entry.job.number}, {entry.job.name}: {outcome.status}: {outcome.note}")
+    print(report.counts, flush=True)
 
 
-def _counts(entries: Sequence[Entry]) -> str:
-    counts = Counter(entry.outcome.status for entry in entries)
-    return f"{len(entries)} jobs: " + ", ".join(f"{count} {status}" for status, count in counts.items())
-
-
-def _write(sweep: Sweep, entries: Sequence[Entry], sheet: render.Sheet) -> list[Path]:
-    written = []
-    with spared(str(sweep.folder)):
-        sweep.folder.mkdir(parents=True, exist_ok=True)
+def _write(report: _Report) -> list[Path]:
+    """Writes the table and the plots; returns those that could be written."""
+    folder = report.sweep.folder
+    sheet = _with_column(report.sheet, "note", [entry.outcome.note for entry in report.entries])
+    written: list[Path] = []
+    with spared(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("table.csv", render.to_csv(sheet)), ("table.md", render.to_markdown(sheet))):
-        with spared(str(sweep.folder / name)):
-            (sweep.folder / name).write_text(text)
-            written.append(sweep.folder / name)
+        with spared(str(folder / name)):
+            (folder / name).write_text(text)
+            written.append(folder / name)
     try:
-        written += _plots(sweep, entries)
+        _draw(report, written)
     except Exception as error:  # a picture is not worth a sweep
         warn(f"a plot could not be drawn: {type(error).__name__}: {error}")
     return written
 
 
-def _plots(sweep: Sweep, entries: Sequence[Entry]) -> list[Path]:
+def _draw(report: _Report, written: list[Path]) -> None:
+    """Draws the plots; adds each file to `written`, so that one that fails leaves those before it."""
+    sweep = report.sweep
     metric = sweep.settings.metric
-    written = []
-    done = [entry for entry in entries if entry.record is not None and metric in entry.record.metrics]
+    file_prefix = metric.replace("/", "_")
+    judged = [entry for entry in report.entries if entry.record is not None and metric in entry.record.metrics]
     keys = [key.lstrip("+") for key in sweep.varied]
-    records = [_named(entry) for entry in done]
-    lines = make_lines(records, keys)
-    for key in keys if len(done) > 1 else []:
-        path = sweep.folder / f"{metric.replace('/', '_')}_by_{key.replace('/', '_')}.png"
-        plots.against(path, metric, key, lines, related=sweep.draw_search is None)
-        written.append(path)
+    lines = make_lines([_record_with_values(entry) for entry in judged], keys)
+    is_search = sweep.draw_search is not None
+    if len(judged) > 1:
+        for key in keys:
+            path = sweep.folder / f"{file_prefix}_by_{key.replace('/', '_')}.png"
+            plots.against(path, metric, key, lines, related=not is_search)
+            written.append(path)
     if sweep.draw_search is not None:
         written += sweep.draw_search(sweep.folder)
-    elif (
-        len(keys) == 2
-        and len(done) > 1
-        and all(len({line.values[key] for line in lines}) <= _MOST_TICKS for key in keys)
-    ):
-        path = sweep.folder / f"{metric.replace('/', '_')}_heat.png"
-        plots.heat(path, metric, (keys[0], keys[1]), lines)
-        written.append(path)
-    return written + _curves(sweep, entries, done)
+    elif len(keys) == 2 and len(judged) > 1:
+        ticks = [len({line.values[key] for line in lines}) for key in keys]
+        if max(ticks) <= _TICKS_OF_HEAT_MAP:
+            path = sweep.folder / f"{file_prefix}_heat.png"
+            plots.heat(path, metric, (keys[0], keys[1]), lines)
+            written.append(path)
+    if sweep.parent is not None:
+        _draw_curves(report, sweep.parent, judged, written)
 
 
-def _named(entry: Entry) -> RunRecord:
+def _record_with_values(entry: Entry) -> RunRecord:
     """Returns the job's record with what varied as tags, which a record from a folder or a skipped run lacks."""
     assert entry.record is not None
     return replace(entry.record, tags=varied_tags(entry.job.varied))
 
 
-def _curves(sweep: Sweep, entries: Sequence[Entry], done: Sequence[Entry]) -> list[Path]:
-    """Draws the losses, the jobs with the best results in colors; `done` has those that were judged."""
-    written: list[Path] = []
-    if sweep.parent is None:
-        return written
-    metric = sweep.settings.metric
+def _draw_curves(report: _Report, parent: Parent, judged: Sequence[Entry], written: list[Path]) -> None:
+    """Draws the losses, the jobs with the best results in colors.
+
+    Args:
+      report: of the sweep.
+      parent: its run.
+      judged: the jobs that have the sweep's metric.
+      written: gets the files.
+    """
+    sweep = report.sweep
     maximize = sweep.direction == "maximize"
-    result = {entry.job.name: entry.record.metrics[metric] for entry in done if entry.record is not None}
     worst = -math.inf if maximize else math.inf
-    ranked = {name: value if math.isfinite(value) else worst for name, value in result.items()}
-    runs = {entry.job.name: entry.record for entry in entries if entry.record is not None}
-    colors = plots.looks(sorted(runs, key=lambda name: ranked.get(name, worst), reverse=maximize))
+    results: dict[str, float] = {}
+    for entry in judged:
+        assert entry.record is not None
+        value = entry.record.metrics[sweep.settings.metric]
+        results[entry.job.name] = value if math.isfinite(value) else worst
+    runs = {entry.job.name: entry.record for entry in report.entries if entry.record is not None}
+    best_first = sorted(runs, key=lambda name: results.get(name, worst), reverse=maximize)
+    colors = plots.looks(best_first)
     for metric in _CURVES:
-        found = curves.read(sweep.parent.store.client, runs, metric)
-        if found.points:
+        metric_curves = curves.read(parent.store.client, runs, metric)
+        if metric_curves.points:
             path = sweep.folder / f"{metric.replace('/', '_')}_curves.png"
-            plots.curves(path, found, colors)
+            plots.curves(path, metric_curves, colors)
             written.append(path)
-    return written
 
 
-def _store(
-    sweep: Sweep,
-    parent: Parent,
-    entries: Sequence[Entry],
-    best: Entry | None,
-    files: Sequence[Path],
-    sheet: render.Sheet,
-    status: Status,
-) -> None:
-    tags = {"runner.sweep.result": _counts(entries)}
-    missing = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
-    tags["runner.sweep.not_run"] = "; ".join(missing)
+def _record(report: _Report, parent: Parent, files: Sequence[Path], status: Status) -> None:
+    """Stores the results in the parent run and prints where they can be seen."""
+    entries = report.entries
+    not_run = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
+    tags = {"runner.sweep.result": report.counts, "runner.sweep.not_run": "; ".join(not_run)}
     metrics = {f"sweep/{name}": float(count) for name, count in _totals(entries).items()}
+    best = report.best
     if best is not None and best.record is not None:
-        metric = sweep.settings.metric
         tags |= {"runner.sweep.best": best.job.name, "runner.sweep.best_run_id": best.record.run_id}
-        metrics[f"best/{metric}"] = best.record.metrics[metric]
+        metrics[f"best/{report.sweep.settings.metric}"] = report.best_value
     for entry in entries:
         if entry.record is None:
             continue
         if entry.outcome.status == "pruned":
             parent.tag_child(entry.record.run_id, {"runner.pruned": "true"})
         if scaling.EFFICIENCY in entry.record.metrics:
-            parent.measure_child(entry.record.run_id, {scaling.EFFICIENCY: entry.record.metrics[scaling.EFFICIENCY]})
+            efficiency = entry.record.metrics[scaling.EFFICIENCY]
+            parent.measure_child(entry.record.run_id, {scaling.EFFICIENCY: efficiency})
     parent.finish(status, tags, metrics, files)
-    parent.tell(status, tags["runner.sweep.result"], _page(sweep, parent, entries, best, sheet))
+    parent.tell(status, report.counts, _description(report, parent))
     tasks = {entry.record.params.get("task.name", "") for entry in entries if entry.record is not None}
-    for line in parent.describe(tasks.pop() if len(tasks) == 1 else None):
-        print(line.replace("run: ", "sweep: ", 1) if line.startswith("run: ") else line)
+    only_task = tasks.pop() if len(tasks) == 1 else None
+    for line in parent.describe(only_task):
+        print(f"sweep: {line.removeprefix('run: ')}" if line.startswith("run: ") else line)
 
 
-def _page(
-    sweep: Sweep, parent: Parent, entries: Sequence[Entry], best: Entry | None, sheet: render.Sheet
-) -> list[str]:
+def _description(report: _Report, parent: Parent) -> list[str]:
     """Returns parts of the sweep's description, in Markdown: the best job, and the table with links to the runs."""
-    ids = [entry.record.run_id if entry.record is not None else "" for entry in entries]
     parts = []
+    best = report.best
     if best is not None and best.record is not None:
-        value = best.record.metrics[sweep.settings.metric]
-        words = shlex.join(best.job.overrides)
+        overrides = shlex.join(best.job.overrides)
         link = f"[{best.job.name}]({parent.address(best.record.run_id)})"
-        parts.append(f"Best by {sweep.settings.metric}: {link}, **{value:.4g}**: `python -m runner {words}`")
-    linked = [
-        (f"[{row[0]}]({parent.address(run_id)})" if run_id else row[0], *row[1:])
-        for row, run_id in zip(sheet.rows, ids, strict=True)
-    ]
-    parts.append(render.to_markdown(replace(sheet, rows=tuple(linked[:_MOST_ROWS]))))
-    if len(linked) > _MOST_ROWS:
-        parts.append(f"and {len(linked) - _MOST_ROWS} more in table.md")
+        value = f"**{report.best_value:.4g}**"
+        parts.append(f"Best by {report.sweep.settings.metric}: {link}, {value}: `python -m runner {overrides}`")
+    rows: list[tuple[str, ...]] = []
+    for row, entry in zip(report.sheet.rows, report.entries, strict=True):
+        job = row[0]
+        if entry.record is not None and entry.record.run_id:
+            job = f"[{job}]({parent.address(entry.record.run_id)})"
+        rows.append((job, *row[1:]))
+    parts.append(render.to_markdown(replace(report.sheet, rows=tuple(rows[:_ROWS_OF_DESCRIPTION]))))
+    if len(rows) > _ROWS_OF_DESCRIPTION:
+        parts.append(f"and {len(rows) - _ROWS_OF_DESCRIPTION} more in table.md")
     return parts
 
 
-def _totals(entries: Sequence[Entry]) -> dict[str, int]:
+def _totals(entries: Sequence[Entry]) -> Mapping[str, int]:
     good = sum(entry.outcome.status in GOOD for entry in entries)
-    waiting = sum(entry.outcome.status == "not run" for entry in entries)
-    return {"passed": good, "failed": len(entries) - good - waiting, "not_run": waiting}
+    not_run = sum(entry.outcome.status == "not run" for entry in entries)
+    return {"passed": good, "failed": len(entries) - good - not_run, "not_run": not_run}

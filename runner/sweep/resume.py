@@ -1,4 +1,4 @@
-"""`sweep.resume=<parent|latest>`: the recorded command line again, without the jobs that are done."""
+"""Command line of `sweep.resume=<run id|latest>`: the recorded one, without the jobs that are done."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
+from runner.config.build import build
 from runner.config.compose import compose
 from runner.config.schema import TrackingConfig
 from runner.config.search_path import searchpath
@@ -43,24 +44,25 @@ def expand(arguments: Sequence[str]) -> list[str]:
       ConfigError: there is no such sweep, or its record sets what a record may not set.
       TrackingError: the store can't be used.
     """
-    if not (wanted := value_of(arguments, _KEY)):
+    reference = value_of(arguments, _KEY)
+    if not reference:
         return list(arguments)
-    typed = [one for one in arguments if key_of(one) != _KEY and one not in MULTIRUN]
-    chosen = [one for one in typed if key_of(one).split(".")[0] in ("tracking", "experiment")]
-    config = _tracking([*chosen, *searchpath(typed)])
+    typed = [argument for argument in arguments if key_of(argument) != _KEY and argument not in MULTIRUN]
+    of_the_store = [argument for argument in typed if key_of(argument).split(".")[0] in ("tracking", "experiment")]
+    config = _tracking([*of_the_store, *searchpath(typed)])
     if config.name == "none":
-        raise ConfigError(f"{_KEY}={wanted}: tracking=none keeps no sweep; drop one of the two")
+        raise ConfigError(f"{_KEY}={reference}: tracking=none records no sweep; drop one of the two")
     store = sweeps.open_tracking(config)
-    named = any(key_of(one) in ("tracking.experiment", "experiment") for one in typed)
-    run = sweeps.find(store, wanted, [store.experiment_id] if named else [])
+    names_experiment = any(key_of(argument) in ("tracking.experiment", "experiment") for argument in typed)
+    run = sweeps.find(store, reference, [store.experiment_id] if names_experiment else [])
     record = Record(_KEY, run.info.run_id, parent.is_own(run))
-    left = [one for one in parent.recorded_arguments(run) if one not in MULTIRUN]
-    recorded = record.checked(without(left, [key_of(one) for one in typed]))
-    return ["-m", *recorded, *typed, f"{_KEY}={run.info.run_id}"]
+    recorded = [argument for argument in parent.recorded_arguments(run) if argument not in MULTIRUN]
+    typed_keys = [key_of(argument) for argument in typed]
+    return ["-m", *record.checked(without(recorded, typed_keys)), *typed, f"{_KEY}={run.info.run_id}"]
 
 
 def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Path) -> list[str]:
-    """Returns what makes a job go on from the checkpoint of its earlier run, instead of from the start.
+    """Returns what makes a job continue from the checkpoint of its earlier run, instead of from the start.
 
     Args:
       run: the job's earlier, unfinished run.
@@ -68,18 +70,18 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
       checkpoints: where runs keep their checkpoints.
 
     Returns:
-      Overrides to add to the job's own; none where the run left no checkpoint that the job can go on from.
+      Overrides to add to the job's own; none where the run left no checkpoint that the job can continue from.
     """
     try:
-        found, _ = runs.find("resume", run.info.run_id, checkpoints)
-        resume.check_order(runs.open_checkpoint("resume", found, None), content)
+        saved_run, _ = runs.find("resume", run.info.run_id, checkpoints)
+        resume.check_order(runs.open_checkpoint("resume", saved_run, None), content)
     except ConfigError:
         return []
-    return [f"resume='{found.folder.as_posix()}'"]
+    return [f"resume='{saved_run.folder.as_posix()}'"]
 
 
 def _tracking(overrides: list[str]) -> TrackingConfig:
-    node = compose(overrides).tracking
-    merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrackingConfig), node))
-    assert isinstance(merged, TrackingConfig)
-    return merged
+    """Returns the tracking group of the config that some overrides compose to."""
+    content = OmegaConf.to_container(compose(overrides).tracking, resolve=True)
+    assert isinstance(content, dict)
+    return build(TrackingConfig, {str(key): value for key, value in content.items()}, "tracking")

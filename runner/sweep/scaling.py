@@ -1,4 +1,4 @@
-"""Jobs with what they recorded, and how well they scale: the rate on n devices beside n times the rate on one."""
+"""Scaling efficiency of a sweep over meshes: throughput on n devices over n times that on one device."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from runner.compare.records import RunRecord
 from runner.sweep.jobs import Job, Outcome
 
 EFFICIENCY = "sweep/scaling_efficiency"
-_RATE = "throughput/examples_per_second"
-_WITHOUT = (("mesh",), ("mesh", "layout"))
+_THROUGHPUT = "throughput/examples_per_second"
+# What a one-device job may differ in from the job that it is the reference of: the nearest first.
+_IGNORED_GROUPS = (("mesh",), ("mesh", "layout"))
+_Key = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A job with how it ended and what it recorded."""
+    """A job with its outcome and what it recorded."""
 
     job: Job
     outcome: Outcome
@@ -25,33 +27,35 @@ class Entry:
 
     def line(self) -> Line:
         """Returns it as a line of a comparison."""
-        metrics = self.record.metrics if self.record else {}
-        records = (self.record,) if self.record else ()
-        return Line(dict(self.job.varied), {key: Stat(one) for key, one in metrics.items()}, records)
+        if self.record is None:
+            return Line(dict(self.job.varied), {}, ())
+        stats = {name: Stat(value) for name, value in self.record.metrics.items()}
+        return Line(dict(self.job.varied), stats, (self.record,))
 
 
 def with_efficiency(entries: Sequence[Entry]) -> list[Entry]:
     """Adds the scaling efficiency to the jobs of a sweep over meshes that has jobs on one device.
 
-    Efficiency is examples a second divided by devices and by the mean examples a second of those one-device jobs that
-    differ from the job in the mesh alone; where there is none, in mesh and layout alone. Virtual devices share the
-    processor, so it falls as one over n there.
+    Efficiency is examples per second divided by the number of devices and by the mean examples per second of those
+    one-device jobs that differ from the job in the mesh alone; where there is none, in mesh and layout alone. Virtual
+    devices share the processor, so it falls as 1 / n there.
 
     Args:
       entries: of the sweep.
 
     Returns:
-      The entries, with the metric where it can be told.
+      The entries, with the metric where it can be computed.
     """
-    if not any(key.split(".")[0] == "mesh" for entry in entries for key in entry.job.varied):
+    varies_mesh = any(key.split(".")[0] == "mesh" for entry in entries for key in entry.job.varied)
+    if not varies_mesh:
         return list(entries)
-    alone: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    references: dict[_Key, list[float]] = {}
     for entry in entries:
-        if entry.record is not None and devices(entry.record) == 1 and _RATE in entry.record.metrics:
-            for without in _WITHOUT:
-                alone.setdefault(_rest(entry.job, without), []).append(entry.record.metrics[_RATE])
-    found = [[alone.get(_rest(entry.job, without), []) for without in _WITHOUT] for entry in entries]
-    return [_with_one(entry, near or far) for entry, (near, far) in zip(entries, found, strict=True)]
+        throughput = _throughput(entry)
+        if entry.record is not None and throughput is not None and devices(entry.record) == 1:
+            for groups in _IGNORED_GROUPS:
+                references.setdefault(_key(entry.job, groups), []).append(throughput)
+    return [_with_reference(entry, references) for entry in entries]
 
 
 def devices(record: RunRecord) -> int:
@@ -59,14 +63,24 @@ def devices(record: RunRecord) -> int:
     return math.prod(int(size) for key, size in record.params.items() if key.startswith("mesh.axes."))
 
 
-def _with_one(entry: Entry, alone: Sequence[float]) -> Entry:
-    if entry.record is None or not alone or _RATE not in entry.record.metrics:
+def _throughput(entry: Entry) -> float | None:
+    return None if entry.record is None else entry.record.metrics.get(_THROUGHPUT)
+
+
+def _with_reference(entry: Entry, references: dict[_Key, list[float]]) -> Entry:
+    throughput = _throughput(entry)
+    if entry.record is None or throughput is None:
         return entry
-    ideal = devices(entry.record) * sum(alone) / len(alone)
-    metrics = {**entry.record.metrics, EFFICIENCY: entry.record.metrics[_RATE] / ideal}
-    return replace(entry, record=replace(entry.record, metrics=metrics))
+    for groups in _IGNORED_GROUPS:
+        on_one_device = references.get(_key(entry.job, groups))
+        if on_one_device:
+            ideal = devices(entry.record) * sum(on_one_device) / len(on_one_device)
+            metrics = {**entry.record.metrics, EFFICIENCY: throughput / ideal}
+            return replace(entry, record=replace(entry.record, metrics=metrics))
+    return entry
 
 
-def _rest(job: Job, without: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns what varies besides some groups, with those groups' names, so that the two keys stay apart."""
-    return ((str(without), ""), *(pair for pair in job.varied.items() if pair[0].split(".")[0] not in without))
+def _key(job: Job, ignored_groups: tuple[str, ...]) -> _Key:
+    """Returns what a job varies in other groups; the ignored ones are part of it, so that their keys stay apart."""
+    others = [pair for pair in job.varied.items() if pair[0].split(".")[0] not in ignored_groups]
+    return ((str(ignored_groups), ""), *others)

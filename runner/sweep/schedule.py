@@ -1,4 +1,4 @@
-"""Runs jobs, so many at once, until all have ended or a signal comes."""
+"""Scheduler of a sweep's jobs: so many at a time, until all have ended or a signal comes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Protocol
 from runner.host.signals import StopRequest
 from runner.sweep.jobs import Job, JobStatus, Outcome
 
+# Between two looks at the jobs: short beside a job's seconds, and 50 looks per second cost no measurable CPU time.
 _POLL_S = 0.02
-GRACE_S = 45.0  # for a job to store its last points; its tracker gives up on an absent store after 30
+# For a job to store its last points; its tracker gives up on an unavailable server after 30 s.
+GRACE_S = 45.0
 
 
 class Running(Protocol):
-    """A job under way."""
+    """A started job."""
 
     @property
     def seconds(self) -> float:
@@ -32,7 +34,7 @@ class Running(Protocol):
 
 
 class Watcher(Protocol):
-    """Is told of jobs as they go on."""
+    """Follows jobs as they run."""
 
     def should_stop(self, job: Job) -> bool:
         """Returns whether a running job is not worth its time."""
@@ -43,28 +45,30 @@ class Watcher(Protocol):
 
 @dataclass
 class _Slot:
+    """A job that runs, and why it was asked to end, if it was."""
+
     job: Job
     running: Running
-    verdict: JobStatus | None = None  # why it was asked to end
+    reason: JobStatus | None = None
     note: str = ""
-    asked: float = 0.0
+    stopped_at: float = 0.0
 
-    def end(self, verdict: JobStatus, note: str) -> None:
-        """Asks the job to end, and kills it when it has not done so in time."""
-        if self.verdict is None:
-            self.verdict = verdict
+    def end(self, reason: JobStatus, note: str) -> None:
+        """Asks the job to end, and kills it if it has not ended in time."""
+        if self.reason is None:
+            self.reason = reason
             self.note = note
-            self.asked = time.monotonic()
+            self.stopped_at = time.monotonic()
             self.running.stop()
-        elif time.monotonic() - self.asked > GRACE_S:
+        elif time.monotonic() - self.stopped_at > GRACE_S:
             self.running.kill()
 
     def outcome(self) -> Outcome | None:
-        """Returns how it ended, in the words of who ended it."""
+        """Returns how it ended, with the reason of the scheduler if that ended it; None while it runs."""
         outcome = self.running.poll()
-        if outcome is not None and self.verdict is not None and outcome.status != "passed":
-            return replace(outcome, status=self.verdict, note=self.note)
-        return outcome
+        if outcome is None or self.reason is None or outcome.status == "passed":
+            return outcome
+        return replace(outcome, status=self.reason, note=self.note)
 
 
 def run_jobs(
@@ -79,38 +83,40 @@ def run_jobs(
     """Runs every job to its end; one that fails does not stop the others.
 
     Args:
-      jobs: is asked for the next one only when there is room, so a search may choose it late.
+      jobs: is asked for the next one only when there is room, so that a search may choose it late.
       start: starts a job.
-      watcher: told of each outcome.
-      stop: asked for signals.
-      max_parallel: jobs at once.
-      timeout_s: longest wall time of a job.
+      watcher: gets each outcome.
+      stop: notes signals.
+      max_parallel: jobs at a time.
+      timeout_s: longest wall time of a job; None: no limit.
 
     Raises:
       Interrupted: a signal came; the running jobs were ended cleanly, the rest did not start.
     """
     slots: list[_Slot] = []
-    more = True
+    has_more = True
     try:
         with stop.deferring():
-            while more or slots:
-                while more and not stop.requested and len(slots) < max_parallel:
+            while has_more or slots:
+                while has_more and not stop.requested and len(slots) < max_parallel:
                     job = next(jobs, None)
-                    more = job is not None
-                    if job is not None:
+                    if job is None:
+                        has_more = False
+                    else:
                         slots.append(_Slot(job, start(job)))
-                more = more and not stop.requested
+                if stop.requested:
+                    has_more = False
                 for slot in slots:
-                    _look(slot, watcher, stop.signum, timeout_s)
+                    _end_if_due(slot, watcher, stop.signum, timeout_s)
                 slots = [slot for slot in slots if not _collect(slot, watcher)]
                 time.sleep(_POLL_S)
     finally:
-        for slot in slots:  # an error of the launcher's own
+        for slot in slots:  # left only by an error of the launcher itself
             slot.running.kill()
     stop.raise_if_requested()
 
 
-def _look(slot: _Slot, watcher: Watcher, signum: int | None, timeout_s: float | None) -> None:
+def _end_if_due(slot: _Slot, watcher: Watcher, signum: int | None, timeout_s: float | None) -> None:
     if signum is not None:
         slot.end("killed", f"the sweep was ended by signal {signum}")
     elif timeout_s is not None and slot.running.seconds > timeout_s:
@@ -120,8 +126,10 @@ def _look(slot: _Slot, watcher: Watcher, signum: int | None, timeout_s: float | 
 
 
 def _collect(slot: _Slot, watcher: Watcher) -> bool:
+    """Passes on the outcome of a job that has ended; returns whether it has."""
     outcome = slot.outcome()
-    if outcome is not None:
-        outcome.write(slot.job.folder)
-        watcher.ended(slot.job, outcome)
-    return outcome is not None
+    if outcome is None:
+        return False
+    outcome.write(slot.job.folder)
+    watcher.ended(slot.job, outcome)
+    return True

@@ -1,4 +1,4 @@
-"""A search by Optuna: one process a trial, bad trials ended early, the study in a file that a resumed sweep reads."""
+"""A search by Optuna: one process per trial, bad trials ended early, the study in a database for resumed sweeps."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 else:
     pictures = late("runner.sweep.pictures")
 
-_INTERRUPTED = "interrupted"  # user attribute of a trial that had no fair chance; it is tried again
-_DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-_WORDS: dict[TrialState, JobStatus] = {
+# User attribute of a trial that a signal ended: it says nothing of its values, and these are tried again.
+_INTERRUPTED = "interrupted"
+_ENDED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_STATUS_OF_EARLIER_TRIALS: dict[TrialState, JobStatus] = {
     TrialState.COMPLETE: "skipped",
     TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
@@ -40,12 +41,12 @@ _WORDS: dict[TrialState, JobStatus] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What `hydra.sweeper` says of a search.
+    """Settings of a search, `hydra.sweeper`.
 
     Attributes:
-      n_trials: in all, those of earlier sittings included.
+      n_trials: in total, including those before a resumption.
       storage: URI of the study's database.
-      study: its name; null: the sweep's run id, so that a resumed sweep finds it.
+      study: its name; None: the sweep's run id, so that a resumed sweep finds it.
       seed: of the sampler.
       startup_trials: drawn at random before the sampler learns from them, and compared before any is pruned.
       warmup_values: evaluations of a trial before it may be pruned.
@@ -64,10 +65,10 @@ class Settings:
 
 
 class Search:
-    """Asks the study for trials, hands it their values, and tells it how they ended; a `schedule.Watcher`."""
+    """Asks the study for trials, reports their values and outcomes to it; a `schedule.Watcher`."""
 
     def __init__(self, sweep: Sweep, master: DictConfig, loader: ConfigLoader, settings: Settings) -> None:
-        """Opens the study, or the one that an earlier sitting left.
+        """Opens the study: a new one, or the one of the sweep that this one resumes.
 
         Args:
           sweep: whose jobs the trials are.
@@ -76,116 +77,136 @@ class Search:
           settings: of the search.
 
         Raises:
-          ConfigError: a range that can't be.
+          ConfigError: an invalid range.
         """
         self._sweep = sweep
         self._loader = loader
         self._settings = settings
-        overrides = OverridesParser.create(config_loader=loader).parse_overrides(arguments_of(master))
-        self._space = {one.get_key_element(): distribution(one) for one in overrides if one.is_sweep_override()}
-        self._fixed = [str(one.input_line) for one in overrides if not one.is_sweep_override()]
+        self._space: dict[str, BaseDistribution] = {}
+        self._fixed: list[str] = []  # overrides that all trials have
+        for override in OverridesParser.create(config_loader=loader).parse_overrides(arguments_of(master)):
+            if override.is_sweep_override():
+                self._space[override.get_key_element()] = distribution(override)
+            else:
+                self._fixed.append(str(override.input_line))
         self._study = _open_study(sweep, settings)
-        self._open: dict[int, optuna.Trial] = {}
-        self._read: dict[int, tuple[int, int]] = {}  # bytes and values of a trial's file that were seen
-        self._take_up(master)
+        self._open_trials: dict[int, optuna.Trial] = {}
+        self._read: dict[int, tuple[int, int]] = {}  # of each trial's file: bytes and values that were read
+        self._add_earlier_trials(master)
 
     @property
     def metric(self) -> str:
-        """What is searched for, and reported by the trials as they go."""
+        """The metric that is optimized; trials report it as they run."""
         return self._sweep.settings.metric
 
     @property
     def count(self) -> int:
         """How many trials are left."""
-        return max(0, self._settings.n_trials - self._count())
+        return max(0, self._settings.n_trials - self._ended_trials())
 
     def trials(self) -> Iterator[Job]:
-        """Yields trials as jobs until there are enough; one whose config is refused fails at once."""
-        while self._count() + len(self._open) < self._settings.n_trials:
+        """Yields trials as jobs until there are enough; one with an invalid config fails at once."""
+        while self._ended_trials() + len(self._open_trials) < self._settings.n_trials:
             trial = self._study.ask(self._space)
-            self._open[trial.number] = trial
-            words = [f"{key}={_typed(value)}" for key, value in trial.params.items()]
-            job = self._sweep.plan(self._loader, [*self._fixed, *words], number=trial.number)
+            self._open_trials[trial.number] = trial
+            overrides = [*self._fixed, *_overrides_of(trial.params)]
+            job = self._sweep.plan(self._loader, overrides, number=trial.number)
             if job is not None:
                 yield job
-            else:
-                planned = self._sweep.ledger.jobs[-1]
-                outcome = self._sweep.ledger.outcome(planned)
-                self._tell(trial, planned, outcome)
-                print(f"job {planned.number}, {planned.name}: {outcome.status}, {outcome.note}", flush=True)
+                continue
+            job = self._sweep.ledger.jobs[-1]
+            outcome = self._sweep.ledger.outcome(job)
+            self._tell(trial, job, outcome)
+            print(f"job {job.number}, {job.name}: {outcome.status}, {outcome.note}", flush=True)
 
     def should_stop(self, job: Job) -> bool:
-        """Hands the trial's new values to the study, and asks whether it is worth going on."""
-        trial = self._open[job.number]
+        """Reports the trial's new values to the study, and returns whether it should be pruned."""
+        if not self._settings.prune:
+            return False
+        trial = self._open_trials[job.number]
         path = job.folder / VALUES_FILE
         size = path.stat().st_size if path.exists() else 0
-        seen_bytes, seen = self._read.get(job.number, (0, 0))
-        if not self._settings.prune or size == seen_bytes:
+        read_bytes, read_values = self._read.get(job.number, (0, 0))
+        if size == read_bytes:
             return False
         values = _values(path)
         self._read[job.number] = (size, len(values))
-        for index, value in enumerate(values[seen:], start=seen + 1):  # by evaluation: steps differ with batch sizes
-            trial.report(value, index)
+        # By the number of the evaluation, since steps differ with batch sizes.
+        for evaluation, value in enumerate(values[read_values:], start=read_values + 1):
+            trial.report(value, evaluation)
         return len(values) > self._settings.warmup_values and trial.should_prune()
 
     def ended(self, job: Job, outcome: Outcome) -> None:
-        """Tells the study and the sweep how a trial ended."""
+        """Passes a trial's outcome on to the sweep and the study."""
         self._sweep.ended(job, outcome)
-        self._tell(self._open[job.number], job, outcome)
+        self._tell(self._open_trials[job.number], job, outcome)
 
     def draw(self, folder: Path) -> list[Path]:
         """Draws the search into a folder, and returns the pictures' paths."""
         return pictures.draw(self._study, folder, self.metric)
 
     def _tell(self, trial: optuna.Trial, job: Job, outcome: Outcome) -> None:
-        del self._open[trial.number]
+        """Ends a trial in the study."""
+        del self._open_trials[trial.number]
         values = _values(job.folder / VALUES_FILE)
-        if outcome.status == "skipped" and job.number in self._sweep.before:
-            values = [self._sweep.before[job.number].data.metrics.get(self.metric, math.nan)]
+        if outcome.status == "skipped" and job.number in self._sweep.finished_runs:
+            metrics = self._sweep.finished_runs[job.number].data.metrics
+            values = [metrics.get(self.metric, math.nan)]
+        has_value = bool(values) and math.isfinite(values[-1])
         if outcome.status == "pruned":
             self._study.tell(trial, state=TrialState.PRUNED)
-        elif outcome.status in ("passed", "skipped") and values and math.isfinite(values[-1]):
+        elif outcome.status in ("passed", "skipped") and has_value:
             self._study.tell(trial, values[-1])
+        elif outcome.status == "killed" and self._sweep.stop.requested:
+            self._fail_interrupted(trial)
         else:
-            if outcome.status == "killed" and self._sweep.stop.requested:
-                trial.set_user_attr(_INTERRUPTED, True)
-                self._study.enqueue_trial(trial.params)
             self._study.tell(trial, state=TrialState.FAIL)
+
+    def _fail_interrupted(self, trial: optuna.Trial) -> None:
+        """Ends a trial as failed whose values a resumed sweep tries again."""
+        trial.set_user_attr(_INTERRUPTED, True)
+        self._study.enqueue_trial(trial.params)
+        self._study.tell(trial, state=TrialState.FAIL)
 
     def result(self, job: Job, outcome: Outcome) -> str:
         """Returns a trial's last value, and the best so far."""
         del outcome
+        parts = []
         values = _values(job.folder / VALUES_FILE)
-        complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        said = [f"{self.metric} {values[-1]:.4g}"] if values else []
-        said += [f"best {self._study.best_value:.4g} of job {self._study.best_trial.number}"] if complete else []
-        return ", ".join(said)
+        if values:
+            parts.append(f"{self.metric} {values[-1]:.4g}")
+        if self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            parts.append(f"best {self._study.best_value:.4g} of job {self._study.best_trial.number}")
+        return ", ".join(parts)
 
-    def _count(self) -> int:
-        return sum(not one.user_attrs.get(_INTERRUPTED) for one in self._study.get_trials(False, states=_DONE))
+    def _ended_trials(self) -> int:
+        """Returns how many trials have ended, other than by a signal."""
+        trials = self._study.get_trials(False, states=_ENDED_STATES)
+        return sum(not trial.user_attrs.get(_INTERRUPTED) for trial in trials)
 
-    def _take_up(self, master: DictConfig) -> None:
-        """Enters earlier trials into the ledger; those that a killed search left open are tried again."""
+    def _add_earlier_trials(self, master: DictConfig) -> None:
+        """Adds the trials before a resumption to the ledger; those that a killed sweep left open are tried again."""
         earlier = self._study.get_trials(deepcopy=False)
         for frozen in earlier:
             if frozen.state == TrialState.RUNNING:
-                trial = optuna.Trial(self._study, frozen._trial_id)
-                trial.set_user_attr(_INTERRUPTED, True)
-                self._study.enqueue_trial(frozen.params)
-                self._study.tell(trial, state=TrialState.FAIL)
-            elif frozen.state in _DONE and not frozen.user_attrs.get(_INTERRUPTED):
-                self._enter(frozen)
-        default = _default(master, self._space)
-        if not earlier and self._settings.from_default and default is not None:
-            self._study.enqueue_trial(default)
+                # Optuna has no public way to continue a trial of another process.
+                self._fail_interrupted(optuna.Trial(self._study, frozen._trial_id))
+            elif frozen.state in _ENDED_STATES and not frozen.user_attrs.get(_INTERRUPTED):
+                self._add_earlier_trial(frozen)
+        if not earlier and self._settings.from_default:
+            default = _default(master, self._space)
+            if default is not None:
+                self._study.enqueue_trial(default)
 
-    def _enter(self, frozen: FrozenTrial) -> None:
-        varied = {key.lstrip("+"): _typed(value) for key, value in frozen.params.items()}
-        overrides = own_overrides([*self._fixed, *(f"{key}={_typed(value)}" for key, value in frozen.params.items())])
+    def _add_earlier_trial(self, frozen: FrozenTrial) -> None:
+        overrides = own_overrides([*self._fixed, *_overrides_of(frozen.params)])
+        varied = {key.lstrip("+"): _as_typed(value) for key, value in frozen.params.items()}
         job = Job(frozen.number, overrides, self._sweep.folder / str(frozen.number), varied)
-        self._sweep.ledger.add(job, Outcome(_WORDS[frozen.state], note="a trial of an earlier sitting"))
-        if (run := self._sweep.earlier_run(job)) is not None:
-            self._sweep.before[frozen.number] = run
+        status = _STATUS_OF_EARLIER_TRIALS[frozen.state]
+        self._sweep.ledger.add(job, Outcome(status, note="a trial before the sweep was resumed"))
+        run = self._sweep.earlier_run(job)
+        if run is not None:
+            self._sweep.finished_runs[frozen.number] = run
 
 
 def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
@@ -199,39 +220,46 @@ def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
         n_startup_trials=settings.startup_trials, n_warmup_steps=settings.warmup_values
     )
     parent = sweep.parent
-    sweep.check()
-    name = settings.study or (parent.run_id if parent else sweep.folder.name)
+    sweep.check()  # without its run the sweep could not be resumed
+    default_name = sweep.folder.name if parent is None else parent.run_id
     return optuna.create_study(
         storage=uri,
         sampler=sampler,
         pruner=pruner,
-        study_name=name,
+        study_name=settings.study or default_name,
         direction=sweep.direction,
         load_if_exists=True,
     )
 
 
 def _default(master: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, Any] | None:
-    """Returns the config's own values of what is searched; None where one lies outside its range."""
-    found: dict[str, Any] = {}
-    for key, one in space.items():
+    """Returns the config's own values of the keys that are searched; None where one is outside its range."""
+    params: dict[str, Any] = {}
+    for key, allowed in space.items():
         value = master.hydra.runtime.choices.get(key) or OmegaConf.select(master, key)
-        if isinstance(one, CategoricalDistribution):
-            value = next((choice for choice in one.choices if str(choice) == str(value)), None)
-        elif isinstance(one, FloatDistribution | IntDistribution):
-            inside = isinstance(value, int | float) and one.low <= value <= one.high
-            value = value if inside else None
+        if isinstance(allowed, CategoricalDistribution):
+            same = [choice for choice in allowed.choices if str(choice) == str(value)]
+            value = same[0] if same else None
+        elif isinstance(allowed, FloatDistribution | IntDistribution):
+            is_inside = isinstance(value, int | float) and allowed.low <= value <= allowed.high
+            value = value if is_inside else None
         if value is None:
             return None
-        found[key] = value
-    return found
+        params[key] = value
+    return params
 
 
-def _typed(value: object) -> str:
+def _overrides_of(params: Mapping[str, object]) -> list[str]:
+    return [f"{key}={_as_typed(value)}" for key, value in params.items()]
+
+
+def _as_typed(value: object) -> str:
+    """Returns a value as an override has it; a float with all its digits, so that a trial can be repeated."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def _values(path: Path) -> list[float]:
+    """Returns the metric's values in a trial's file; its last line may be half written."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -240,6 +268,6 @@ def _values(path: Path) -> list[float]:
     for line in lines:
         try:
             values.append(float(json.loads(line)["value"]))
-        except (ValueError, KeyError):  # the last line may be half written
+        except (ValueError, KeyError):
             break
     return values

@@ -1,130 +1,115 @@
-"""Checks what launches and what sweeps before anything is opened for a sweep: its run, its folder, its study."""
+"""Checks of the launcher and the sweeper, before a sweep opens its run, its folder or its study."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from runner.config import values
+from runner.config.build import build, fields_of
+from runner.config.schema_hydra import GridSweeper, ProcessLauncher, SearchSweeper, SubmititLauncher
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.late import late
 
 if TYPE_CHECKING:
     from runner.sweep import space
 else:
-    space = late("runner.sweep.space")  # with Optuna, which a grid does without
+    # It imports Optuna, which a grid does without.
+    space = late("runner.sweep.space")
 
 _LAUNCHER = "hydra.launcher"
 _SWEEPER = "hydra.sweeper"
-_OURS = "hydra_plugins.runner_sweep."
-_Rule = tuple[Callable[[object], bool], str, str]
+_PLUGINS = "hydra_plugins.runner_sweep."
 
-
-def _whole(low: int) -> _Rule:
-    def test(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-    return test, f"a whole number of at least {low}", str(max(low, 1))
-
-
-def _is_seconds(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
-
-
-_FLAG: _Rule = (lambda value: isinstance(value, bool), "true or false", "true")
-_MAPPING: _Rule = (lambda value: isinstance(value, dict), "keys under it", "{}")
-_TEXT: _Rule = (lambda value: isinstance(value, str) and bool(value), "a word", "mine")
-_RULES: dict[str, dict[str, _Rule]] = {
-    _LAUNCHER: {
-        "max_parallel": _whole(1),
-        "timeout": (_is_seconds, "seconds above 0, or null", "3600"),
-        "parameters": _MAPPING,
-        "cluster": (lambda value: value in ("slurm", "local"), "slurm or local", "slurm"),
-    },
-    _SWEEPER: {
-        "params": _MAPPING,
-        "n_trials": _whole(1),
-        "storage": (
-            lambda value: isinstance(value, str) and "://" in value,
-            "a database's URI",
-            "sqlite:///search.db",
-        ),
-        "study": (lambda value: value is None or _TEXT[0](value), "a word, or null", "mine"),
-        "seed": _whole(0),
-        "startup_trials": _whole(0),
-        "warmup_values": _whole(0),
-        "prune": _FLAG,
-        "from_default": _FLAG,
-    },
-}
-_TAKES = {
-    "ProcessLauncher": ("max_parallel", "timeout"),
-    "SubmititLauncher": ("cluster", "parameters", "max_parallel", "timeout"),
-    "GridSweeper": ("params",),
-    "SearchSweeper": tuple(_RULES[_SWEEPER]),
+# Class of a plugin -> its keys.
+_KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (ProcessLauncher, SubmititLauncher, GridSweeper, SearchSweeper)
 }
 _OPTIONS = {"GridSweeper": "hydra/sweeper=grid", "SearchSweeper": "hydra/sweeper=optuna"}
 
 
 def check(config: DictConfig, arguments: list[str]) -> None:
-    """Checks launcher and sweeper, and what is swept.
+    """Checks launcher and sweeper, and the swept keys.
 
     Args:
-      config: as Hydra composed it for the multirun.
-      arguments: the task's overrides, those of the sweeper's own params among them.
+      config: of the multirun, composed by Hydra.
+      arguments: overrides of the task, including those of the sweeper's own params.
 
     Raises:
-      ConfigError: a setting that the one or the other does not have, one that can't work, or nothing to sweep over.
+      ConfigError: an unknown key, an invalid value, or nothing to sweep over.
     """
-    launcher, sweeper = (_check_settings(key, config) for key in (_LAUNCHER, _SWEEPER))
+    launcher = _check_settings(_LAUNCHER, config)
+    sweeper = _check_settings(_SWEEPER, config)
     overrides = OverridesParser.create().parse_overrides(arguments)
     if sweeper == "GridSweeper":
-        for one in overrides:
-            if one.is_interval_sweep():
-                raise interval_refused(one)
+        for override in overrides:
+            if override.is_interval_sweep():
+                raise interval_error(override)
     if sweeper == "SearchSweeper":
-        if launcher not in ("ProcessLauncher", "SubmititLauncher"):
-            raise ConfigError("hydra/sweeper=optuna: a search needs hydra/launcher=processes; choose it")
-        if not any(one.is_sweep_override() for one in overrides):
-            raise ConfigError(
-                "hydra/sweeper=optuna: nothing to search over; "
-                "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
-            )
-        for one in overrides:
-            if one.is_sweep_override():
-                space.distribution(one)
+        _check_search(launcher, overrides)
+
+
+def _check_search(launcher: str, overrides: list[Override]) -> None:
+    """Checks that a search can run its trials, and that every swept key has a distribution."""
+    if launcher not in ("ProcessLauncher", "SubmititLauncher"):
+        raise ConfigError("hydra/sweeper=optuna: needs one process per trial; set hydra/launcher=processes")
+    swept = [override for override in overrides if override.is_sweep_override()]
+    if not swept:
+        raise ConfigError(
+            "hydra/sweeper=optuna: no key is swept; "
+            "write 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))' or dataset.batch_size=64,128"
+        )
+    for override in swept:
+        space.distribution(override)
 
 
 def _check_settings(key: str, config: DictConfig) -> str:
-    """Checks one of the two; returns the name of its class, where it is one of ours."""
+    """Checks the launcher or the sweeper.
+
+    Args:
+      key: `hydra.launcher` or `hydra.sweeper`.
+      config: of the multirun.
+
+    Returns:
+      The name of its class; empty: it is no plugin of ours.
+    """
     node = OmegaConf.select(config, key)
     target = str(node.get("_target_", "")) if isinstance(node, DictConfig) else ""
     if not target:
-        raise invalid(key, node, problem="what an option sets", fix=f"choose one, as {key.replace('.', '/')}=basic")
-    name = target.removeprefix(_OURS)
-    if name not in _TAKES:
+        raise invalid(key, node, problem="needs an option", fix=f"choose one, as {key.replace('.', '/')}=basic")
+    name = target.removeprefix(_PLUGINS)
+    if name not in _KINDS:
         return ""
     if name == "SubmititLauncher" and importlib.util.find_spec("submitit") is None:
-        raise ConfigError("hydra/launcher=submitit_*: submitit is missing; pip install submitit")
+        raise ConfigError("hydra/launcher=submitit_*: submitit is not installed; pip install submitit")
     content = OmegaConf.to_container(node, resolve=True)
     assert isinstance(content, dict)
-    for word, value in ((str(word), value) for word, value in content.items() if word != "_target_"):
-        if word not in _TAKES[name]:
-            takes = f"{_OPTIONS.get(name, 'this launcher')} takes {', '.join(_TAKES[name])}"
-            other = next((_OPTIONS[one] for one in _OPTIONS if one != name and word in _TAKES[one]), None)
-            fix = f"choose {other}, or drop it" if other and key == _SWEEPER else did_you_mean(word, _TAKES[name])
-            raise invalid(f"{key}.{word}", value, problem=takes, fix=fix)
-        test, allowed, example = _RULES[key][word]
-        if not test(value):
-            raise invalid(f"{key}.{word}", value, problem=allowed, fix=f"set {key}.{word}={example}")
+    settings = {str(word): value for word, value in content.items() if word != "_target_"}
+    for word, value in settings.items():
+        if word not in fields_of(_KINDS[name]):
+            raise _unknown_setting(key, word, value, name)
+    # Hydra gives the plugin the values as they are, without a conversion.
+    values.check(build(_KINDS[name], settings, key, strict=True), key)
     return name
 
 
-def interval_refused(one: Override) -> ConfigError:
-    """Words an interval where values are wanted."""
-    fix = "choose hydra/sweeper=optuna, or name the values"
-    return ConfigError(f"{one.input_line}: a grid needs values, not an interval; {fix}")
+def _unknown_setting(key: str, word: str, value: object, name: str) -> ConfigError:
+    """Returns the error for a key that another plugin has, or none."""
+    known = list(fields_of(_KINDS[name]))
+    plugin = _OPTIONS.get(name, "this launcher")
+    fix = did_you_mean(word, known, "remove it")
+    for other, option in _OPTIONS.items():
+        if key == _SWEEPER and other != name and word in fields_of(_KINDS[other]):
+            fix = f"set {option}, or remove it"
+    return invalid(f"{key}.{word}", value, problem=f"unknown key ({plugin} has {', '.join(known)})", fix=fix)
+
+
+def interval_error(override: Override) -> ConfigError:
+    """Returns the error for an interval where a grid needs values."""
+    fix = "set hydra/sweeper=optuna, or list the values"
+    return ConfigError(f"{override.input_line}: a grid needs values, not an interval; {fix}")

@@ -1,4 +1,4 @@
-"""The sweep that this process runs: its jobs, its parent run, and its end, which comes however the jobs ended."""
+"""The sweep that this process runs: its settings, its jobs and its parent run in MLflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runner.config.hydra_node import directory
 from runner.config.names import short_keys
 from runner.config.schema import RunConfig, SweepConfig, TrackingConfig
 from runner.config.search_path import portable
-from runner.errors import ConfigError, DataError, Refused
+from runner.errors import ConfigError, DataError, Refused, invalid
 from runner.host import folders, session, signals
 from runner.host.commands import command_module
 from runner.host.late import late
@@ -51,13 +51,15 @@ else:
 
 _DIR = "hydra.sweep.dir"
 _SUBDIR = "hydra.sweep.subdir"
-_OWN = ("sweep.", "sweep/", "hydra.", "hydra/")  # overrides that mean the sweep, not its jobs
+_SWEEP_PREFIXES = ("sweep.", "sweep/", "hydra.", "hydra/")  # of overrides that concern the sweep, not its jobs
+# The parent run is made when the first job has started; without one, as in a resumed sweep whose jobs are all done or
+# with another launcher, this long after the sweep's start.
+_LONGEST_WAIT_FOR_A_JOB_S = 20.0
+_VERDICT_FILE = "verify.json"
+_RECORDED_MODULES = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
 
 Direction = Literal["maximize", "minimize"]
 DescribeError = Callable[[Exception, Sequence[str]], str]
-_PLANNING_S = 20.0  # longest wait for a first job, which a resumed sweep or another launcher may not have
-_VERDICT = "verify.json"
-_RECORDED = ("runner", "runner.verify")  # commands whose jobs are runs in MLflow
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Shared:
 
     Attributes:
       module: the command.
-      parent_run_id: the sweep's run; null where nothing is recorded.
+      parent_run_id: the sweep's run; None where nothing is recorded.
       varied: keys that the sweep varies.
     """
 
@@ -76,7 +78,20 @@ class Shared:
 
 
 class Sweep:
-    """The sweep of this process: made by the callback, fed by sweeper and launcher, finished by the command."""
+    """The sweep of this process: made by the callback, fed by sweeper and launcher, finished by the command.
+
+    Attributes:
+      module: the command.
+      settings: the `sweep` group, with its defaults filled in.
+      direction: in which the metric is better.
+      tracking: the `tracking` group.
+      folder: the sweep's.
+      varied: keys that vary, with the values as typed.
+      ledger: jobs and outcomes.
+      finished_runs: MLflow runs of jobs that were done before, by job number.
+      draw_search: draws the pictures of a search into a folder and returns their paths; None: the sweep is a grid.
+      stop: notes signals.
+    """
 
     def __init__(
         self,
@@ -84,16 +99,16 @@ class Sweep:
         describe_error: DescribeError = lambda error, _overrides: str(error),
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
-        """Reads what the sweep is; nothing is opened yet.
+        """Reads the settings; nothing is opened yet.
 
         Args:
           config: as Hydra composed it for the multirun, before any job's overrides.
           describe_error: returns an error of Hydra, OmegaConf or ours as one line, given a job's overrides.
-          meanwhile: called when the sweep's run is made, beside the jobs; may take its time.
+          meanwhile: called when the sweep's run is made, while jobs run; may take its time.
 
         Raises:
-          ConfigError: the `sweep` or the `tracking` group, the launcher or the sweeper can't work, or the folder holds
-            what is not ours.
+          ConfigError: the `sweep` or the `tracking` group, the launcher or the sweeper is invalid, or the folder has
+            files that no sweep wrote.
         """
         self.module = command_module()
         settings = convert_group("sweep", config)
@@ -111,33 +126,54 @@ class Sweep:
         self._check_resume()
         folders.claim(_DIR, self.folder)
         self.ledger = Ledger()
-        self._meanwhile = meanwhile
-        self._describe_error = describe_error
-        self.before: dict[int, Run] = {}  # MLflow runs of jobs that were done before
-        self.draw_search: Callable[[Path], list[Path]] | None = None  # a search's own pictures
+        self.finished_runs: dict[int, Run] = {}
+        self.draw_search: Callable[[Path], list[Path]] | None = None
         self.stop = signals.current()
+        self._config = config
+        self._describe_error = describe_error
+        self._meanwhile = meanwhile
+        # The parent run, which a thread makes.
         self._parent: Parent | None = None
         self._opening: threading.Thread | None = None
-        self._may_open = threading.Event()  # so that the import of MLflow does not hold up the first job
-        self._given_up = False
-        self._broken: Exception | None = None
+        self._may_open = threading.Event()
+        self._has_no_jobs = False
+        self._opening_error: Exception | None = None
+        # Runs of the sweep that is resumed, by their values.
         self._finished: dict[Values, Run] = {}
         self._unfinished: dict[Values, Run] = {}
+        # Finished runs of the experiment: code version -> config hash -> run.
         self._covered: dict[str, dict[str, Run]] = {}
-        self._master = config
+
+    @property
+    def config(self) -> DictConfig:
+        """The multirun's config."""
+        return self._config
 
     @property
     def name(self) -> str:
         """The parent run's name."""
-        return self.settings.name or f"sweep of {', '.join(short_keys(list(self.varied)).values()) or 'one job'}"
+        if self.settings.name:
+            return self.settings.name
+        keys = ", ".join(short_keys(list(self.varied)).values())
+        return f"sweep of {keys or 'one job'}"
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the jobs are runs in MLflow."""
+        return self.module in _RECORDED_MODULES and self.tracking.name != "none"
+
+    @property
+    def parent_file(self) -> Path:
+        """Where the jobs of this machine find the parent's id."""
+        return self.folder / "parent.json"
 
     def _check_resume(self) -> None:
         for key, value in (("resume", self.settings.resume), ("skip_finished", self.settings.skip_finished)):
             if value and not self.is_recorded:
-                raise ConfigError(f"sweep.{key}={value}: nothing is recorded here; drop it")
+                raise invalid(f"sweep.{key}", value, problem="needs a tracked sweep", fix=f"drop sweep.{key}")
 
     def open(self) -> None:
-        """Makes the parent run, or takes it up again, and looks at what is finished already.
+        """Makes the parent run, or resumes it, and reads which jobs are finished already.
 
         The first job starts meanwhile: MLflow's import takes as long as a job's own, and a job waits for its parent
         only when it records.
@@ -145,34 +181,37 @@ class Sweep:
         Raises:
           TrackingError: the store can't be used, where that must be known now.
         """
-        resume = self.settings.resume
-        skip = self.settings.skip_finished
         if not self.is_recorded:
             return
         self.parent_file.unlink(missing_ok=True)
         self._opening = threading.Thread(target=self._open_parent, name="sweep-parent", daemon=True)
         self._opening.start()
-        if resume or skip:
+        if self.settings.resume or self.settings.skip_finished:
             opened = self.parent
             self.check()
             assert opened is not None
-            known = [(values_of(tags_of(run.data.tags)), run) for run in reversed(opened.children())]
-            self._finished = {values: run for values, run in known if run.info.status == "FINISHED"}
-            self._unfinished = {values: run for values, run in known if values not in self._finished}
+            for run in reversed(opened.children()):  # oldest first: the newest run of a job counts
+                values = values_of(tags_of(run.data.tags))
+                if run.info.status == "FINISHED":
+                    self._finished[values] = run
+                else:
+                    self._unfinished[values] = run
 
     def job_started(self) -> None:
-        """Says that the first job is on its way, so that the parent run can be made beside it."""
+        """Lets the parent run be made: the first job has started."""
         self._may_open.set()
 
     def give_up(self) -> None:
-        """Says that there will be no job: a run that is not made by now is not made."""
-        self._given_up = True
+        """Says that there will be no job: the parent run is not made, if it is not made by now."""
+        self._has_no_jobs = True
 
     def _open_parent(self) -> None:
-        self._may_open.wait(_PLANNING_S)
-        if self._given_up:
+        """Makes the parent run; runs in a thread of its own, so that MLflow's import does not delay the first job."""
+        self._may_open.wait(_LONGEST_WAIT_FOR_A_JOB_S)
+        if self._has_no_jobs:
             return
-        typed = [portable(one) for one in session.current().arguments if key_of(one) != "sweep.resume"]
+        arguments = session.current().arguments
+        typed = [portable(argument) for argument in arguments if key_of(argument) != "sweep.resume"]
         try:
             self._parent = parent.open_parent(
                 self.tracking,
@@ -182,9 +221,10 @@ class Sweep:
                 resume=self.settings.resume,
             )
         except Exception as error:
-            self._broken = error
-        told = {"run_id": self._parent.run_id} if self._parent else {"error": str(self._broken)}
-        write_parent(self.parent_file, **told)
+            self._opening_error = error
+            write_parent(self.parent_file, error=str(error))
+        else:
+            write_parent(self.parent_file, run_id=self._parent.run_id)
         self._meanwhile()
 
     @property
@@ -195,29 +235,15 @@ class Sweep:
             self._opening.join()
         return self._parent
 
-    @property
-    def parent_file(self) -> Path:
-        """Where the jobs of this machine find the parent's id."""
-        return self.folder / "parent.json"
-
     def check(self) -> None:
-        """Raises what kept the parent run from being made, if that is known by now."""
-        if self._broken is not None:
-            raise self._broken
-
-    @property
-    def config(self) -> DictConfig:
-        """The multirun's config."""
-        return self._master
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the jobs are runs in MLflow."""
-        return self.module in _RECORDED and self.tracking.name != "none"
+        """Raises the error of making the parent run, if it is known by now."""
+        if self._opening_error is not None:
+            raise self._opening_error
 
     def shared(self) -> Shared:
         """Returns what jobs on other machines need."""
-        return Shared(self.module, self.parent.run_id if self.parent else None, tuple(self.varied))
+        opened = self.parent
+        return Shared(self.module, None if opened is None else opened.run_id, tuple(self.varied))
 
     def earlier_run(self, job: Job) -> Run | None:
         """Returns the job's run in the sweep that this one resumes; None where it has none."""
@@ -225,50 +251,58 @@ class Sweep:
         return self._finished.get(values) or self._unfinished.get(values)
 
     def plan(self, loader: ConfigLoader, overrides: Sequence[str], number: int | None = None) -> Job | None:
-        """Takes a job into the sweep.
+        """Adds a job to the sweep.
 
         Args:
           loader: composes the job's config.
           overrides: the job's.
-          number: the job's; null: the next one.
+          number: the job's; None: the next one.
 
         Returns:
-          The job to run; None where it needs no run, which the ledger says: refused, or done before.
+          The job to run; None where it needs no run, as the ledger says: its config is invalid, or it was done before.
         """
-        number = len(self.ledger.jobs) if number is None else number
-        kept = own_overrides(overrides)
-        job = Job(number, kept, self.folder / str(number), varied_of(kept, tuple(self.varied)))
+        if number is None:
+            number = len(self.ledger.jobs)
+        own = own_overrides(overrides)
+        job = Job(number, own, self.folder / str(number), varied_of(own, tuple(self.varied)))
         try:
-            composed = compose_job(loader, self._master, overrides, number)
-            HydraConfig.instance().set_config(composed)
-            job = replace(job, folder=directory(composed, _SUBDIR, self.folder))
-            folders.claim(_SUBDIR, job.folder, hold=False)  # the job's own process claims it for as long as it runs
-            for left in (OUTCOME_FILE, VALUES_FILE, STOP_FILE):  # of an earlier sweep in the same folder
-                (job.folder / left).unlink(missing_ok=True)
+            composed = compose_job(loader, self._config, overrides, number)
+            job = replace(job, folder=self._job_folder(composed))
             with open_dict(composed):
                 del composed["hydra"]
-            with expected(self._master.hydra.launcher):
+            with expected(self._config.hydra.launcher):
                 config = convert(composed)
-                check_tasks(self._master.hydra.launcher, config.cluster)
-        except Exception as error:  # ours or Hydra's own: the other jobs may be right
+                check_tasks(self._config.hydra.launcher, config.cluster)
+        except Exception as error:  # ours or Hydra's own: the other jobs may be valid
             self.ledger.add(job, Outcome("refused", 2, note=self._describe_error(error, overrides)))
             return None
-        found = self._find(job, config, composed)
-        if found is not None:
-            self.before[number] = found
-            self.ledger.add(job, Outcome("skipped", note=f"finished before, as run {found.info.run_id}"))
+        finished = self._finished_run(job, config, composed)
+        if finished is not None:
+            self.finished_runs[number] = finished
+            self.ledger.add(job, Outcome("skipped", note=f"finished before, as run {finished.info.run_id}"))
             return None
-        if (earlier := self.earlier_run(job)) is not None:
-            more = checkpoint_overrides(earlier, resolved(config, composed), folder_of(config.trainer.checkpoint))
-            job = replace(job, overrides=(*job.overrides, *more))
+        earlier = self.earlier_run(job)
+        if earlier is not None:
+            checkpoints = folder_of(config.trainer.checkpoint)
+            resuming = checkpoint_overrides(earlier, resolved(config, composed), checkpoints)
+            job = replace(job, overrides=(*job.overrides, *resuming))
         self.ledger.add(job)
         return job
 
-    def _find(self, job: Job, config: RunConfig, composed: DictConfig) -> Run | None:
-        """Returns the finished run that stands for a job.
+    def _job_folder(self, composed: DictConfig) -> Path:
+        """Returns the folder of a job, without what an earlier sweep in the same folder left there."""
+        HydraConfig.instance().set_config(composed)  # the folder's name may refer to the job's number
+        folder = directory(composed, _SUBDIR, self.folder)
+        folders.claim(_SUBDIR, folder, hold=False)  # the job's own process claims it for as long as it runs
+        for name in (OUTCOME_FILE, VALUES_FILE, STOP_FILE):
+            (folder / name).unlink(missing_ok=True)
+        return folder
 
-        In a sweep that is resumed that is the job's own, even where the command line now says more: what is added
-        (`trainer.on_nan=continue`) is for the jobs that are left.
+    def _finished_run(self, job: Job, config: RunConfig, composed: DictConfig) -> Run | None:
+        """Returns the finished run that replaces a job; None where the job has to run.
+
+        In a sweep that is resumed that is the job's own run, even where the command line has more overrides now: what
+        is added (`trainer.on_nan=continue`) is for the jobs that are left.
         """
         finished = self._finished.get(values_of(varied_tags(job.varied)))
         if finished is not None or not self.settings.skip_finished:
@@ -279,10 +313,10 @@ class Sweep:
             self._covered[code] = self.parent.covered(code)
         return self._covered[code].get(config_hash(resolved(config, composed)))
 
-    # What a launcher tells as jobs go on; see `schedule.Watcher`.
+    # A sweep is the `schedule.Watcher` of a grid's jobs.
 
     def should_stop(self, _job: Job) -> bool:
-        """A grid lets every job run to its end."""
+        """Returns False: a grid runs every job to its end."""
         return False
 
     def ended(self, job: Job, outcome: Outcome) -> None:
@@ -290,15 +324,15 @@ class Sweep:
         self.ledger.outcomes[job.number] = outcome
 
     def result(self, job: Job, outcome: Outcome) -> str:
-        """Returns what a job came to, where it left that in its folder: its metric, or of a proof the verdict."""
+        """Returns the result in a job's folder: the metric, or of a verification the verdict; empty: there is none."""
         if outcome.status != "passed":
             return ""
         with suppress(OSError, ValueError, KeyError):
-            return str(json.loads((job.folder / _VERDICT).read_text())["verdict"])
-        with suppress(DataError):  # the table at the end says it
-            found = records.from_folder(job.folder, job.name, "FINISHED")
-            value = found.metrics.get(self.settings.metric) if found is not None else None
-            return "" if value is None else f"{self.settings.metric} {value:.4g}"
+            return str(json.loads((job.folder / _VERDICT_FILE).read_text())["verdict"])
+        with suppress(DataError):  # the table at the end reports it
+            record = records.from_folder(job.folder, job.name, "FINISHED")
+            if record is not None and self.settings.metric in record.metrics:
+                return f"{self.settings.metric} {record.metrics[self.settings.metric]:.4g}"
         return ""
 
 
@@ -353,26 +387,33 @@ def started() -> Sweep | None:
 
 
 def arguments_of(config: DictConfig) -> list[str]:
-    """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's."""
+    """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's, which win."""
     params = OmegaConf.select(config, "hydra.sweeper.params") or {}
     typed = as_typed(config.hydra.overrides.task)
-    keys = {key_of(one) for one in typed}
-    return [f"{key}={value}" for key, value in params.items() if key not in keys] + typed
+    typed_keys = {key_of(override) for override in typed}
+    preset = [f"{key}={value}" for key, value in params.items() if key not in typed_keys]
+    return [*preset, *typed]
 
 
 def own_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
     """Returns the overrides that are a job's and not Hydra's or its sweep's."""
-    return tuple(one for one in overrides if not one.lstrip("+~").startswith(_OWN))
+    return tuple(override for override in overrides if not override.lstrip("+~").startswith(_SWEEP_PREFIXES))
 
 
 def varied_values(arguments: Sequence[str]) -> dict[str, str]:
     """Returns the keys that a multirun varies, with the values as they were typed."""
-    parsed = OverridesParser.create().parse_overrides(list(arguments))
-    pairs = zip(arguments, parsed, strict=True)
-    return {one.get_key_element(): text.partition("=")[2] for text, one in pairs if one.is_sweep_override()}
+    overrides = OverridesParser.create().parse_overrides(list(arguments))
+    values: dict[str, str] = {}
+    for argument, override in zip(arguments, overrides, strict=True):
+        if override.is_sweep_override():
+            values[override.get_key_element()] = argument.partition("=")[2]
+    return values
 
 
 def varied_of(overrides: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
-    """Returns the values that a job's overrides give to the keys that vary."""
-    given = {one.partition("=")[0]: one.partition("=")[2] for one in overrides}
-    return {key.lstrip("+"): given[key] for key in keys if key in given}
+    """Returns the values that a job's overrides set for the keys that vary."""
+    values: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        values[key] = value
+    return {key.lstrip("+"): values[key] for key in keys if key in values}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.config.checks_values import within
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
@@ -51,29 +49,11 @@ def check(options: ClassificationOptions) -> None:
     Raises:
       ConfigError: a value that can't work.
     """
-    within("task.label_smoothing", options.label_smoothing, 0.0, 1.0)
     classes = options.classes
-    weights = options.class_weights
-    key = "task.class_weights"
     count = len(classes) if isinstance(classes, list) else classes
-    if count is not None and not (isinstance(count, int) and not isinstance(count, bool) and count >= 2):
-        raise invalid(
-            "task.classes", classes, problem="how many there are, 2 or more, or their names", fix="set it to 10"
-        )
-    if isinstance(classes, list) and len(set(map(str, classes))) < len(classes):
-        raise invalid("task.classes", classes, problem="names that differ", fix="drop one of the equal ones")
-    if options.top_k is not None and (options.top_k < 2 or (count is not None and options.top_k >= count)):
-        most = "" if count is None else f", below the {count} classes"
-        raise invalid("task.top_k", options.top_k, problem=f"2 or more{most}", fix="set task.top_k=5, or leave it out")
-    if weights is None or weights == _BALANCED:
-        return
-    if not isinstance(weights, list | dict):
-        allowed = "a list of a weight a class, {name: weight}, balanced or null"
-        raise invalid(key, weights, problem=allowed, fix=f"set {key}=balanced")
-    values = dict(enumerate(weights)) if isinstance(weights, list) else weights
-    for name, weight in values.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise invalid(f"{key}.{name}", weight, problem="a number of at least 0", fix="set it to 1.0")
+    if options.top_k is not None and count is not None and options.top_k >= count:
+        problem = f"must be below the number of classes, {count}"
+        raise invalid("task.top_k", options.top_k, problem=problem, fix="set a smaller one, or remove task.top_k")
 
 
 class Classification(Supervised):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from runner.config.checks_values import positive
 from runner.config.schema_task import CustomOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import ConfigError, describe, invalid
@@ -60,8 +59,6 @@ def check(options: CustomOptions) -> None:
             )
     for key, path in ((_LOSS, options.target), *paths(options).values()):
         import_path.check_function(key, path, PARAMETERS)
-    if options.units is not None:
-        positive("task.units", options.units)
 
 
 class Custom(Supervised):

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from runner.config.checks_values import positive, within
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.data.vocabulary import Vocabulary
@@ -55,13 +54,7 @@ def check(options: LanguageModelOptions) -> None:
     Raises:
       ConfigError: a value that can't work.
     """
-    positive("task.vocabulary", options.vocabulary)
-    if options.sample is None:
-        return
-    positive("task.sample.tokens", options.sample.tokens)
-    within("task.sample.temperature", options.sample.temperature, 0.0, math.inf)
-    if options.sample.prompt == "":
-        raise invalid("task.sample.prompt", "''", problem="some text, or null", fix="leave it out")
+    del options  # The schema has checked each of them, and none depends on another.
 
 
 class LanguageModel(Supervised):

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runner.config.schema_task import LANGUAGE_MODEL, OPTIONS, TaskConfig
+from runner.config import values
+from runner.config.options import task_options
+from runner.config.schema_task import LANGUAGE_MODEL, TaskConfig
 from runner.data.base import ArraySpec, DataSource
 from runner.data.vocabulary import Vocabulary
 from runner.task import classification, custom, language_model, multilabel, regression
@@ -43,7 +45,9 @@ def check(config: TaskConfig) -> None:
     Raises:
       ConfigError: one of them can't work.
     """
-    _KINDS[config.name].check(OPTIONS[config.name](**config.options))
+    options = task_options(config)
+    values.check(options, "task")
+    _KINDS[config.name].check(options)
 
 
 def make_task(
@@ -65,16 +69,16 @@ def make_task(
     Raises:
       ConfigError: the dataset has no such array, or one of another kind than the task takes.
     """
-    options = OPTIONS[config.name](**config.options)
+    options = task_options(config)
     told = {"vocabulary": vocabulary} if config.name == LANGUAGE_MODEL else {}
     return _KINDS[config.name].make(config, options, arrays, train, constants or {}, **told)
 
 
 def metric_directions(config: TaskConfig) -> dict[str, str]:
     """Returns each metric of an evaluation, `loss` first -> `maximize` or `minimize`, from the config alone."""
-    return {LOSS: MINIMIZE, **_KINDS[config.name].directions(OPTIONS[config.name](**config.options))}
+    return {LOSS: MINIMIZE, **_KINDS[config.name].directions(task_options(config))}
 
 
 def step_metric_names(config: TaskConfig) -> tuple[str, ...]:
     """Returns the metrics of a training step beside the loss, from the config alone."""
-    return tuple(_KINDS[config.name].of_steps(OPTIONS[config.name](**config.options)))
+    return tuple(_KINDS[config.name].of_steps(task_options(config)))

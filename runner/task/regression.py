@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runner.config.checks_values import one_of, within
 from runner.config.schema_task import RegressionOptions, TaskConfig
+from runner.config.values import check_name
 from runner.data.base import Array, ArraySpec, DataSource
 from runner.errors import invalid
 from runner.host.late import late
@@ -50,8 +49,7 @@ def check(options: RegressionOptions) -> None:
     Raises:
       ConfigError: a value that can't work, or a loss whose unit matters, of a target without one.
     """
-    one_of("task.loss", options.loss, losses.NAMES)
-    within("task.delta", options.delta, 0.0, math.inf, open_low=True)
+    check_name("task.loss", options.loss, losses.NAMES)
     if options.standardize and options.loss in losses.OF_THE_UNIT:
         raise invalid(
             "task.standardize",

@@ -1,6 +1,6 @@
-"""The verify command: `python -m runner.verify mesh=batch8` proves the mesh against one device.
+"""The verify command: `python -m runner.verify mesh=batch8` compares the mesh with one device.
 
-It exits with 0 where that is verified, 1 where it is not, 2 where the config was refused.
+Exit codes: 0 verified, 1 mismatch or failure, 2 invalid config.
 """
 
 from runner.cli import entry

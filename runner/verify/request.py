@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from omegaconf import OmegaConf
 
+from runner.config.build import build
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.sampler import eval_plan
@@ -151,9 +151,7 @@ def write_request(folder: Path, request: Request) -> None:
 def read_config(folder: Path) -> RunConfig:
     """Reads the config of what `write_request` wrote; none of the user's code is imported for it."""
     content = json.loads((folder / _REQUEST).read_text())
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), OmegaConf.create(content["config"])))
-    assert isinstance(config, RunConfig)
-    return config
+    return build(RunConfig, content["config"], "config")
 
 
 def read_request(folder: Path) -> Request:

@@ -32,6 +32,7 @@ from runner.training.checkpoint.saver import take_state
 from runner.training.recorder import MetricRecorder
 from tests.campaign.base import Case
 from tests.campaign.damages import KINDS, STEPS, Damage
+from tests.configs import with_keys
 
 CASES = 44
 _RUN = "r"
@@ -111,7 +112,7 @@ def _read_all(place: Path, step: int | None) -> str:
     ended = []
     for key in ("resume", "run"):
         config = RunConfig(**{key: at})
-        config.trainer.checkpoint.folder = str(place)
+        config = with_keys(config, {"trainer.checkpoint.folder": str(place)})
         try:
             with ExitStack() as held:
                 if key == "resume":

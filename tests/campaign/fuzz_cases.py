@@ -1,6 +1,6 @@
 """Command lines for `tests.campaign.fuzz`, drawn from the typed schema, the options in `conf/` and Hydra's grammar.
 
-Nothing here names a key: one that is added to the schema is drawn from then on, and so is an option of a group.
+No key is named here: a key that is added to the schema is drawn from then on, and so is an option of a group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from runner.cli.overrides import key_paths
+from runner.config.fields import Constraint, constraint_of
 from runner.config.schema import ModelConfig, RunConfig
+from runner.config.search_path import content_of, options_in
+from runner.errors import shown
 from runner.host.paths import conf_dir
 
 COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export")
@@ -44,7 +47,7 @@ class Key:
     Attributes:
       name: dotted.
       kind: its annotation, resolved.
-      words: strings that the schema's documentation and the options' files name for it.
+      words: values that its constraint or its documentation names: choices, bounds and the numbers around them.
     """
 
     name: str
@@ -97,13 +100,15 @@ def _same(one: str, other: str) -> bool:
 def schema_keys() -> list[Key]:
     """Returns every key of the schema, and of the options of its models and tasks."""
     found = list(_keys(RunConfig, ""))
-    for path in sorted(path for group in ("model", "task") for path in (conf_dir() / group).glob("*.yaml")):
-        content, group = OmegaConf.to_container(OmegaConf.load(path)), path.parent.name
-        assert isinstance(content, dict)
-        known = {key.name for key in found}
-        kinds = {f"{group}.{name}": list[int] if isinstance(v, list) else type(v) for name, v in content.items()}
-        found += [Key(name, kind) for name, kind in kinds.items() if name not in known]
-    return list({key.name: key for key in found}.values())
+    for group in ("model", "task"):
+        for option in options_in(conf_dir() / group):
+            for name, value in content_of(f"{group}/{option}").items():
+                kind = list[int] if isinstance(value, list) else type(value)
+                found.append(Key(f"{group}.{name}", kind))
+    by_name: dict[str, Key] = {}
+    for key in found:
+        by_name.setdefault(key.name, key)
+    return list(by_name.values())
 
 
 def _keys(kind: type, prefix: str) -> Iterator[Key]:
@@ -118,7 +123,7 @@ def _keys(kind: type, prefix: str) -> Iterator[Key]:
             if prefix:
                 yield Key(name, hint)
         else:
-            yield Key(name, hint, _words(kind, spec.name))
+            yield Key(name, hint, (*_words(kind, spec.name), *_limits(constraint_of(spec))))
             if typing.get_origin(hint) is dict:
                 yield from (Key(f"{name}.{part}", typing.get_args(hint)[1]) for part in ("batch", "image", "x y"))
 
@@ -129,10 +134,18 @@ def _words(kind: type, name: str) -> tuple[str, ...]:
     return tuple(word for word in re.findall(r"`([^`\s]+)`", text[1])) if text else ()
 
 
+def _limits(constraint: Constraint) -> tuple[str, ...]:
+    """Returns the values at the edge of what a constraint allows."""
+    values = [*constraint.choices, *constraint.boundary_values()]
+    if constraint.example is not None:
+        values.append(constraint.example)
+    return tuple(shown(value) for value in values)
+
+
 def groups() -> dict[str, list[str]]:
     """Returns the options of each group."""
     folders = [path for path in sorted(conf_dir().iterdir()) if path.is_dir() and path.name != "hydra"]
-    return {path.name: sorted(option.stem for option in path.glob("*.yaml")) for path in folders}
+    return {path.name: options_in(path) for path in folders}
 
 
 class Drawer:

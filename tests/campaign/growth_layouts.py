@@ -26,6 +26,7 @@ from runner.optim.paths import slot_path
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
 from tests.campaign.growth_base import Dimension
+from tests.configs import with_keys
 from tests.engine import cases
 from tests.forks import ROOT
 from tests.numpy_engine import KnownTask
@@ -142,7 +143,7 @@ class _DeepEngine:
 def plan_rows(count: int) -> float:
     """Returns the seconds that a plan of so many layers takes once its step is compiled."""
     config = cases.config(_AXES)
-    config.layout = LayoutConfig(rules=[])
+    config = with_keys(config, {"layout": LayoutConfig(rules=[])})
     arrays = {"tokens": ArraySpec((64, 64), "float32"), "label": ArraySpec((), "int32")}
     spec = DataSpec(arrays, KnownTask(arrays))
     engine = _DeepEngine(count)

@@ -1,15 +1,10 @@
-"""The command line before Hydra reads it, and what fits the schema's types."""
+"""The command line before Hydra reads it."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from runner.cli.command_line import arranged
-from runner.config.kinds import misfit
-from runner.config.schema import LayoutConfig, MeshConfig, TrackingConfig, TrainerConfig
-from runner.config.schema_task import LanguageModelOptions
 from runner.errors import ConfigError
 
 
@@ -65,48 +60,3 @@ def test_where_to_write_is_a_path(key: str, value: str) -> None:
 def test_an_options_name_does_not_leave_its_folder(group: str, option: str) -> None:
     with pytest.raises(ConfigError, match="a path that leaves it"):
         arranged([f"{group}={option}"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "shown"),
-    [
-        (MeshConfig, {"axes": {"batch": [2]}}, "k.axes.batch=[2]: a value of type int"),
-        (MeshConfig, {"axes": {"batch": None}}, "k.axes.batch=null:"),
-        (
-            LayoutConfig,
-            {"rules": [{}, {"optional": "maybe"}]},
-            "k.rules[1].optional=maybe: a value of type bool",
-        ),
-        (
-            LayoutConfig,
-            {"rules": [{"spec": [None, ["a"]]}]},
-            "k.rules[0].spec[1]=['a']: a value of type str",
-        ),
-        (LayoutConfig, {"rules": [3]}, "k.rules[0]=3: keys under it: match, spec"),
-        (LayoutConfig, {"inputs": {"image": "batch"}}, "k.inputs.image=batch: a value of type list"),
-        (TrackingConfig, {"tags": {"a": {"b": "c"}}}, "k.tags.a={'b': 'c'}: a value of type str"),
-        (
-            LanguageModelOptions,
-            {"sample": False},
-            "k.sample=False: keys under it: prompt, tokens, temperature; set k.sample=null",
-        ),
-        (TrainerConfig, {"checkpoint": 3}, "k.checkpoint=3: keys under it: enabled"),
-        (TrainerConfig, {"epochs": "many"}, "k.epochs=many: a value of type int"),
-        (TrainerConfig, {"epochs": 1.5}, "k.epochs=1.5:"),
-    ],
-)
-def test_a_wrong_value_is_named_with_its_place(kind: Any, value: object, shown: str) -> None:
-    assert str(misfit(kind, value, "k")).startswith(shown)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (TrainerConfig, {"epochs": "5", "verify_first": "yes", "steps_per_epoch": None, "nosuch": [1]}),
-        (LayoutConfig, {"rules": [{"match": 3, "spec": [None, "batch"], "optional": 1}], "inputs": {"image": [None]}}),
-        (MeshConfig, {"axes": {"batch": "2"}, "cpu_devices": 8}),
-        (TrackingConfig, {"tags": {"a": 3}}),
-    ],
-)
-def test_what_omegaconf_converts_is_let_through(kind: Any, value: object) -> None:
-    assert misfit(kind, value, "k") is None

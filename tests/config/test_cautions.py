@@ -6,6 +6,7 @@ import pytest
 
 from runner.checks import warnings as cautions
 from runner.config.schema import MeshConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from tests.configs import with_keys
 
 
 def config(devices: int = 1) -> RunConfig:
@@ -32,7 +33,7 @@ def test_tasks_of_a_scheduler_that_would_each_train_alone_are_warned_of(
         monkeypatch.setenv(key, value)
     made = config()
     (line,) = cautions.of_config(made)
-    assert line.startswith(f"{name} started 2 tasks, each of which trains a run of its own; set cluster=auto")
+    assert line.startswith(f"{name} started 2 tasks, and each will train a separate run; set cluster=auto")
     for key in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"):
         monkeypatch.setenv(key, "1")
     assert cautions.of_config(made) == []
@@ -49,17 +50,15 @@ def test_tasks_of_a_scheduler_that_would_each_train_alone_are_warned_of(
 def test_a_key_without_the_one_that_switches_it_on_is_warned_of(
     group: str, key: str, value: object, switch: str, on: object
 ) -> None:
-    made = config()
-    setattr(getattr(made.trainer, group), key, value)
+    made = with_keys(config(), {f"trainer.{group}.{key}": value})
     (line,) = cautions.of_config(made)
     assert f"trainer.{group}.{key}={value} has no effect; set trainer.{group}.{switch}=" in line
-    setattr(getattr(made.trainer, group), switch, on)
-    assert cautions.of_config(made) == []
+    assert cautions.of_config(with_keys(made, {f"trainer.{group}.{switch}": on})) == []
 
 
 def test_what_only_a_restore_uses_is_warned_of_where_nothing_is_restored() -> None:
     made = config()
-    made.trainer.nan_restores = 9
+    made = with_keys(made, {"trainer.nan_restores": 9})
     assert "set trainer.on_nan=restore too" in cautions.of_config(made)[0]
 
 
@@ -67,7 +66,7 @@ def test_what_only_a_restore_uses_is_warned_of_where_nothing_is_restored() -> No
     ("schedule", "said"),
     [
         (ScheduleConfig("cosine", warmup_steps=100), "warmup_steps=100 is no shorter than the run of 100 steps"),
-        (ScheduleConfig("piecewise", boundaries=[50, 100], factors=[1, 0.5, 0.1]), "ends before 100"),
+        (ScheduleConfig("piecewise", boundaries=[50, 100], factors=[1, 0.5, 0.1]), "ends before step 100"),
         (ScheduleConfig("cosine", decay_steps=40), "a learning rate of 0 in the second half of the run"),
         (ScheduleConfig("exponential", decay_steps=1, decay_rate=1e-3), "a learning rate of 0 in the second half"),
     ],

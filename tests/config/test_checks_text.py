@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.checks import run as checks
 from runner.checks import task as checks_task
+from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import checks as checks_data
 from runner.errors import ConfigError
 from runner.model import gpt_options
+from tests.configs import with_keys
 from tests.engine import cases
+
+
+def check(config: DatasetConfig) -> None:
+    values.check(config, "dataset")
+    checks_data.check(config)
+
 
 TEXT = {"name": "text", "path": "notes.txt", "tokenizer": "bytes"}
 
@@ -29,39 +38,49 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("keys", "words"),
     [
         (TEXT | {"path": None}, ["dataset.path=null", "a file, a folder of .txt, .jsonl, .parquet files, or a glob"]),
-        (TEXT | {"path": "note.txt"}, ["dataset.path=note.txt", "there is no", "did you mean notes.txt?"]),
-        (TEXT | {"path": "nope/*.txt"}, ["dataset.path=nope/*.txt", "there is no"]),
+        (TEXT | {"path": "note.txt"}, ["dataset.path=note.txt", "does not exist", "did you mean notes.txt?"]),
+        (TEXT | {"path": "nope/*.txt"}, ["dataset.path=nope/*.txt", "does not exist"]),
         (TEXT | {"path": "x" * 300}, ["dataset.path=xxx", "255 bytes"]),
-        (TEXT | {"path": "~nobody_here/a.txt"}, ["dataset.path=~nobody_here/a.txt", "no user", "write it in full"]),
+        (TEXT | {"path": "~nobody_here/a.txt"}, ["dataset.path=~nobody_here/a.txt", "no user 'nobody_here'"]),
         (TEXT | {"tokenizer": "~nobody_here/a.json"}, ["dataset.tokenizer=~nobody_here/a.json", "no user"]),
         (TEXT | {"data_dir": "~nobody_here"}, ["dataset.data_dir=~nobody_here", "no user", "./~nobody_here"]),
         (TEXT | {"tokenizer": "byte"}, ["dataset.tokenizer=byte", "did you mean bytes?"]),
-        (TEXT | {"tokenizer": "mine.json"}, ["dataset.tokenizer=mine.json", "there is no such file"]),
+        (TEXT | {"tokenizer": "mine.json"}, ["dataset.tokenizer=mine.json", "the file does not exist"]),
         (TEXT | {"tokenizer": "notes.txt"}, ["dataset.tokenizer=notes.txt", "the path of a tokenizer.json"]),
         (TEXT | {"tokenizer": None}, ["dataset.tokenizer=null", "set dataset.tokenizer=bytes"]),
-        (TEXT | {"vocabulary_size": 1000}, ["dataset.vocabulary_size=1000", "bytes have 256 tokens"]),
-        (TEXT | {"tokenizer": "bpe", "vocabulary_size": 255}, ["dataset.vocabulary_size=255", "at least 256"]),
-        (TEXT | {"tokenizer": "given.json", "vocabulary_size": 999}, ["a given tokenizer has its own"]),
-        (TEXT | {"sequence_length": 0}, ["dataset.sequence_length=0", "at least 1"]),
+        (TEXT | {"vocabulary_size": 1000}, ["dataset.vocabulary_size=1000", "dataset.tokenizer=bytes has 256 tokens"]),
+        (
+            TEXT | {"tokenizer": "bpe", "vocabulary_size": 255},
+            ["dataset.vocabulary_size=255", "from 256 to 16,777,216"],
+        ),
+        (
+            TEXT | {"tokenizer": "given.json", "vocabulary_size": 999},
+            ["given.json has its own vocabulary"],
+        ),
+        (TEXT | {"sequence_length": 0}, ["dataset.sequence_length=0", "from 1 to 1,048,576 tokens"]),
         (
             TEXT | {"sequence_length": 2_000_000_000},
-            ["dataset.sequence_length=2000000000", "at most 1,048,576 tokens"],
+            ["dataset.sequence_length=2000000000", "from 1 to 1,048,576 tokens"],
         ),
         (TEXT | {"documents": "apar"}, ["dataset.documents=apar", "did you mean apart?"]),
-        (TEXT | {"end_token": " "}, ["dataset.end_token=''", "a text, or null"]),
-        (TEXT | {"image_size": [8, 8]}, ["dataset.image_size=[8, 8]", "text has no such key"]),
-        (TEXT | {"standardize": True}, ["dataset.standardize=True", "text has no such key"]),
-        (TEXT | {"features": ["a"]}, ["dataset.features=['a']", "text has no such key"]),
+        (TEXT | {"end_token": " "}, ["dataset.end_token=' '", "must not be empty"]),
+        (TEXT | {"image_size": [8, 8]}, ["dataset.image_size=[8,8]", "text has no such key"]),
+        (TEXT | {"standardize": True}, ["dataset.standardize=true", "text has no such key"]),
+        (TEXT | {"features": ["a"]}, ["dataset.features=[a]", "text has no such key"]),
         ({"name": "pydoc", "tokenizer": "bytes", "path": "notes.txt"}, ["dataset.path", "pydoc has no such key"]),
         ({"name": "pydoc", "tokenizer": "bytes", "column": "body"}, ["dataset.column=body", "dataset=text"]),
         ({"name": "digits", "sequence_length": 8}, ["dataset.sequence_length=8", "digits has no such key"]),
         ({"name": "digits", "tokenizer": "bytes"}, ["dataset.tokenizer=bytes", "set dataset=text"]),
-        ({"name": "imdb_reviews", "sequence_length": 8}, ["dataset.sequence_length=8", "add dataset.tokenizer=bytes"]),
+        (
+            {"name": "imdb_reviews", "sequence_length": 8},
+            ["sequence_length=8", "set dataset.tokenizer=bytes too"],
+        ),
     ],
 )
-def test_what_can_not_work_is_refused_by_name(keys: dict[str, object], words: list[str]) -> None:
+def test_invalid_keys_of_text_are_named(keys: dict[str, object], words: list[str]) -> None:
+    config = DatasetConfig(**keys)  # type: ignore[arg-type]
     with pytest.raises(ConfigError) as told:
-        checks_data.check(DatasetConfig(**keys))  # type: ignore[arg-type]
+        check(config)
     assert "\n" not in str(told.value)
     for word in words:
         assert word in str(told.value)
@@ -86,23 +105,28 @@ def test_what_works_passes(keys: dict[str, object]) -> None:
 @pytest.mark.parametrize(("dataset", "fix"), [("mnist", "and dataset=text"), ("text", "set task=language_model")])
 def test_a_transformer_of_tokens_is_refused_for_a_task_of_whole_examples(dataset: str, fix: str) -> None:
     config = cases.config({"batch": 1})
-    config.dataset = DatasetConfig(**TEXT) if dataset == "text" else DatasetConfig(dataset)  # type: ignore[arg-type]
-    config.model.target = gpt_options.TARGET
+    config = with_keys(
+        config,
+        {
+            "dataset": DatasetConfig(**TEXT) if dataset == "text" else DatasetConfig(dataset),
+            "model.target": gpt_options.TARGET,
+        },
+    )  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=fix):
         checks_task.check(config)
-    config.task, config.dataset = TaskConfig("language_model"), DatasetConfig(**TEXT)  # type: ignore[arg-type]
+    config = with_keys(config, {"task": TaskConfig("language_model"), "dataset": DatasetConfig(**TEXT)})  # type: ignore[arg-type]
     checks_task.check(config)
 
 
 @pytest.mark.parametrize("word", ["run", "resume", "branch"])
 def test_a_recorded_run_needs_no_file_of_its_tokenizer(word: str) -> None:
     config = cases.config({"batch": 1})
-    config.dataset = DatasetConfig(**TEXT | {"tokenizer": "gone.json"})  # type: ignore[arg-type]
-    config.task = TaskConfig("language_model")
-    with pytest.raises(ConfigError, match="there is no such file"):
+    config = with_keys(
+        config, {"dataset": DatasetConfig(**TEXT | {"tokenizer": "gone.json"}), "task": TaskConfig("language_model")}
+    )  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the file does not exist"):
         checks.check(config)
-    setattr(config, word, "latest")
-    checks.check(config)
+    checks.check(replace(config, **{word: "latest"}))
 
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "given.json"])

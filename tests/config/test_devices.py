@@ -19,6 +19,7 @@ from runner.host import accelerators
 from runner.processes import place
 from runner.processes.place import Place
 from tests.config.test_config import composed
+from tests.configs import with_keys
 from tests.fake_machine import H100, gpus, tpus
 
 CUDA = Lack("the installed JAX has no CUDA", "pip install -e '.[cuda]'")
@@ -52,7 +53,7 @@ def config(device: str = "auto", engine: str = "jax", **axes: int) -> RunConfig:
 def settle(made: RunConfig) -> tuple[str, str]:
     """Returns the kind that is settled, and the line."""
     asked = made.mesh.device
-    made.mesh = devices.settled(made)
+    made = with_keys(made, {"mesh": devices.settled(made)})
     return made.mesh.device, devices.described(made, asked)
 
 
@@ -111,10 +112,10 @@ def test_a_verification_against_another_engine_takes_gpus_that_both_can_use(
 ) -> None:
     gpus(root, *[H100] * 8)
     made = config(engine="keras_dtensor")
-    made.against = AgainstConfig(engine="jax")
+    made = with_keys(made, {"against": AgainstConfig(engine="jax")})
     assert settle(made)[0] == "gpu"
     able(monkeypatch, jax=CUDA)
-    made.mesh = MeshConfig(axes={"batch": 8})
+    made = with_keys(made, {"mesh": MeshConfig(axes={"batch": 8})})
     assert settle(made)[0] == "cpu"
 
 
@@ -149,26 +150,26 @@ def test_processes_of_this_machine_share_its_gpus_out_and_the_others_are_told_so
     gpus(root, *[H100] * 4)
     local = ClusterConfig(name="local", processes=2)
     launcher = config(batch=4)
-    launcher.cluster = local
+    launcher = with_keys(launcher, {"cluster": local})
     assert settle(launcher) == ("gpu", f"mesh batch=4 on 4 GPUs ({H100}) in 2 processes")
     too_large = config()
-    too_large.cluster = local
+    too_large = with_keys(too_large, {"cluster": local})
     assert settle(too_large)[0] == "cpu"
     # A process that it has started sees its share.
     for device, visible, axes in (("gpu", "2,3", {"batch": 4}), ("cpu", "0,1,2,3", {"batch": 8})):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setattr(place, "_told", [Place(1, 2, "127.0.0.1", 1, "", "local", device)])
         child = config(**axes)
-        child.cluster = local
+        child = with_keys(child, {"cluster": local})
         assert settle(child)[0] == device
 
 
 def test_processes_of_several_machines_have_as_many_gpus_each(root: Path) -> None:
     gpus(root, *[H100] * 4)
     made = config()
-    made.cluster = ClusterConfig(name="explicit", processes=2, index=0, coordinator="a:1")
+    made = with_keys(made, {"cluster": ClusterConfig(name="explicit", processes=2, index=0, coordinator="a:1")})
     assert settle(made) == ("gpu", f"mesh batch=8 on 8 GPUs ({H100}) in 2 processes")
-    made.mesh = MeshConfig(axes={"batch": 16}, cpu_devices=8)
+    made = with_keys(made, {"mesh": MeshConfig(axes={"batch": 16}, cpu_devices=8)})
     why = f"it does not fit the 8 GPUs ({H100}) in 2 processes here; mesh=data uses all of them"
     assert settle(made)[1].endswith(why)
 
@@ -195,7 +196,7 @@ def test_a_plan_needs_no_gpu_and_says_that_none_is_here(root: Path) -> None:
 def test_a_config_that_another_machine_will_run_is_not_held_against_this_one() -> None:
     with place.presumed(2, "Slurm"):
         made = config("gpu", batch=16)
-        made.cluster = ClusterConfig(name="auto")
+        made = with_keys(made, {"cluster": ClusterConfig(name="auto")})
         assert settle(made)[0] == "gpu"
 
 

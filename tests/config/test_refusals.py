@@ -41,11 +41,16 @@ REFUSALS = [
     refusal("engine=jax engine.data=hosts", "engine.data=hosts", "auto, device, host", "did you mean host?"),
     refusal("engine.data=device", "engine.data=device", "unknown key", "set engine=jax, which has it"),
     refusal("engine=jax engine.precision=half", "engine.precision=half", "one of float32, bfloat16"),
-    refusal("engine.precision=bfloat16", "engine.precision=bfloat16", "engine keras_dtensor", "set engine=jax or"),
+    refusal(
+        "engine.precision=bfloat16",
+        "engine.precision=bfloat16",
+        "engine=keras_dtensor supports float32 only",
+        "set engine=jax, or",
+    ),
     refusal(
         "engine=jax engine.precision=bfloat16 against.engine=keras_dtensor",
         "engine.precision=bfloat16",
-        "engine keras_dtensor",
+        "against.engine=keras_dtensor supports float32 only",
         "set engine.precision=float32",
     ),
     refusal(
@@ -63,42 +68,45 @@ REFUSALS = [
     refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
     refusal("nosuch=1", "nosuch=1", "groups: against, branch, cluster, dataset"),
     refusal("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
-    refusal("+trainer.epoch=2", "trainer.epoch", "no such key", "did you mean epochs?"),
+    refusal("+trainer.epoch=2", "trainer.epoch", "unknown key", "did you mean epochs?"),
     refusal("dataset=arrays dataset.augment.flip=up", "dataset.augment.flip=up", "is a list", "dataset.augment=[...]"),
     refusal("+nosuch=1", "nosuch=1", "groups are engine, mesh"),
     refusal("layout.rules.0.match=x", "layout.rules.0.match=x", "layout.rules is a list"),
     refusal("model.hiden=[3]", "model.hiden=[3]", "did you mean model.hidden?"),
-    refusal("hydra.nosuch=1", "hydra.nosuch=1", "no such key"),
+    refusal("hydra.nosuch=1", "hydra.nosuch=1", "unknown key"),
     # The grammar of overrides.
     refusal("trainer.epochs", "'trainer.epochs'", "write key=value"),
     refusal("trainer.epochs=[1", "'trainer.epochs=[1'", "lists as [a,b]"),
     # Groups that are taken away or that hold something else.
     refusal("mesh=null", "mesh=null", "leave mesh out"),
-    refusal("~mesh", "mesh=null", "leave mesh out to get the default"),
+    refusal("~mesh", "mesh=null", "leave mesh out to use the default"),
     refusal("+optimizer=sgd", "optimizer=sgd", "write optimizer=sgd"),
-    refusal("mesh.axes=8", "mesh.axes=8", "dict[str, int]"),
-    refusal("layout.rules=d1", "layout.rules=d1", "list[RuleConfig]"),
-    refusal("layout.rules=[{mach:d1,spec:[null]}]", "layout.rules[0].mach", "no such key"),
-    refusal("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau", "is not offered", "name=cosine"),
+    refusal("mesh.axes=8", "mesh.axes=8", "must be a mapping from names to integers; set mesh.axes={batch:8}"),
+    refusal("layout.rules=d1", "layout.rules=d1", "must be a list of mappings"),
+    refusal("layout.rules=[{mach:d1,spec:[null]}]", "layout.rules[0].mach", "unknown key"),
+    refusal("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau", "is not supported", "name=cosine"),
     refusal(
-        "optimizer.schedule.name=ReduceLROnPlateau", "at a plateau of a metric (ReduceLROnPlateau) is not offered"
+        "optimizer.schedule.name=ReduceLROnPlateau",
+        "ReduceLROnPlateau is not supported: a schedule depends on the step only",
     ),
     refusal("optimizer.schedule=cosine", "error: optimizer.schedule=cosine", "optimizer.schedule.name"),
     refusal("tracking.tags=[a]", "tracking.tags=[a]", "holds keys"),
     # Types.
-    refusal("trainer.epochs=many", "trainer.epochs=many", "type int", "set trainer.epochs"),
-    refusal("trainer.epochs=1.5", "trainer.epochs=1.5", "type int"),
-    refusal("trainer.epochs=null", "trainer.epochs=null", "type int"),
-    refusal("dataset.shuffle=maybe", "dataset.shuffle=maybe", "type bool"),
+    refusal(
+        "trainer.epochs=many", "trainer.epochs=many", "must be an integer; set trainer.epochs=3", "set trainer.epochs"
+    ),
+    refusal("trainer.epochs=1.5", "trainer.epochs=1.5", "must be an integer"),
+    refusal("trainer.epochs=null", "trainer.epochs=null", "must be an integer"),
+    refusal("dataset.shuffle=maybe", "dataset.shuffle=maybe", "must be true or false"),
     refusal("mesh.axes.batch=two", "mesh.axes.batch=two", "set mesh.axes.batch"),
     refusal("dataset.data_dir=${oc.env:NO_SUCH_VARIABLE}", "dataset.data_dir", "NO_SUCH_VARIABLE"),
     # Sizes.
     refusal("trainer.epochs=0", "trainer.epochs=0", "at least 1"),
     refusal("trainer.steps_per_call=0", "trainer.steps_per_call=0", "at least 1"),
     refusal("dataset.batch_size=0", "dataset.batch_size=0", "at least 1"),
-    refusal("dataset.batch_size=-4", "dataset.batch_size=-4", "set dataset.batch_size=1 or more"),
+    refusal("dataset.batch_size=-4", "dataset.batch_size=-4", "must be at least 1; set dataset.batch_size=128"),
     refusal("dataset.prefetch=0", "dataset.prefetch=0", "at least 1"),
-    refusal("engine.intra_op_threads=0", "engine.intra_op_threads=0", "at least 1"),
+    refusal("engine.intra_op_threads=0", "engine.intra_op_threads=0", "from 1 to 1,024"),
     refusal("mesh=batch8 dataset.batch_size=100", "dataset.batch_size=100", "multiple of 8", "dataset.batch_size=104"),
     refusal(
         "mesh=batch8 dataset.eval_batch_size=1001",
@@ -107,7 +115,7 @@ REFUSALS = [
         "dataset.eval_batch_size=1008",
     ),
     refusal("dataset.image_size=[28]", "dataset.image_size=[28]", "[height, width]"),
-    refusal("trainer.seed=-1", "trainer.seed=-1", "0 to 2147483647"),
+    refusal("trainer.seed=-1", "trainer.seed=-1", "must be at least 0"),
     # Meshes.
     refusal("mesh.axes.batch=0", "mesh.axes.batch=0", "at least 1"),
     refusal(
@@ -121,7 +129,7 @@ REFUSALS = [
     ),
     refusal("mesh=batch4_model2 mesh.axes.batch=3 mesh.axes.model=-1", "mesh.axes.model=-1", "must divide the 8"),
     refusal("mesh.axes={model:4}", "layout.inputs", "batch"),
-    refusal("mesh.device=quantum", "mesh.device=quantum", "set mesh.device=cpu"),
+    refusal("mesh.device=quantum", "mesh.device=quantum", "must be one of auto, cpu, gpu, tpu"),
     refusal("mesh.cpu_devices=0", "mesh.cpu_devices=0", "1 to 256"),
     refusal("+mesh.axes.my-axis=2", "mesh.axes.my-axis=2", "letters, digits and _"),
     # Layouts.
@@ -141,7 +149,7 @@ REFUSALS = [
     refusal(
         "mesh=batch8 layout=megatron",
         "layout.rules[0].transformer=model",
-        "no axis 'model', its axis is batch",
+        "no axis 'model' (its axis: batch)",
         "mesh=batch2_model4, mesh=batch4_model2, mesh=model8",
     ),
     refusal("mesh=batch8 layout=spatial", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
@@ -150,13 +158,13 @@ REFUSALS = [
     refusal(
         "layout.rules=[{match:d1/kernel,spec:[null,batch],shard:batch}]",
         "layout.rules[0].shard=batch",
-        "spec is [null,batch]",
-        "drop one of the two",
+        "but this one has spec too",
+        "remove shard or spec",
     ),
     refusal(
         "layout.rules=[{match:d1/kernel,spec:[null,null],min_elements:9}]",
         "layout.rules[0].min_elements=9",
-        "only a rule with shard has it",
+        "works with shard only",
     ),
     refusal(
         "layout.rules=[{match:d.*,shard:batch},{match:d.*,spec:[batch]}]",
@@ -166,17 +174,22 @@ REFUSALS = [
     refusal(
         "mesh=batch2_model4 layout.inputs.image=[batch] layout.inputs.label=[model]",
         "layout.inputs.label=",
-        "make the two equal",
+        "must equal that of image, batch; set layout.inputs.label=[batch]",
     ),
     # Optimizers.
     refusal("optimizer.name=adan", "optimizer.name=adan", "did you mean adam?"),
     refusal("optimizer.learning_rate=0", "optimizer.learning_rate=0", "above 0"),
     refusal("optimizer.learning_rate=nan", "optimizer.learning_rate=nan", "above 0"),
     refusal("optimizer.beta_1=1.0", "optimizer.beta_1=1.0", "below 1"),
-    refusal("+optimizer.momentum=0.5", "optimizer.momentum=0.5", "adam has beta_1", "leave momentum out"),
+    refusal(
+        "+optimizer.momentum=0.5",
+        "optimizer.momentum=0.5",
+        "optimizer=adam has no such key (its keys: beta_1",
+        "remove optimizer.momentum",
+    ),
     refusal(
         "optimizer=sgd optimizer.momentum=0 optimizer.nesterov=true",
-        "optimizer.nesterov=True",
+        "optimizer.nesterov=true",
         "optimizer.momentum=0.9",
     ),
     refusal(
@@ -189,14 +202,14 @@ REFUSALS = [
     refusal(
         "optimizer.schedule.name=piecewise optimizer.schedule.boundaries=[10] optimizer.schedule.factors=[1.0]",
         "optimizer.schedule.factors=[1.0]",
-        "one more than the 1 boundaries",
+        "must have 2 entries, one more than optimizer.schedule.boundaries",
     ),
     refusal(
         "optimizer.schedule.warmup_steps=5", "optimizer.schedule.warmup_steps=5", "optimizer.schedule.name=cosine"
     ),
     refusal("optimizer.schedule.name=exponential", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
     # Builders.
-    refusal("model=custom", "model._target_", "set it, as model._target_="),
+    refusal("model=custom", "model._target_", "is required; set model._target_="),
     refusal("model._target_=3", "model._target_=3", "an import path"),
     refusal("model=custom model._target_=build", "model._target_=build", "an import path with a dot"),
     refusal("model=custom model._target_=no_such_module.build", "no_such_module.build", "no module no_such_module"),
@@ -224,7 +237,11 @@ REFUSALS = [
         "a secret, which is never stored",
         "type tracking.uri again with it or set MLFLOW_TRACKING_URI",
     ),
-    refusal("tracking=none tracking.uri='http://ann:p@ss@host'", "tracking.uri=http://ann:***@host", "leave out one"),
+    refusal(
+        "tracking=none tracking.uri='http://ann:p@ss@host'",
+        "tracking.uri=http://ann:***@host",
+        "remove tracking=none or tracking.uri",
+    ),
     refusal("tracking.uri='http://ann:p@ss@host' trainer.epochs=[1", "'trainer.epochs=[1'"),
     refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
@@ -235,27 +252,30 @@ REFUSALS = [
         "one of classification, multilabel, regression, language_model, custom",
     ),
     refusal("task.label_smoothing=1.5", "task.label_smoothing=1.5", "at least 0 and below 1"),
-    refusal("task.class_weights=[1,-2]", "task.class_weights.1=-2", "at least 0"),
+    refusal("task.class_weights=[1,-2]", "task.class_weights=[1,-2]", "at least 0"),
     refusal("task=regression task.loss=mse", "task.loss=mse", "one of mean_squared_error"),
-    refusal("task=regression task.delta=far", "task.delta=far", "a value of type float"),
-    refusal("task=regression +task.top_k=5", "task.top_k", "keys of task=regression are name, target"),
-    refusal("task=custom", "task._target_: it has no value"),
+    refusal("task=regression task.delta=far", "task.delta=far", "must be a number"),
+    refusal("task=regression +task.top_k=5", "task.top_k", "task=regression has name, target"),
+    refusal("task=custom", "task._target_ is required"),
     refusal("task=custom task._target_=user_module.nope", "task._target_=user_module.nope", "no 'nope'"),
     # Datasets, trainer, tracking.
-    refusal("dataset=arrays", "dataset.path: it has no value"),
+    refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
     refusal("dataset=custom dataset._target_=user_module.nope", "dataset._target_=user_module.nope", "no 'nope'"),
     refusal(
-        "+dataset._target_=user_module.build", "dataset._target_=", "dataset.name=mnist has", "set dataset=custom"
+        "+dataset._target_=user_module.build",
+        "dataset._target_=",
+        "dataset=mnist has no such key",
+        "set dataset=custom",
     ),
-    refusal("+dataset.path=houses.csv", "dataset.path=houses.csv", "leave path out, or set dataset=arrays"),
-    refusal("dataset=image_folder dataset.path=. dataset.channels=2", "dataset.channels=2", "1, 3 or 4"),
-    refusal("dataset.augment=3", "dataset.augment=3", "a value of type list[AugmentConfig]"),
+    refusal("+dataset.path=houses.csv", "dataset.path=houses.csv", "remove dataset.path, or set dataset=arrays"),
+    refusal("dataset=image_folder dataset.path=. dataset.channels=2", "dataset.channels=2", "must be one of 1, 3, 4"),
+    refusal("dataset.augment=3", "dataset.augment=3", "must be a list of mappings"),
     refusal("dataset.train='train['", "dataset.train=train[", "train[:5000]"),
     refusal("dataset.eval='test[:5%:]'", "dataset.test=test[:5%:]", "train[:5000]"),
     refusal("dataset.train=train[:100]", "dataset.train=train[:100]", "dataset.train='train[:100]'"),
     refusal("dataset.remainder=keep", "dataset.remainder=keep", "one of drop, pad"),
-    refusal("tracking=none tracking.uri=sqlite:///x.db", "tracking.uri=sqlite:///x.db", "leave out one of"),
+    refusal("tracking=none tracking.uri=sqlite:///x.db", "tracking.uri=sqlite:///x.db", "records nothing"),
     refusal("tracking.uri=ftp://ann:secret@nowhere", "tracking.uri=ftp://ann:***@nowhere", "did you mean http://?"),
     refusal("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "did you mean postgresql://?"),
     refusal("tracking.uri=mlruns", "tracking.uri=mlruns", "set tracking.uri=sqlite:///mlruns.db"),
@@ -265,7 +285,7 @@ REFUSALS = [
     refusal(
         "trainer.on_nan=restore trainer.checkpoint.enabled=false", "trainer.on_nan=restore", "checkpoint.enabled=true"
     ),
-    refusal("trainer.on_nan=restore trainer.checkpoint.keep=1", "trainer.checkpoint.keep=1", "2 or more"),
+    refusal("trainer.on_nan=restore trainer.checkpoint.keep=1", "trainer.checkpoint.keep=1", "must be at least 2"),
     refusal("trainer.early_stopping.metric=loss", "trainer.early_stopping.metric=loss", "eval/loss, eval/accuracy"),
     refusal(
         "trainer.early_stopping.metric=eval/loss trainer.checkpoint.best=eval/accuracy",
@@ -282,10 +302,12 @@ REFUSALS = [
     refusal(
         "mesh=batch4 dataset.batch_size=128 trainer.accumulate_steps=3",
         "dataset.batch_size=128",
-        "a multiple of 12, the size of mesh axis 'batch' times trainer.accumulate_steps=3",
+        "must be a multiple of 12 (size of mesh axis 'batch' times trainer.accumulate_steps=3)",
         "dataset.batch_size=120 or dataset.batch_size=132",
     ),
-    refusal("trainer.accumulate_steps=3", "dataset.batch_size=128", "a multiple of 3, trainer.accumulate_steps=3"),
+    refusal(
+        "trainer.accumulate_steps=3", "dataset.batch_size=128", "must be a multiple of 3 (trainer.accumulate_steps=3)"
+    ),
     refusal("trainer.accumulate_steps=0", "trainer.accumulate_steps=0", "at least 1"),
     refusal(
         "optimizer.reread_slots=true trainer.accumulate_steps=2",
@@ -293,7 +315,7 @@ REFUSALS = [
         "optimizer.reread_slots",
     ),
     refusal("optimizer.ema.decay=1", "optimizer.ema.decay=1", "at least 0 and below 1"),
-    refusal("trainer.profile.start=-1", "trainer.profile.start=-1", "0 or more"),
+    refusal("trainer.profile.start=-1", "trainer.profile.start=-1", "must be at least 0"),
     refusal("trainer.progress=foo", "trainer.progress=foo", "one of auto, bar, lines, none"),
     refusal("engine.name=other", "engine.name=other", "keras_dtensor"),
 ]

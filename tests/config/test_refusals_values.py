@@ -12,12 +12,12 @@ _PIECES = "optimizer.schedule.name=piecewise optimizer.schedule.boundaries=[10] 
 
 REFUSALS = [
     # Numbers that float32 makes 0, 1 or infinite of, and whole numbers past int32.
-    refusal("optimizer.learning_rate=1e39", "optimizer.learning_rate=1e+39", "float32 makes inf of this one"),
-    refusal("optimizer.learning_rate=1e-50", "optimizer.learning_rate=1e-50", "float32 makes 0 of this one"),
-    refusal("optimizer.beta_1=0.99999999999", "optimizer.beta_1=0.99999999999", "float32 makes 1 of this one"),
+    refusal("optimizer.learning_rate=1e39", "optimizer.learning_rate=1e+39", "float32 rounds this value to inf"),
+    refusal("optimizer.learning_rate=1e-50", "optimizer.learning_rate=1e-50", "float32 rounds this value to 0"),
+    refusal("optimizer.beta_1=0.99999999999", "optimizer.beta_1=0.99999999999", "float32 rounds this value to 1"),
     refusal("optimizer.ema.decay=0.99999999999", "optimizer.ema.decay=0.99999999999", "below 1"),
     refusal("optimizer.epsilon=1e-45", "optimizer.epsilon=1e-45", "above 0"),
-    refusal("optimizer.clip.norm=1e39", "optimizer.clip.norm=1e+39", "float32 makes inf"),
+    refusal("optimizer.clip.norm=1e39", "optimizer.clip.norm=1e+39", "float32 rounds this value to inf"),
     refusal("optimizer=adamw optimizer.weight_decay=inf", "optimizer.weight_decay=inf", "at least 0"),
     refusal("optimizer=adamw optimizer.weight_decay=2000", "optimizer.weight_decay=2000", "below 1000"),
     refusal("optimizer=sgd optimizer.momentum=nan", "optimizer.momentum=nan", "at least 0 and below 1"),
@@ -26,35 +26,33 @@ REFUSALS = [
     refusal("plan.gflops=1e39", "plan.gflops=1e+39", "above 0"),
     refusal("model=convnet model.dropout=nan", "model.dropout=nan", "a finite number"),
     refusal("+model.nested={a:[1,inf]}", "model.nested"),
-    refusal("trainer.epochs=3000000000", "trainer.epochs=3000000000", "2147483647"),
+    refusal("trainer.epochs=3000000000", "trainer.epochs=3000000000", "at most 2,147,483,647 (int32)"),
     refusal("layout.rules=[{match:a,shard:batch,min_elements:9999999999}]", "layout.rules[0].min_elements=9999999999"),
-    refusal("engine.intra_op_threads=99999", "engine.intra_op_threads=99999", "at most 1024"),
+    refusal("engine.intra_op_threads=99999", "engine.intra_op_threads=99999", "from 1 to 1,024"),
     # Rates.
-    refusal(f"{_PIECES}[1,-2]", "optimizer.schedule.factors=[1.0, -2.0]", "at least 0"),
-    refusal(f"{_PIECES}[0,0]", "optimizer.schedule.factors=[0.0, 0.0]", "one of them above it"),
-    refusal(f"{_PIECES}[1,nan]", "optimizer.schedule.factors=[1.0, nan]", "at least 0"),
+    refusal(f"{_PIECES}[1,-2]", "optimizer.schedule.factors[1]=-2.0", "at least 0"),
+    refusal(f"{_PIECES}[0,0]", "optimizer.schedule.factors=[0.0,0.0]", "must have an entry above 0"),
+    refusal(f"{_PIECES}[1,nan]", "optimizer.schedule.factors[1]=nan", "at least 0"),
     refusal(f"{_PIECES}[1,1e39]", "optimizer.schedule.factors", "at least 0"),
     refusal("trainer.on_nan=restore trainer.nan_restores=1000", "trainer.nan_restores=1000", "at most 119"),
     # Keys that another schedule or engine would use.
     refusal("optimizer.schedule.decay_steps=10", "optimizer.schedule.decay_steps=10", "constant", "name=cosine"),
-    refusal("optimizer.schedule.staircase=true", "optimizer.schedule.staircase=True", "name=exponential"),
+    refusal("optimizer.schedule.staircase=true", "optimizer.schedule.staircase=true", "name=exponential"),
     refusal("optimizer.schedule.factors=[1]", "optimizer.schedule.factors=[1.0]", "name=piecewise"),
     refusal(
         "optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.5",
         "optimizer.schedule.decay_rate=0.5",
-        "name=cosine has warmup_steps, decay_steps, final_factor",
-        "leave decay_rate out",
+        "name=cosine has no such key (its keys: warmup_steps, decay_steps, final_factor)",
+        "remove optimizer.schedule.decay_rate",
     ),
     refusal("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
-    refusal("engine=jax +engine.canary=false", "engine.canary=False", "jax has no such key"),
+    refusal("engine=jax +engine.canary=false", "engine.canary=false", "jax has no such key"),
     # A builder of Keras models for the engine that trains none.
-    refusal(
-        "engine=core_dtensor", "engine.name=core_dtensor", "model._target_=runner.model.mlp", "set model=mlp_core"
-    ),
+    refusal("engine=core_dtensor", "engine=core_dtensor", "model._target_=runner.model.mlp", "set model=mlp_core"),
     refusal("against.engine=core_dtensor", "against.engine=core_dtensor", "set model=mlp_core"),
     # A list of options, and names that no file can have.
     refusal("model=[mlp_core]", "model=[mlp_core]", "the name of one option", "write model=<name>"),
-    refusal(f"run={'long' * 100}", f"run={'long' * 100}: no"),
+    refusal(f"run={'long' * 100}", "run=longlong", "no run left a"),
     refusal(f"trainer.checkpoint.folder=a/{'long' * 100}", "trainer.checkpoint.folder=a/longlong", "255 bytes"),
     refusal(f"dataset.data_dir={'long' * 100}", "dataset.data_dir=longlong", "255 bytes"),
     # Metrics that no run logs, and the wrong way to look for the best.
@@ -68,15 +66,15 @@ REFUSALS = [
     ),
     refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "eval/loss, eval/accuracy"),
     # Values that are still missing.
-    refusal("optimizer.learning_rate=???", "optimizer.learning_rate:", "no value"),
-    refusal("trainer.epochs=???", "trainer.epochs:", "set it, as trainer.epochs=..."),
-    refusal("trainer.checkpoint.every_minutes=???", "trainer.checkpoint.every_minutes:"),
-    refusal("optimizer.schedule=???", "optimizer.schedule:"),
-    refusal("layout.inputs.label=[???]", "layout.inputs.label[0]:"),
-    refusal("layout.rules=[{match:a,spec:[???]}]", "layout.rules[0].spec[0]:"),
-    refusal("trainer.epochs=${trainer.seed} trainer.seed=???", "trainer.seed:"),
-    refusal("model.hidden=[???]", "model.hidden[0]:"),
-    refusal("+tracking.tags.a=???", "tracking.tags.a:"),
+    refusal("optimizer.learning_rate=???", "optimizer.learning_rate is required"),
+    refusal("trainer.epochs=???", "trainer.epochs is required", "set trainer.epochs=..."),
+    refusal("trainer.checkpoint.every_minutes=???", "trainer.checkpoint.every_minutes is required"),
+    refusal("optimizer.schedule=???", "optimizer.schedule is required"),
+    refusal("layout.inputs.label=[???]", "layout.inputs.label[0] is required"),
+    refusal("layout.rules=[{match:a,spec:[???]}]", "layout.rules[0].spec[0] is required"),
+    refusal("trainer.epochs=${trainer.seed} trainer.seed=???", "trainer.seed is required"),
+    refusal("model.hidden=[???]", "model.hidden[0] is required"),
+    refusal("+tracking.tags.a=???", "tracking.tags.a is required"),
 ]
 
 # What looks alike and is meant: another schedule's keys at their defaults, as they stand in every option's file.

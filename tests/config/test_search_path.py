@@ -118,7 +118,11 @@ def refused(project: Path, *arguments: str, module: str = "runner") -> str:
             "keys of model: _target_, width); did you mean model.width?",
         ),
         ("runner.verify", "--config-dir options experiment=other trainer.epochz=8", "did you mean trainer.epochs?"),
-        ("runner.evaluate", "experiment=mine trainer.epochs=0 --config-dir options", "set trainer.epochs=1 or more"),
+        (
+            "runner.evaluate",
+            "experiment=mine trainer.epochs=0 --config-dir options",
+            "must be at least 1; set",
+        ),
         ("runner.plan", "hydra.searchpath=[file://options] experiment=othr", "did you mean experiment=other?"),
         ("runner.compare", "--config-dir conf", "--config-dir: no such word"),
         ("runner.compare", "--swep latest", "did you mean --sweep?"),
@@ -135,9 +139,9 @@ def test_what_is_misspelt_is_one_line_that_knows_the_users_options(
     ("text", "told"),
     [
         ("# @package _global_\ntrainer: {epochs: 2\n", "bad.yaml, line 3: invalid YAML"),
-        ("trainer: {epochs: 2}\n", "write `# @package _global_` as its first line"),
+        ("trainer: {epochs: 2}\n", "write `# @package _global_` as the first line"),
         ("# @package _global_\ndefaults: [override /model: mien]\n", "did you mean model=mine?"),
-        ("# @package _global_\ntrainer: {epochz: 2}\n", "trainer.epochz: no such key"),
+        ("# @package _global_\ntrainer: {epochz: 2}\n", "trainer.epochz: unknown key"),
     ],
 )
 def test_a_mistake_in_the_users_own_file_is_one_line(project: Path, text: str, told: str) -> None:

@@ -8,6 +8,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data.base import ArraySource, Dataset, Encoding
@@ -24,6 +25,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(path: str, encoding: Encoding | None = None, **keys: object) -> Dataset:
     config = DatasetConfig(**({"name": "arrays", "path": path, "test": "train"} | keys))  # type: ignore[arg-type]
+    values.check(config, "dataset")
     checks_data.check(config)
     return load(config, 0, encoding)
 
@@ -266,11 +268,14 @@ def test_a_large_array_of_the_right_type_stays_on_disk(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"path": "huoses.csv"}, "/huoses.csv, and a .npz, .npy, .csv, .parquet file, .*; did you mean houses.csv"),
-        ({"path": None}, "dataset.path=null: a .npz"),
-        ({"path": "notes.txt"}, "dataset.path=notes.txt: a .npz"),
+        (
+            {"path": "huoses.csv"},
+            "/huoses.csv does not exist, but must be a .npz, .*; did you mean houses.csv",
+        ),
+        ({"path": None}, "dataset.path=null: needs a .npz"),
+        ({"path": "notes.txt"}, "dataset.path=notes.txt: must be a .npz"),
         ({"path": "houses.csv", "holdout": 1.0}, "dataset.holdout=1.0:"),
-        ({"path": "houses.csv", "holdout": 0.1, "validation": "train"}, "names a validation split"),
+        ({"path": "houses.csv", "holdout": 0.1, "validation": "train"}, "must be 0 with a validation split"),
         ({"path": "houses.csv", "standardize": 3}, "dataset.standardize=3:"),
         ({"path": "houses.csv", "features": []}, r"dataset.features=\[\]:"),
         ({"path": "houses.csv", "standardize": ["prise"]}, "dataset.standardize=prise: .* rooms, area_m2"),

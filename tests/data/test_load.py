@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
+from runner.config import search_path
 from runner.config.schema import DatasetConfig
+from runner.config.search_path import options_in
 from runner.data import selection
 from runner.data.loading import load
 from runner.data.sources.tfds import cache, child
@@ -139,7 +140,7 @@ def test_a_pickled_array_is_not_unpickled(fake_cache: FakeCache, tmp_path: Path)
 
 
 def test_digits_enlarged_past_memory_are_rejected_before_they_are_made() -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000, 100000\]: must be at most 1545 by 1545"):
+    with pytest.raises(ConfigError, match=r"dataset\.image_size=\[100000,100000\]: must be at most 1545 by 1545"):
         load(DatasetConfig(name="digits", image_size=[100_000, 100_000]))
 
 
@@ -197,14 +198,13 @@ def test_a_child_ends_when_its_stdin_does_as_it_does_with_its_parent() -> None:
     assert process.wait(10) == 1
 
 
-PRESETS = sorted(path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml"))
+PRESETS = options_in(ROOT / "conf" / "dataset")
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
     path = ROOT / "conf" / "dataset" / f"{name}.yaml"
-    preset = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(preset, dict)
+    preset = search_path.content_of(f"dataset/{name}")
     known = {field.name for field in dataclasses.fields(DatasetConfig)} - {"target", "options"} | {"_target_"}
     assert set(preset) <= known
     own, text = name in ("arrays", "image_folder", "custom"), name in ("text", "shakespeare", "pydoc")
@@ -221,7 +221,8 @@ def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
             assert value == expected.get(key, getattr(plain, key)), key
     lines = path.read_text("utf-8").splitlines()
     assert lines[1].startswith(f"#   python -m runner dataset={name}")
-    assert all(" # " in line for line in lines[2:])
+    assert lines[2].startswith("defaults: [_")
+    assert all(" # " in line for line in lines[3:])
 
 
 def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
 from runner.data import checks_augment, workers
 from runner.data.base import ArraySource, ArraySpec, Rows
@@ -151,11 +152,11 @@ def test_python_code_that_takes_no_time_gets_no_processes(monkeypatch):
 
 
 def test_unavailable_workers_are_rejected(monkeypatch):
-    with pytest.raises(ConfigError, match=r"dataset.worker_kind=fork: one of auto, thread, process"):
-        checks_augment.check(DatasetConfig(worker_kind="fork"))
-    with pytest.raises(ConfigError, match=r"dataset.workers=-1: at least 0"):
-        checks_augment.check(DatasetConfig(workers=-1))
-    with pytest.raises(ConfigError, match=r"dataset.workers=0: at least 1 process"):
+    with pytest.raises(ConfigError, match=r"dataset.worker_kind=fork: must be one of auto, thread, process"):
+        values.check(DatasetConfig(worker_kind="fork"), "dataset")
+    with pytest.raises(ConfigError, match=r"dataset.workers=-1: must be at least 0"):
+        values.check(DatasetConfig(workers=-1), "dataset")
+    with pytest.raises(ConfigError, match=r"dataset.workers=0: must be at least 1 with"):
         checks_augment.check(DatasetConfig(workers=0, worker_kind="process"))
     monkeypatch.setattr(checks_augment.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"dataset.worker_kind=process: .* pip install -e '.\[grain\]'"):

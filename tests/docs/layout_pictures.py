@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from runner import layout
+from runner.config import search_path
+from runner.config.build import build
 from runner.config.schema import LayoutConfig
-from runner.host import paths
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "images" / "layouts"
 VARIABLES: dict[str, tuple[int, ...]] = {
@@ -95,11 +94,7 @@ def drawn(name: str, shape: tuple[int, ...], spec: layout.Spec, axes: Mapping[st
 
 def picture(preset: str, axes: Mapping[str, int]) -> str:
     """Returns the SVG of a preset on a mesh: the batch first, then every variable of an MLP."""
-    typed = OmegaConf.merge(
-        OmegaConf.structured(LayoutConfig), OmegaConf.load(paths.conf_dir() / f"layout/{preset}.yaml")
-    )
-    config = OmegaConf.to_object(typed)
-    assert isinstance(config, LayoutConfig)
+    config = build(LayoutConfig, search_path.content_of(f"layout/{preset}"), "layout")
     batch, spec = ("batch", BATCH), ("batch", None)
     if config.inputs:
         batch, spec = ("images x rows", IMAGES), tuple(config.inputs["image"][:2])

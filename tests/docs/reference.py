@@ -1,7 +1,7 @@
-"""docs/reference.md, made of conf/ and the code: every command, flag, option, key and exit code.
+"""Generator of docs/reference.md: every command, flag, option, key and exit code, from conf/ and the code.
 
-`python -m tests.docs.reference` writes it again; a test holds the page to that. A key's meaning is what
-its dataclass's docstring says, or where that has nothing, as of a builder's options, its comment in conf/.
+`python -m tests.docs.reference` writes the page; a test compares it with the code. Type and meaning of a key come from
+its field and the docstring of its dataclass, or for keys of a builder, which are no fields, from the comment in conf/.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import yaml
 
 from runner import errors
 from runner.cli import command_line
 from runner.config import schema, schema_task
+from runner.config.build import type_in_words
+from runner.config.fields import Constraint, constraint_of
+from runner.config.search_path import options_in
 from runner.host import paths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,17 +31,17 @@ PAGE = ROOT / "docs" / "reference.md"
 CONF = paths.conf_dir()
 _LINE = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?P<value>[^#]*?)(?:\s+#\s*(?P<says>.*))?$")
 _FLAGS = {
-    "--help": "the groups, their options and the whole config",
+    "--help": "groups, their options and the whole config",
     "--version": "the program's version, and those of its libraries",
     "--cfg": "prints the composed config and runs nothing: `job`, `hydra` or `all`",
-    "--package": "with `--cfg`: this part of it alone",
+    "--package": "with `--cfg`: only this part",
     "--resolve": "with `--cfg`: interpolations resolved",
     "--info": "what Hydra knows: `all`, `config`, `defaults`, `defaults-tree`, `plugins`, `searchpath`",
     "--multirun": "runs every combination of comma-separated values ([sweeps](sweeps.md))",
     "--run": "one run, which is the default",
-    "--config-dir": "a folder with more groups and options, as your own `conf`",
+    "--config-dir": "a folder with more groups and options, such as your own `conf`",
     "--config-name": "another config than `config`",
-    "--config-path": "a folder of configs in place of the program's",
+    "--config-path": "a folder of configs instead of the built-in one",
     "--hydra-help": "Hydra's own help",
     "--shell-completion": "Hydra's completion for a shell",
 }
@@ -47,45 +50,60 @@ _NAMED = ("dataset", "sweep")  # groups whose key `name` is for a user to set
 _CODES = (
     (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: verified"),
     (errors.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
-    (errors.EXIT_REFUSED, "the config or the command line was refused, before anything ran; one line with the fix"),
+    (errors.EXIT_REFUSED, "the config or the command line is invalid, and nothing ran; one line with the fix"),
     (129, "ended by a closed terminal (SIGHUP)"),
     (130, "ended by Ctrl-C (SIGINT)"),
-    (138, "ended by SIGUSR1, as a scheduler sends it before a job's end"),
+    (138, "ended by SIGUSR1, which a scheduler sends before the time limit"),
     (143, "ended by SIGTERM"),
 )
 _VARIABLES = (
-    ("MLFLOW_TRACKING_URI", "where runs are recorded, unless `tracking.uri` says otherwise"),
-    ("MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD", "of a tracking server that asks for them"),
-    ("TFDS_DATA_DIR", "where prepared data lies, unless `dataset.data_dir` says otherwise"),
+    ("MLFLOW_TRACKING_URI", "tracking URI, unless `tracking.uri` is set"),
+    ("MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD", "credentials of a tracking server"),
+    ("TFDS_DATA_DIR", "folder of prepared data, unless `dataset.data_dir` is set"),
     ("XDG_CACHE_HOME", "scans of image folders: `runner/images` in it, else in `~/.cache`"),
-    ("XDG_STATE_HOME", "points that no store took: `runner/unsent` in it, else in `~/.local/state`"),
-    ("CUDA_VISIBLE_DEVICES", "the GPUs that are counted"),
-    ("PJRT_NPROC", "XLA's threads; set by the runner where it is not"),
-    ("HYDRA_FULL_ERROR", "`1` shows tracebacks beside the line"),
+    ("XDG_STATE_HOME", "metrics that no tracking server accepted: `runner/unsent` in it, else in `~/.local/state`"),
+    ("CUDA_VISIBLE_DEVICES", "visible GPUs"),
+    ("PJRT_NPROC", "number of XLA threads; set by the runner if unset"),
+    ("HYDRA_FULL_ERROR", "`1` shows the traceback of an error"),
 )
 
 
 @dataclass
 class Key:
-    """One key of a group: what it is in each option that has it, and what it means."""
+    """One key of a group.
+
+    Attributes:
+      values: option to the value that it has there.
+      says: the meaning.
+    """
 
     values: dict[str, str]
     says: str
 
 
 def listed(option: Path) -> Iterator[tuple[str, str, str]]:
-    """Yields (dotted key, value as written, comment) of a YAML file, keys that hold keys left out."""
-    above: list[tuple[int, str]] = []
+    """Yields (dotted key, value as written, comment) of a YAML file and of those that it includes by `defaults`.
+
+    Keys whose value is a mapping are left out. A key of the file itself takes the place of an included one.
+    """
+    keys: dict[str, tuple[str, str]] = {}
+    parents: list[tuple[int, str]] = []
     for line in option.read_text().splitlines():
-        found = _LINE.match(line)
-        if found is None or line.startswith("#"):
+        match = _LINE.match(line)
+        if match is None or line.startswith("#"):
             continue
-        indent = len(found["indent"])
-        above = [one for one in above if one[0] < indent]
-        above.append((indent, found["key"]))
-        value = found["value"].strip()
-        if value or found["key"] in ("rules", "inputs"):
-            yield ".".join(key for _, key in above), value or "the preset's", found["says"] or ""
+        indent = len(match["indent"])
+        parents = [parent for parent in parents if parent[0] < indent]
+        parents.append((indent, match["key"]))
+        value = match["value"].strip()
+        if match["key"] == "defaults" and indent == 0:
+            for name in re.findall(r"_\w+", value):
+                if name != "_self_":
+                    keys |= {key: (shared, says) for key, shared, says in listed(option.with_name(f"{name}.yaml"))}
+        elif value or match["key"] in ("rules", "inputs"):
+            keys[".".join(key for _, key in parents)] = (value or "the preset's", match["says"] or "")
+    for key, (value, says) in keys.items():
+        yield key, value, says
 
 
 def attributes(kind: type) -> dict[str, str]:
@@ -104,22 +122,29 @@ def described(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
         if is_dataclass(hint) and isinstance(hint, type):
             yield from described(hint, f"{prefix}{spec.name}.")
         else:
-            yield f"{prefix}{spec.name}", named(hint), says.get(spec.name, "")
+            yield f"{prefix}{spec.name}", allowed(hint, constraint_of(spec)), says.get(spec.name, "")
 
 
-def named(hint: Any) -> str:
-    """Returns a type as a person writes it."""
-    text = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
-    text = text.replace("typing.", "").replace("NoneType", "None").replace(" | None", " or null")
-    text = text.replace("runner.config.schema_data.", "").replace("runner.config.schema.", "")
-    return {"Any": "any", "str": "text"}.get(text, text.replace("str", "text"))
+def allowed(hint: Any, constraint: Constraint) -> str:
+    """Returns the values that a key may hold: its type and its constraint in words."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)] if type(None) in get_args(hint) else [hint]
+    text = type_in_words(kinds[0]).removeprefix("an ").removeprefix("a ")
+    parts = [constraint.bounds(), constraint.rule] if not constraint.choices else []
+    if constraint.choices:
+        text = " | ".join(map(str, constraint.choices))
+    elif constraint.entries:
+        text = f"[{', '.join(constraint.entries)}]"
+    elif kinds[0] is Any:
+        text = ""
+    words = ", ".join(part for part in (text, *parts) if part) or "any value"
+    return f"{words}, or null" if type(None) in get_args(hint) else words
 
 
 def options(group: str) -> list[Path]:
     """Returns the files of a group, the default first."""
-    files = sorted((CONF / group).glob("*.yaml"))
     default = defaults().get(group)
-    return sorted(files, key=lambda file: (file.stem != default, file.stem))
+    names = sorted(options_in(CONF / group), key=lambda name: (name != default, name))
+    return [CONF / group / f"{name}.yaml" for name in names]
 
 
 def defaults() -> dict[str, str]:
@@ -173,7 +198,7 @@ def _group(group: str) -> list[str]:
         for name, value, says in listed(file):
             key = keys.setdefault(name, Key({}, ""))
             key.values[file.stem] = "by the model" if value.startswith("${") else value
-            if not key.says or key.says == "not used":
+            if not key.says or key.says.startswith("not used"):
                 key.says = says
     for name, (_, says) in typed.items():
         if name not in ("options", "target", "rules", "name") and name not in keys:
@@ -245,20 +270,21 @@ def page() -> str:
     """Returns the page."""
     lines = [
         *("# Reference", ""),
-        "Made of `conf/` and the code by `python -m tests.docs.reference`; a test holds it to them.",
+        "Generated from `conf/` and the code by `python -m tests.docs.reference`; a test keeps it up to date.",
         *("", "## Commands", "", "| command | |", "|---|---|"),
     ]
     lines += [f"| `python -m {name}` | {cell(says)} |" for name, says in commands()]
     lines += [
         "",
-        "Those that take a config take the same groups, keys and flags. `python -m runner --help` shows them all.",
-        *("", "### Words beside the groups", "", "| key | meaning |", "|---|---|"),
+        "Commands that read a config have the same groups, keys and flags. `python -m runner --help` shows them all.",
+        *("", "### Keys without a group", "", "| key | meaning |", "|---|---|"),
     ]
     words = {key: says for key, _, says in listed(CONF / "config.yaml") if key in ("resume", "branch", "run")}
     lines += [f"| `{key}=` | {cell(says)} |" for key, says in words.items()]
     lines += ["", "### Flags", "", "| flag | |", "|---|---|"]
-    flags = (*command_line._FLAGS_WITHOUT_VALUE, *command_line._FLAGS_WITH_VALUE)
-    known = [flag for flag in flags if flag.startswith("--")]
+    known = [
+        flag for flag in (*command_line.FLAGS_WITHOUT_VALUE, *command_line.FLAGS_WITH_VALUE) if flag.startswith("--")
+    ]
     shown = [f"`{flag}`" + (f", `{_SHORT[flag]}`" if flag in _SHORT else "") for flag in known]
     lines += [f"| {flag} | {_FLAGS.get(name, '')} |" for flag, name in zip(shown, known, strict=True)]
     lines.append("")
@@ -272,7 +298,7 @@ def page() -> str:
     more = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name not in (*groups, "hydra"))
     for group in (*groups, *more):
         lines += _group(group)
-    lines += ["### Of Hydra", "", "| option | |", "|---|---|"]
+    lines += ["### Hydra: launchers, sweepers and logging", "", "| option | |", "|---|---|"]
     of_hydra = sorted((CONF / "hydra").rglob("*.yaml"))
     lines += [f"| `{file.relative_to(CONF).parent}={file.stem}` | {cell(head(file))} |" for file in of_hydra]
     lines += ["", "| key | default | meaning |", "|---|---|---|"]

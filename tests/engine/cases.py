@@ -20,6 +20,7 @@ from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine.base import HostBatches
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 
 STEPS = 50
 CLASSES = 10
@@ -60,9 +61,13 @@ def config(
 ) -> RunConfig:
     """Returns a config of the MLP 784-128-10 on a mesh, as the checks leave one."""
     made = RunConfig(mesh=MeshConfig(axes=axes), layout=LayoutConfig(), optimizer=optimizer or OPTIMIZERS["adam"])
-    made.model = ModelConfig(target, options or {"hidden": [128], "activation": "tanh"})
-    made.dataset.batch_size = BATCH
-    return made
+    return with_keys(
+        made,
+        {
+            "model": ModelConfig(target, options or {"hidden": [128], "activation": "tanh"}),
+            "dataset.batch_size": BATCH,
+        },
+    )
 
 
 def data(shape: tuple[int, ...] = INPUT_SHAPE, classes: int = CLASSES) -> DataSpec:

@@ -26,6 +26,7 @@ from runner.model import scope
 from runner.optim.stock import stock_optimizer
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 from tests.engine import cases
 from tests.engine.dtensor_models import SHAPES, SPLIT
 
@@ -43,14 +44,18 @@ def spec(name: str) -> DataSpec:
 def config(name: str, axes: Mapping[str, int]) -> RunConfig:
     """Returns the config of a run; with an axis `model`, some kernels are split over it."""
     made = cases.config(dict(axes))
-    made.task = TaskConfig("classification", ["label"])
+    made = with_keys(made, {"task": TaskConfig("classification", ["label"])})
     split = SPLIT.get(name, {"head/kernel": [None, "model"]})
     rules = [RuleConfig(pattern, list(spec)) for pattern, spec in split.items()] if "model" in axes else []
-    made.layout = LayoutConfig(rules=rules)
-    made.model = ModelConfig(f"tests.engine.dtensor_models.{name}", {})
-    made.engine.name = "keras_dtensor"
-    made.dataset.batch_size = BATCH
-    return made
+    return with_keys(
+        made,
+        {
+            "layout": LayoutConfig(rules=rules),
+            "model": ModelConfig(f"tests.engine.dtensor_models.{name}", {}),
+            "engine.name": "keras_dtensor",
+            "dataset.batch_size": BATCH,
+        },
+    )
 
 
 def batches(name: str) -> HostBatches:

@@ -21,6 +21,7 @@ from runner.engine import make_engine, registry
 from runner.engine.base import HostBatches
 from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 from tests.engine import tasks_worker as tasks
 
 TOKENS, WORDS = "tokens", 11
@@ -49,9 +50,15 @@ def config(name: str, request: Mapping[str, Any]) -> RunConfig:
     axes = request["axes"] or {"batch": 1}
     made = tasks.config("regression" if name == TOKENS else name, "keras_dtensor", axes, request["layout"])
     if name == TOKENS:
-        made.model = ModelConfig(f"{__spec__.name}.build_tokens", {})
-    made.layout = replace(made.layout, inputs={k: v for k, v in request["inputs"].items() if k in spec(name).arrays})
-    return made
+        made = with_keys(made, {"model": ModelConfig(f"{__spec__.name}.build_tokens", {})})
+    return with_keys(
+        made,
+        {
+            "layout": replace(
+                made.layout, inputs={k: v for k, v in request["inputs"].items() if k in spec(name).arrays}
+            )
+        },
+    )
 
 
 def batches(name: str) -> HostBatches:

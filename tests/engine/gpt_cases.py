@@ -13,6 +13,7 @@ from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine.base import HostBatches
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 
 STEPS, BATCH, TOKENS, VOCABULARY, DIM = 4, 16, 16, 64, 32
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -95,14 +96,18 @@ def config(engine: str, name: str, mesh: str, **more: Any) -> RunConfig:
     optimizer = OptimizerConfig("adam", 0.01, beta_1=0.9, beta_2=0.99, epsilon=1e-3)  # which no rounding decides in
     made = RunConfig(mesh=MeshConfig(axes=dict(axes)), layout=LayoutConfig(rules=list(rules)), optimizer=optimizer)
     if sequence:
-        made.layout.inputs = {each: ["batch", sequence] for each in data(name).arrays}
+        made = with_keys(made, {"layout.inputs": {each: ["batch", sequence] for each in data(name).arrays}})
     options = {key: value for key, value in OPTIONS[name].items() if key != "segments"}
     sizes = {"dim": DIM, "depth": 2, "heads": 4, "feedforward": 64, "fused_head": False}
-    made.model = ModelConfig("runner.model.gpt.build", sizes | options | more)
-    made.engine.name = engine
-    made.task = TaskConfig("custom", ["label"])
-    made.dataset.batch_size = BATCH
-    return made
+    return with_keys(
+        made,
+        {
+            "model": ModelConfig("runner.model.gpt.build", sizes | options | more),
+            "engine.name": engine,
+            "task": TaskConfig("custom", ["label"]),
+            "dataset.batch_size": BATCH,
+        },
+    )
 
 
 def batches(name: str) -> HostBatches:

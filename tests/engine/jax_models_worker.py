@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from runner.engine.jax.layers.adopted import masks_from_scope
 from runner.engine.jax.names import Names
 from runner.engine.jax.private import training_argument
 from runner.model import scope
+from tests.configs import with_keys
 from tests.engine import cases
 from tests.engine.jax_worker import config_of
 
@@ -111,9 +113,11 @@ def main() -> None:
             if layout == "split":
                 # As `fsdp` does over the batch's axis.
                 (rule,) = config.layout.rules
-                rule.shard = "model"
-                rule.min_elements = 64
-            config.optimizer = OptimizerConfig("sgd", request["rate"], momentum=0.9, nesterov=False)
+                rule = replace(rule, shard="model", min_elements=64)
+                config = with_keys(config, {"layout.rules": [rule]})
+            config = with_keys(
+                config, {"optimizer": OptimizerConfig("sgd", request["rate"], momentum=0.9, nesterov=False)}
+            )
             batches = cases.batches(request["steps"], request["batch"])
             begun = time.monotonic()
             expected = expected if index else stock(config, batches)

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 
 from runner.engine import make_engine
+from tests.configs import with_keys
 from tests.engine import cases
 
 _BATCH = 16
@@ -21,9 +22,7 @@ def main() -> None:
     """Starts call after call, then evaluations and gradients, and reads no loss until many calls were started."""
     steps = int(sys.argv[1])
     config = cases.config({"batch": 8}, hidden=[32])
-    config.engine.name = "jax"
-    config.engine.loop = sys.argv[2]
-    config.dataset.batch_size = _BATCH
+    config = with_keys(config, {"engine.name": "jax", "engine.loop": sys.argv[2], "dataset.batch_size": _BATCH})
     engine = make_engine(config, cases.data(), steps)
     engine.build()
     batches = cases.batches(_STEPS_PER_CALL, _BATCH)

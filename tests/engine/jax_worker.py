@@ -13,14 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
+from runner.config import search_path
+from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, ArraySource
 from runner.engine import registry
 from runner.engine.base import HostBatches, cache_on_device, caches_split
-from runner.host import paths
 from runner.model import scope
+from tests.configs import with_keys
 from tests.engine import cases
 
 DATA = cases.data()
@@ -30,15 +31,17 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     """Returns the config of one run."""
     optimizer = cases.OPTIMIZERS[run.get("optimizer", "adam")]
     config = cases.config(request["axes"] or {"batch": 1}, optimizer, run["target"])
-    config.model.options = run["options"]
-    config.engine.name = "jax" if request["engine"] == "plain" else request["engine"]
-    config.engine.loop = run.get("loop", "auto")
-    config.dataset.batch_size = run.get("batch", cases.BATCH)
-    preset = OmegaConf.load(paths.conf_dir() / "layout" / f"{request['layout']}.yaml")
-    layout = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(LayoutConfig), preset))
-    assert isinstance(layout, LayoutConfig)
-    config.layout = layout
-    return config
+    config = with_keys(
+        config,
+        {
+            "model.options": run["options"],
+            "engine.name": "jax" if request["engine"] == "plain" else request["engine"],
+            "engine.loop": run.get("loop", "auto"),
+            "dataset.batch_size": run.get("batch", cases.BATCH),
+        },
+    )
+    layout = build(LayoutConfig, search_path.content_of(f"layout/{request['layout']}"), "layout")
+    return with_keys(config, {"layout": layout})
 
 
 def cached_batches(engine: Any, batches: HostBatches, cached: bool) -> HostBatches:

@@ -22,6 +22,7 @@ from runner.engine.base import Engine, HostBatches
 from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
 from runner.training import samples
+from tests.configs import with_keys
 from tests.engine import cases
 
 STEPS, BATCH, TOKENS, PADDED = 3, 16, 8, 5
@@ -92,14 +93,25 @@ def build(keras: Any, inputs: Mapping[str, ArraySpec], outputs: OutputSpec, fuse
 def config(engine: str, case: Case) -> RunConfig:
     """Returns the config of a run."""
     made = cases.config(case.axes)
-    made.task = TaskConfig("language_model", [], None, None, asdict(LanguageModelOptions(vocabulary=UNITS)))
-    made.layout = LayoutConfig(rules=case.rules)
+    made = with_keys(
+        made,
+        {
+            "task": TaskConfig("language_model", [], None, None, asdict(LanguageModelOptions(vocabulary=UNITS))),
+            "layout": LayoutConfig(rules=case.rules),
+        },
+    )
     if "sequence" in case.axes:
-        made.layout.inputs = {name: ["batch", "sequence"] for name in _SPECS}
-    made.model = ModelConfig(f"{__spec__.name}.build", {"fused": case.fused})
-    made.engine.name, made.engine.compilation_cache = engine, False
-    made.dataset.batch_size, made.trainer.accumulate_steps = BATCH, case.parts
-    return made
+        made = with_keys(made, {"layout.inputs": {name: ["batch", "sequence"] for name in _SPECS}})
+    return with_keys(
+        made,
+        {
+            "model": ModelConfig(f"{__spec__.name}.build", {"fused": case.fused}),
+            "engine.name": engine,
+            "engine.compilation_cache": False,
+            "dataset.batch_size": BATCH,
+            "trainer.accumulate_steps": case.parts,
+        },
+    )
 
 
 def batches(data: DataSpec) -> HostBatches:

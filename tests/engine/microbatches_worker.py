@@ -16,6 +16,7 @@ from runner.data.base import WEIGHT, Array
 from runner.engine import make_engine, registry
 from runner.engine.base import HostBatches, StepMetrics
 from runner.plan.command import compile_step
+from tests.configs import with_keys
 from tests.engine import cases
 
 DATA = cases.data()
@@ -29,9 +30,15 @@ def config_of(
     """Returns the config of one case, of an optimizer with clipping and a schedule that counts steps or another."""
     chosen = replace(cases.OPTIMIZERS[optimizer], ema=EmaConfig(decay))
     config = cases.config({"batch": 2}, chosen)
-    config.engine.name, config.engine.canary = engine, False
-    config.trainer.accumulate_steps, config.dataset.batch_size = microbatches, cases.BATCH
-    return config
+    return with_keys(
+        config,
+        {
+            "engine.name": engine,
+            "engine.canary": False,
+            "trainer.accumulate_steps": microbatches,
+            "dataset.batch_size": cases.BATCH,
+        },
+    )
 
 
 def batches(*, padded: bool = True) -> HostBatches:

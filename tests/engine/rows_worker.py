@@ -24,6 +24,7 @@ from runner.model import padding
 from runner.task import namespace
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 from tests.engine import cases
 
 SIZE, BATCH, WIDTH = 31, 12, 16
@@ -106,11 +107,16 @@ def config(engine: str, axes: dict[str, int], model: str, loss: str) -> RunConfi
     options = {"target": f"{__spec__.name}.{loss}", "units": 4}
     if loss in ("contrast", "pair"):
         options["maximize"] = ["above"]
-    made.task = TaskConfig("custom", ["label"], options=options)
-    made.model = ModelConfig(f"{__spec__.name}.{model}", {})
-    made.engine.name, made.engine.compilation_cache = engine, False
-    made.dataset.batch_size = BATCH * axes["batch"]
-    return made
+    return with_keys(
+        made,
+        {
+            "task": TaskConfig("custom", ["label"], options=options),
+            "model": ModelConfig(f"{__spec__.name}.{model}", {}),
+            "engine.name": engine,
+            "engine.compilation_cache": False,
+            "dataset.batch_size": BATCH * axes["batch"],
+        },
+    )
 
 
 def arrays() -> dict[str, Array]:

@@ -17,6 +17,7 @@ from runner.data.base import WEIGHT, Array
 from runner.engine import make_engine, registry
 from runner.engine.base import Engine, HostBatches
 from runner.optim.paths import ema_path, is_variable, slot_path
+from tests.configs import with_keys
 from tests.engine import gpt_cases as cases
 
 NAME, PARTS, DECAY, NORM = "tied", 2, 0.9, 1.0
@@ -26,13 +27,19 @@ Arrays = Mapping[str, Array]
 def config(state: str, target: str = "", **options: Any) -> RunConfig:
     """Returns a run in bfloat16, of micro-batches, clipped, with averages, its state split both ways."""
     made = cases.config("jax", NAME, "batch4_model2_both", depth=1)
-    made.mesh.axes = {"batch": 2, "model": 2}
+    made = with_keys(made, {"mesh.axes": {"batch": 2, "model": 2}})
     if target:
-        made.model = ModelConfig(f"tests.engine.state_worker.{target}", options)
-    made.engine.precision, made.engine.state = "bfloat16", state
-    made.trainer.accumulate_steps = PARTS
-    made.optimizer.clip.global_norm, made.optimizer.ema.decay = NORM, DECAY
-    return made
+        made = with_keys(made, {"model": ModelConfig(f"tests.engine.state_worker.{target}", options)})
+    return with_keys(
+        made,
+        {
+            "engine.precision": "bfloat16",
+            "engine.state": state,
+            "trainer.accumulate_steps": PARTS,
+            "optimizer.clip.global_norm": NORM,
+            "optimizer.ema.decay": DECAY,
+        },
+    )
 
 
 def built(made: RunConfig) -> Engine:
@@ -169,7 +176,7 @@ def compared(state: str) -> dict[str, Any]:
 def held(state: str) -> dict[str, Any]:
     """Returns the dtypes of a state with a statistic and a frozen weight, and the least entry of a constrained one."""
     made = config(state, "normalized")
-    made.model.trainable = ["(norm|held|head)/.*"]
+    made = with_keys(made, {"model.trainable": ["(norm|held|head)/.*"]})
     engine = built(made)
     if state == "bfloat16":
         trained(engine)
@@ -181,7 +188,7 @@ def held(state: str) -> dict[str, Any]:
 def frequent(state: str, rows: int) -> Array:
     """Returns the gradient of the mean loss of rows of one token; it is the same for any number of them."""
     made = config(state, "looked_up")
-    made.dataset.batch_size, made.trainer.accumulate_steps = rows, 1
+    made = with_keys(made, {"dataset.batch_size": rows, "trainer.accumulate_steps": 1})
     token = 7
     tokens = np.full((1, rows, cases.TOKENS), token, np.int32)
     weight = np.ones(tokens.shape[:2], np.float32)

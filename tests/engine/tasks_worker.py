@@ -20,6 +20,7 @@ from runner.engine import make_engine, registry
 from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
 from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 from tests.engine import cases
 
 STEPS, BATCH, PADDED = 12, 32, 5
@@ -63,15 +64,18 @@ def spec(name: str) -> DataSpec:
 def config(name: str, engine: str, axes: dict[str, int], layout: str) -> RunConfig:
     """Returns the config of a run."""
     made = cases.config(axes)
-    made.task = TaskConfig(**_TASKS[name])
-    made.layout = LayoutConfig(rules=LAYOUTS[layout])
+    made = with_keys(made, {"task": TaskConfig(**_TASKS[name]), "layout": LayoutConfig(rules=LAYOUTS[layout])})
     if layout == "rows" and "picture" in _SPECS[name]:
-        made.layout.inputs = {"picture": ["batch", "model", None, None]}
-    made.model = ModelConfig(f"{__spec__.name}.build", {})
-    made.engine.name = "jax" if engine == "plain" else engine
-    made.engine.compilation_cache = False
-    made.dataset.batch_size = BATCH
-    return made
+        made = with_keys(made, {"layout.inputs": {"picture": ["batch", "model", None, None]}})
+    return with_keys(
+        made,
+        {
+            "model": ModelConfig(f"{__spec__.name}.build", {}),
+            "engine.name": "jax" if engine == "plain" else engine,
+            "engine.compilation_cache": False,
+            "dataset.batch_size": BATCH,
+        },
+    )
 
 
 def batches(name: str) -> HostBatches:

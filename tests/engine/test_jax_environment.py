@@ -15,6 +15,7 @@ from runner.checks import run as checks
 from runner.engine.jax import environment
 from runner.errors import ConfigError
 from runner.host import cores
+from tests.configs import with_keys
 from tests.engine import cases
 from tests.engine.jax_runs import answer
 
@@ -49,7 +50,7 @@ def test_without_the_extra_the_engine_is_refused_with_the_command_that_installs_
 def test_the_refusal_names_every_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     config = cases.config({"batch": 1})
-    config.engine.name = "jax"
+    config = with_keys(config, {"engine.name": "jax"})
     with pytest.raises(ConfigError, match=r"needs jax and keras, which are not installed; pip install"):
         checks.check(config)
 

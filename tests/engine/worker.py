@@ -13,13 +13,14 @@ import numpy as np
 
 from runner.engine import make_engine, registry
 from runner.engine.calls import first
+from tests.configs import with_keys
 from tests.engine import cases
 
 
 def on_mesh(axes: dict[str, int], run: dict[str, Any], combine: bool) -> dict[str, np.ndarray]:
     """Trains one engine; returns losses, initial and final variables."""
     config = cases.config(axes, cases.OPTIMIZERS[run["optimizer"]], run["target"], **run["options"])
-    config.engine.combine_all_reduces = combine
+    config = with_keys(config, {"engine.combine_all_reduces": combine})
     engine = make_engine(config, cases.data(), cases.STEPS)
     engine.build()
     initial = {f"initial/{path}": value for path, value in engine.state().items()}
@@ -74,7 +75,7 @@ def main() -> None:
     """Runs every case of the request and writes `<case>:<name>` arrays."""
     request = json.loads(sys.argv[2])
     config = cases.config({"batch": 1})
-    config.engine.combine_all_reduces = request["combine"]
+    config = with_keys(config, {"engine.combine_all_reduces": request["combine"]})
     registry.load(config)
     arrays: dict[str, np.ndarray] = {}
     for run in request["runs"]:

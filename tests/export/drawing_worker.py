@@ -21,6 +21,7 @@ from runner.export.signature import Served
 from runner.export.write import write_model
 from runner.task import namespace
 from runner.task.base import DataSpec
+from tests.configs import with_keys
 from tests.engine import cases
 
 COUNT = 12
@@ -78,9 +79,9 @@ BUILDERS: tuple[Callable[..., Any], ...] = (recurrent, sampling, silent, unknown
 def exported(builder: Callable[..., Any], folder: Path) -> dict[str, Any]:
     """Returns how a model's export compares with the model that was written."""
     config = cases.config({"batch": 1})
-    config.engine.name = "jax"
-    config.model.target = f"{__name__}.{builder.__name__}"
-    config.model.options = {}
+    config = with_keys(
+        config, {"engine.name": "jax", "model.target": f"{__name__}.{builder.__name__}", "model.options": {}}
+    )
     registry.load(config)
     from runner.engine.jax.adapter import Keras3Factory
     from runner.engine.jax.names import Names

@@ -23,6 +23,7 @@ from runner.export.write import write_model
 from runner.task import namespace
 from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
+from tests.configs import with_keys
 from tests.engine import cases, rows_worker
 
 COUNT = 600  # more than one batch of the process that loads the export
@@ -77,9 +78,9 @@ def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[st
     registry.load(replace(cases.config({"batch": 1}), engine=EngineConfig(name=engine)))
     for name, case in made().items():
         config = cases.config({"batch": 1}, hidden=[16])
-        config.engine.name = engine
+        config = with_keys(config, {"engine.name": engine})
         if case.builder:
-            config.model = ModelConfig(case.builder, {})
+            config = with_keys(config, {"model": ModelConfig(case.builder, {})})
         task = make_task(case.task, case.specs, constants={"mean": [250.0], "deviation": [3.0]})
         served = Served(DataSpec(task.arrays, task), case.encoding)
         plain = make_plain(config, served.spec, _weights(engine, config, served.spec))

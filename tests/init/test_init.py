@@ -1,4 +1,4 @@
-"""What `runner.init` writes, and what it refuses."""
+"""What `runner.init` writes, and which names it rejects."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     assert (tmp_path / "my_data.py").is_file()
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     assert command.main([str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert told == f"error: {tmp_path}: it holds files already; name a new folder, or an empty one\n"
+    assert told == f"error: {tmp_path}: has files already; name a new folder, or an empty one\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("given", [None, "", "a|b", " ", "--force", ".hidden", "a b", "a\nb", "x" * 120])
-def test_what_is_no_name_is_refused_in_one_line(
+def test_an_invalid_name_is_an_error_of_one_line(
     given: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,7 +48,7 @@ def test_what_is_no_name_is_refused_in_one_line(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a folder below a file")
-def test_a_folder_that_can_not_be_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_can_not_be_made_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert command.main([str(tmp_path / "file" / "mine")]) == 2
     assert "can't be written (Not a directory)" in capsys.readouterr().err

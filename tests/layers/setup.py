@@ -14,6 +14,7 @@ from runner.data.base import WEIGHT, Array, ArraySpec
 from runner.engine.base import HostBatches
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 from tests.engine import cases as engine_cases
 from tests.layers.case import JAX, Case
 from tests.layers.network import UNITS, input_name, input_specs
@@ -37,9 +38,15 @@ def config(engine: str, mesh: str, names: Sequence[str]) -> RunConfig:
     target = f"tests.layers.on_{'jax' if engine == JAX else 'dtensor'}.build"
     optimizer = OptimizerConfig("sgd", RATE, momentum=MOMENTUM, nesterov=False)
     made = engine_cases.config(dict(MESHES[mesh]), optimizer, target, cases=list(names))
-    made.engine.name, made.dataset.batch_size = engine, BATCH
-    made.engine.compilation_cache = made.engine.canary = False
-    return made
+    return with_keys(
+        made,
+        {
+            "engine.name": engine,
+            "dataset.batch_size": BATCH,
+            "engine.compilation_cache": False,
+            "engine.canary": False,
+        },
+    )
 
 
 class Setup:

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from runner import layout
+from runner.config.build import build
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import auto
 from runner.layout.specs import Shape
@@ -211,9 +211,7 @@ def test_proposals_place_every_variable_and_their_yaml_resolves_to_the_same(
         assert "\n" not in each.reason
 
     text = auto.to_yaml(proposals, config)
-    merged = OmegaConf.merge(OmegaConf.structured(LayoutConfig), OmegaConf.create(text))
-    again = OmegaConf.to_object(merged)
-    assert isinstance(again, LayoutConfig)
+    again = build(LayoutConfig, yaml.safe_load(text), "layout")
     assert set(yaml.safe_load(text)) == {each.name for each in dataclasses.fields(LayoutConfig)}
     assert (again.auto, again.inputs) == (False, config.inputs)
     layout.check(again, axes)

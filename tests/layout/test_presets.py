@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from runner import layout
+from runner.config import search_path
+from runner.config.build import build
 from runner.config.schema import LayoutConfig
+from runner.config.search_path import options_in
 from runner.data.base import ArraySpec
 from runner.errors import ConfigError
 from runner.host import paths
 from tests.layout.tables import MODELS, mlp, vit
 
 CONF = paths.conf_dir()
-PRESETS = sorted(path.stem for path in (CONF / "layout").glob("*.yaml"))
+PRESETS = options_in(CONF / "layout")
 IMAGES = {"image": ArraySpec((28, 28, 1), "uint8", ("height", "width", "channel"))}
 MESHES: dict[str, dict[str, int]] = {
     "batch8": {"batch": 8},
@@ -30,10 +33,7 @@ MESHES: dict[str, dict[str, int]] = {
 
 
 def load(name: str) -> LayoutConfig:
-    merged = OmegaConf.merge(OmegaConf.structured(LayoutConfig), OmegaConf.load(CONF / f"layout/{name}.yaml"))
-    made = OmegaConf.to_object(merged)
-    assert isinstance(made, LayoutConfig)
-    return made
+    return build(LayoutConfig, search_path.content_of(f"layout/{name}"), "layout")
 
 
 def axes_named(config: LayoutConfig) -> set[str]:
@@ -55,7 +55,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 ) -> None:
     config, axes = load(preset), MESHES[mesh]
     if not axes_named(config) <= set(axes):
-        with pytest.raises(ConfigError, match=r"mesh.axes has no axis .*choose a mesh that has it, as mesh="):
+        with pytest.raises(ConfigError, match=r"the mesh has no axis .*choose a mesh that has it: mesh="):
             layout.check(config, axes)
         return
     layout.check(config, axes)
@@ -70,7 +70,7 @@ def test_a_preset_serves_every_model_on_every_mesh_that_has_its_axes_and_is_refu
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_the_keys_of_the_schema_and_a_command_line_that_names_it(preset: str) -> None:
     text = (CONF / f"layout/{preset}.yaml").read_text()
-    assert set(yaml.safe_load(text)) == {"auto", "rules", "inputs", "sequence", "from_model"}
+    assert set(search_path.content_of(f"layout/{preset}")) == {"auto", "rules", "inputs", "sequence", "from_model"}
     command = next(line for line in text.splitlines() if "python -m runner" in line)
     assert f"layout={preset}" in command.split()
     mesh = next(word for word in command.split() if word.startswith("mesh=")).partition("=")[2]
@@ -159,8 +159,7 @@ def test_spatial_layouts_replicate_every_weight(preset: str, mesh: str) -> None:
 
 def test_rules_of_a_users_own_axes_and_inputs_over_two_of_them() -> None:
     axes = {"data": 2, "tensor": 2, "rows": 2}
-    config = load("auto")
-    config.inputs = {"image": ["data", "rows", None, None], "label": ["data"]}
+    config = replace(load("auto"), inputs={"image": ["data", "rows", None, None], "label": ["data"]})
     layout.check(config, axes)
     layout.check_inputs(config, IMAGES, 128, axes)
     placed = layout.resolve(config, vit(), axes)

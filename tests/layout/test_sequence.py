@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner import layout
@@ -35,8 +37,7 @@ def test_every_array_with_a_sequence_is_split_on_it_and_no_other() -> None:
         "row": ("batch", None),
         "weight": ("batch",),
     }
-    config = load("sequence")
-    config.inputs = {"tokens": ["batch", None]}
+    config = replace(load("sequence"), inputs={"tokens": ["batch", None]})
     assert input_specs(config, TEXT, AXES)["tokens"] == ("batch", None)
 
 
@@ -44,7 +45,7 @@ def test_every_array_with_a_sequence_is_split_on_it_and_no_other() -> None:
 def test_it_goes_with_every_layout_and_splits_no_weight(preset: str) -> None:
     config = load(preset)
     alone = layout.resolve(config, gpt(), {"batch": 2, "model": 2})
-    config.sequence = "sequence"
+    config = replace(config, sequence="sequence")
     layout.check(config, AXES)
     layout.check_inputs(config, TEXT, 8, AXES)
     both = layout.resolve(config, gpt(), AXES)
@@ -69,8 +70,7 @@ _EACH = "as 'mesh.axes={batch:2,sequence:2,model:2}'"
 def test_an_axis_that_is_not_there_or_splits_something_else_is_refused(
     preset: str, axis: str, axes: dict[str, int], parts: tuple[str, ...]
 ) -> None:
-    config = load(preset)
-    config.sequence = axis
+    config = replace(load(preset), sequence=axis)
     with pytest.raises(ConfigError) as caught:
         layout.check(config, axes)
     assert all(part in str(caught.value) for part in (f"layout.sequence={axis}", *parts)), str(caught.value)
@@ -84,8 +84,9 @@ def test_a_length_that_the_axis_does_not_divide_and_data_without_sequences_are_r
 
 
 def test_tokens_that_the_inputs_split_over_the_axis_of_heads_are_refused() -> None:
-    config, arrays = load("megatron"), {"tokens": TEXT["tokens"], "row": TEXT["row"]}
-    config.inputs = {"tokens": ["batch", None], "row": ["batch", "model"]}  # of the second no name tells what it is
+    arrays = {"tokens": TEXT["tokens"], "row": TEXT["row"]}
+    # The dims of `row` have no names, so that nothing says whether they are tokens.
+    config = replace(load("megatron"), inputs={"tokens": ["batch", None], "row": ["batch", "model"]})
     layout.check_inputs(config, arrays, 8, AXES)
     config.inputs["tokens"] = ["batch", "model"]
     with pytest.raises(ConfigError) as caught:

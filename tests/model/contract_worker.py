@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
+from runner.config import search_path
+from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine, registry
 from runner.errors import ConfigError, EngineError
-from runner.host import paths
+from tests.configs import with_keys
 from tests.engine import cases
 
 STEPS, BATCH, PADDING = 6, 32, 5
@@ -31,17 +32,20 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     """Returns the config of one run."""
     optimizer = cases.OPTIMIZERS[run.get("optimizer", "adam")]
     config = cases.config(request.get("axes") or {"batch": 1}, optimizer, f"{MODELS}.{run['target']}")
-    config.model.options = run.get("options", {})
-    config.engine.name = request["engine"]
-    config.engine.combine_all_reduces = request.get("combine", True)
-    config.dataset.batch_size = BATCH
-    config.dataset.remainder = run.get("remainder", "drop")
-    config.trainer.accumulate_steps = run.get("accumulate", 1)
-    preset = OmegaConf.load(paths.conf_dir() / "layout" / f"{request.get('layout', 'replicated')}.yaml")
-    layout = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(LayoutConfig), preset))
-    assert isinstance(layout, LayoutConfig)
-    config.layout = layout
-    return config
+    config = with_keys(
+        config,
+        {
+            "model.options": run.get("options", {}),
+            "engine.name": request["engine"],
+            "engine.combine_all_reduces": request.get("combine", True),
+            "dataset.batch_size": BATCH,
+            "dataset.remainder": run.get("remainder", "drop"),
+            "trainer.accumulate_steps": run.get("accumulate", 1),
+        },
+    )
+    preset = request.get("layout", "replicated")
+    layout = build(LayoutConfig, search_path.content_of(f"layout/{preset}"), "layout")
+    return with_keys(config, {"layout": layout})
 
 
 def batches(run: dict[str, Any]) -> Any:

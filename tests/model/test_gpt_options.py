@@ -32,26 +32,26 @@ def test_the_preset_passes_on_both_engines(engine: str) -> None:
 
 
 def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"leave it out, or set against\.engine=jax"):
+    with pytest.raises(ConfigError, match=r"remove model\.scan, or set against\.engine=jax"):
         gpt_options.check(preset(scan=True), "against.engine", on_jax=False)
 
 
 @pytest.mark.parametrize(
     ("options", "engine", "said"),
     [
-        ({"heads": 5}, "jax", "model.heads=5: a divisor of model.dim=128; set model.dim=130"),
-        ({"key_value_heads": 3}, "jax", "model.key_value_heads=3: a divisor of model.heads=4"),
-        ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary: an even model.dim"),
-        ({"heads": 3, "positions": "rotary"}, "jax", "a divisor of model.dim=128; set model.dim=132"),
-        ({"norm": "batch"}, "jax", "model.norm=batch: one of layer, rms; set model.norm=layer"),
-        ({"remat": "everything"}, "jax", "model.remat=everything: one of none, full"),
-        ({"remat": "full"}, "keras_dtensor", "model.remat=full: it needs Keras on JAX"),
-        ({"scan": True}, "keras_dtensor", "model.scan=True: it needs Keras on JAX"),
-        ({"fused_head": True}, "keras_dtensor", "model.fused_head=True: it needs Keras on JAX"),
-        ({"depth": 0}, "jax", "model.depth=0: at least 1"),
-        ({"wavelength": 0.0}, "jax", "model.wavelength=0.0: above 0; set model.wavelength=10000.0"),
-        ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05: above 0; set model.epsilon=1e-05"),
-        ({"dropout": 1.0}, "jax", "model.dropout=1.0: from 0 to below 1"),
+        ({"heads": 5}, "jax", "model.heads=5: must divide model.dim=128; set model.dim=130"),
+        ({"key_value_heads": 3}, "jax", "model.key_value_heads=3: must divide model.heads=4"),
+        ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary: needs an even model.dim"),
+        ({"heads": 3, "positions": "rotary"}, "jax", "must divide model.dim=128; set model.dim=132"),
+        ({"norm": "batch"}, "jax", "model.norm=batch: must be one of layer, rms; set model.norm=layer"),
+        ({"remat": "everything"}, "jax", "model.remat=everything: must be one of none, full"),
+        ({"remat": "full"}, "keras_dtensor", "model.remat=full: needs Keras on JAX"),
+        ({"scan": True}, "keras_dtensor", "model.scan=true: needs Keras on JAX"),
+        ({"fused_head": True}, "keras_dtensor", "model.fused_head=true: needs Keras on JAX"),
+        ({"depth": 0}, "jax", "model.depth=0: must be at least 1"),
+        ({"wavelength": 0.0}, "jax", "model.wavelength=0.0: must be above 0; set model.wavelength=10000.0"),
+        ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05: must be above 0; set model.epsilon=1e-05"),
+        ({"dropout": 1.0}, "jax", "model.dropout=1.0: must be at least 0 and below 1"),
     ],
 )
 def test_what_cannot_work_is_refused_by_its_key(options: dict[str, Any], engine: str, said: str) -> None:
@@ -91,8 +91,8 @@ def test_rows_longer_than_the_models_places_are_refused_from_the_config_alone() 
     with pytest.raises(ConfigError) as raised:
         gpt_options.check_rows(preset(max_length=8), text)
     assert str(raised.value) == (
-        "model.max_length=8: at least dataset.sequence_length=16, the tokens of a row; set "
-        "model.max_length=16, or leave it out"
+        "model.max_length=8: must be at least dataset.sequence_length=16, the tokens of a row; set "
+        "model.max_length=16, or remove it"
     )
 
 

@@ -16,6 +16,7 @@ from runner.errors import ConfigError
 from runner.model.hub import catalog, check, options
 from tests import forks
 from tests.backbones_of_hub import tiny
+from tests.configs import with_keys
 
 ROOT = Path(__file__).parents[2]
 GPT2 = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
@@ -23,8 +24,7 @@ GPT2 = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16
 
 def config(engine: str = "jax", task: str = "language_model", **options: Any) -> RunConfig:
     made = RunConfig(model=ModelConfig(check.TARGET, options=options), task=TaskConfig(task))
-    made.engine.name = engine
-    return made
+    return with_keys(made, {"engine.name": engine})
 
 
 REFUSED = [
@@ -50,7 +50,7 @@ REFUSED = [
     ),
     (
         {"backbone": "GPT2Backbone", **GPT2, "dropout": {"class": ["a"]}},
-        "model.dropout.class=['a']: must be a model or layer of KerasHub",
+        "model.dropout.class=[a]: must be a model or layer of KerasHub",
     ),
     ({"backbone": "GPT2Backbone", **GPT2, "dropout": {"class": None}}, "model.dropout.class=null:"),
     (
@@ -102,7 +102,7 @@ def test_a_text_that_does_not_fit_the_backbone_is_refused(
     options: dict[str, Any], tokens: dict[str, Any], said: str
 ) -> None:
     made = config(**options)
-    made.dataset = DatasetConfig(name="pydoc", **tokens)
+    made = with_keys(made, {"dataset": DatasetConfig(name="pydoc", **tokens)})
     with pytest.raises(ConfigError) as caught:
         check.check(made, ["jax"])
     assert said in str(caught.value)
@@ -110,11 +110,13 @@ def test_a_text_that_does_not_fit_the_backbone_is_refused(
 
 def test_text_that_fits_or_whose_tokens_only_the_tokenizer_tells_is_taken() -> None:
     made = config(**LONG, vocabulary_size=512)
-    made.dataset = DatasetConfig(name="pydoc", tokenizer="bpe", vocabulary_size=512, sequence_length=1024)
+    made = with_keys(
+        made, {"dataset": DatasetConfig(name="pydoc", tokenizer="bpe", vocabulary_size=512, sequence_length=1024)}
+    )
     check.check(made, ["jax"])
     rotary = {"num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 16}
     made = config(backbone="Llama3Backbone", num_layers=1, vocabulary_size=256, **rotary)
-    made.dataset = DatasetConfig(name="pydoc", sequence_length=100_000)
+    made = with_keys(made, {"dataset": DatasetConfig(name="pydoc", sequence_length=100_000)})
     check.check(made, ["jax"])
 
 
@@ -184,20 +186,20 @@ def test_tokens_that_are_not_the_presets_are_refused_with_its_tokenizer_suggeste
     tmp_path: Path, size: int, own: str | None, tokens: dict[str, Any], vocabulary: int | None, said: str
 ) -> None:
     made = config(preset=preset_of(tmp_path / "preset", size, own))
-    made.dataset = DatasetConfig(name="pydoc", **tokens)
+    made = with_keys(made, {"dataset": DatasetConfig(name="pydoc", **tokens)})
     made.task.options["vocabulary"] = vocabulary
     with pytest.raises(ConfigError) as caught:
         check.check(made, ["jax"])
     assert said in str(caught.value)
     assert OWN in str(caught.value)
     assert f"dataset.tokenizer={tokens.get('tokenizer', 'bytes')}:" in str(caught.value)
-    made.dataset = DatasetConfig(name="pydoc", tokenizer="tokenizer.json")
+    made = with_keys(made, {"dataset": DatasetConfig(name="pydoc", tokenizer="tokenizer.json")})
     check.check(made, ["jax"])
 
 
 def test_a_preset_that_is_fetched_and_has_its_tokenizer_there_refuses_bytes_too() -> None:
     made = config(preset="gpt2_base_en")
-    made.dataset = DatasetConfig(name="pydoc")
+    made = with_keys(made, {"dataset": DatasetConfig(name="pydoc")})
     with pytest.raises(ConfigError, match="the preset has the tokens of gpt2_base_en"):
         check.check(made, ["jax"])
 
@@ -207,7 +209,7 @@ def test_a_preset_that_is_fetched_and_has_its_tokenizer_there_refuses_bytes_too(
 )
 def test_a_preset_of_bytes_takes_bytes(tmp_path: Path, size: int, own: str | None, vocabulary: int | None) -> None:
     made = config(preset=preset_of(tmp_path / "preset", size, own))
-    made.dataset = DatasetConfig(name="pydoc")
+    made = with_keys(made, {"dataset": DatasetConfig(name="pydoc")})
     made.task.options["vocabulary"] = vocabulary
     check.check(made, ["jax"])
 

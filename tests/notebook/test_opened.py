@@ -64,7 +64,7 @@ def test_a_run_that_nothing_tracked_is_its_folder(tmp_path: Path, monkeypatch: p
     (folder / "summary.json").write_text('{"eval_loss": 0.5}')
     run = runner.open_run("some", "none")
     assert (run.status, run.config.trainer.epochs, run.metrics["eval/loss"][0]) == ("FINISHED", 2, 0.5)
-    with pytest.raises(runner.ConfigError, match="run=latest: no run is recorded here"):
+    with pytest.raises(runner.ConfigError, match="run=latest: this project has no recorded runs"):
         runner.open_run("latest", "none")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from runner.config import search_path
+from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine.base import LayerOutput
-from runner.host import paths
 from runner.layout import Placement
 from runner.plan.base import LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.estimate import PlacedModel
+from tests.configs import with_keys
 from tests.engine import cases as engines
 
 BATCH = 128
@@ -60,12 +60,9 @@ def config(model: str, mesh: str, preset: str) -> RunConfig:
     """Returns the config of a small model under a preset of layouts."""
     target, options = MODELS[model]
     made = engines.config(MESHES[mesh], target=target)
-    made.model.options = dict(options)
-    content = OmegaConf.load(paths.conf_dir() / "layout" / f"{preset}.yaml")
-    held = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(LayoutConfig), content))
-    assert isinstance(held, LayoutConfig)
-    made.layout, made.dataset.batch_size, made.engine.canary = held, 32, False
-    return made
+    made = with_keys(made, {"model.options": dict(options)})
+    held = build(LayoutConfig, search_path.content_of(f"layout/{preset}"), "layout")
+    return with_keys(made, {"layout": held, "dataset.batch_size": 32, "engine.canary": False})
 
 
 def placed(axes: dict[str, int], rules: list[Any]) -> PlacedModel:

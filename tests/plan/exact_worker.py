@@ -14,6 +14,7 @@ from runner.engine.dtensor import private
 from runner.plan import estimate
 from runner.plan.command import compile_step
 from runner.plan.make import placed_model
+from tests.configs import with_keys
 from tests.engine import cases as engines
 from tests.plan import cases, moved
 from tests.plan.products import operations
@@ -24,7 +25,7 @@ DATA = engines.data()
 def counted(model: str, mesh: str, preset: str) -> dict[str, Any]:
     """Returns collectives and operations, of the program and from shapes."""
     config = cases.config(model, mesh, preset)
-    config.engine.combine_all_reduces = False  # merged ones carry padding
+    config = with_keys(config, {"engine.combine_all_reduces": False})  # merged ones carry padding
     engine = make_engine(config, DATA, 1, planning=True)
     engine.build()
     before = private.function_names()

@@ -17,6 +17,7 @@ import numpy as np
 from runner.config.schema import RuleConfig, RunConfig
 from runner.plan.command import compile_step
 from runner.plan.make import make_plan, placed_model
+from tests.configs import with_keys
 from tests.engine import cases as engines
 from tests.plan import cases, moved
 
@@ -49,10 +50,14 @@ def config_of(request: dict[str, Any]) -> RunConfig:
         config = cases.config(*request["case"])
     else:
         config = engines.config(request["axes"])
-        config.layout.rules = [RuleConfig(match, spec) for match, spec in request["rules"]]
-        config.dataset.batch_size = cases.BATCH
-    config.engine.combine_all_reduces, config.engine.canary = request["combine"], False
-    return config
+        config = with_keys(
+            config,
+            {
+                "layout.rules": [RuleConfig(match, spec) for match, spec in request["rules"]],
+                "dataset.batch_size": cases.BATCH,
+            },
+        )
+    return with_keys(config, {"engine.combine_all_reduces": request["combine"], "engine.canary": False})
 
 
 def main() -> None:

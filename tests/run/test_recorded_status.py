@@ -61,6 +61,6 @@ def test_a_failure_is_the_tag_and_a_run_that_ended_well_fails_where_its_record_i
         ended(tracker, EngineError("the loss is nan"))
     assert (tracker.status, tracker.tags["runner.ended"]) == ("FAILED", "the loss is nan")
     tracker = Seen("aaaa", takes=False)
-    with pytest.raises(TrackingError, match="not all of run aaaa is recorded"):
+    with pytest.raises(TrackingError, match="run aaaa is not recorded completely"):
         ended(tracker, None)
     assert ended(Seen("aaaa"), None) == ""

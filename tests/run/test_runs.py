@@ -195,10 +195,11 @@ from runner.engine.dtensor import mesh
 from runner.engine.dtensor import canary
 from runner.engine.dtensor.environment import prepare_environment
 from runner.errors import EngineError
+from tests.configs import with_keys
 from tests.engine import cases
 
 config = cases.config({"batch": int(sys.argv[1])})
-config.engine.combine_all_reduces = sys.argv[2] == "combined"
+config = with_keys(config, {"engine.combine_all_reduces": sys.argv[2] == "combined"})
 prepare_environment(config)
 made = mesh.make_mesh(config.mesh, mesh.make_devices(config.mesh, None), merges=sys.argv[2] == "combined")
 canary.check(made, "batch", reread=False)

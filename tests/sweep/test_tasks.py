@@ -47,5 +47,5 @@ def test_tasks_that_would_each_run_the_whole_job_are_refused() -> None:
 
 
 def test_a_sweeps_job_is_not_queued_again() -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.requeue=True: .*sweep\.resume"):
+    with pytest.raises(ConfigError, match=r"cluster\.requeue=true: .*sweep\.resume"):
         check_tasks(slurm(), ClusterConfig(name="auto", requeue=True))

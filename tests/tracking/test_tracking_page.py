@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from runner.record.listed import listed
+from runner.record.tracked import listed_params
 from runner.tracking import page, view
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
 from runner.tracking.page import Page, merged
@@ -122,7 +122,9 @@ def test_listed_are_options_keys_that_matter_and_what_was_typed() -> None:
         "model": {"_target_": "x", "hidden": [64]},
         "optimizer": {"name": "adam", "epsilon": 1e-7, "clip": {"norm": None}},
     }
-    found = listed(content, {"model": "mlp", "mesh": "batch8", "tracking": "mlflow"}, ["optimizer.clip", "dataset"])
+    found = listed_params(
+        content, {"model": "mlp", "mesh": "batch8", "tracking": "mlflow"}, ["optimizer.clip", "dataset"]
+    )
     assert found == {
         "model": "mlp", "mesh": "batch=4 model=2", "dataset.batch_size": 64, "model.hidden": [64],
         "optimizer.clip.norm": None,

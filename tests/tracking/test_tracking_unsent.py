@@ -318,7 +318,7 @@ class Losing(Tracker):
 
 
 def test_a_run_that_ended_well_fails_where_something_of_it_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(TrackingError, match="not all of run None is recorded"), recorded(Losing(), Console()):
+    with pytest.raises(TrackingError, match="run None is not recorded completely"), recorded(Losing(), Console()):
         pass
     assert "3 records are lost" in capsys.readouterr().out
 

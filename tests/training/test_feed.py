@@ -14,6 +14,7 @@ from runner.data.sampler import eval_plan
 from runner.engine.base import HostBatches, PlacedBatches
 from runner.task.base import Task
 from runner.training import feed
+from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 
 SECONDS_A_CALL = 0.25
@@ -137,13 +138,13 @@ def test_calls_of_a_cached_split_may_have_more_steps() -> None:
     run = config(5)
     capacities = [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)]
     assert capacities == [64, 512]
-    run.trainer.steps_per_call = 7
+    run = with_keys(run, {"trainer.steps_per_call": 7})
     assert feed.steps_per_call(run, SPECS, 53, cached=True).capacity == 7
 
 
 def test_a_fixed_size_is_limited_to_the_steps_of_an_epoch() -> None:
     run = config(5)
-    run.trainer.steps_per_call = 99_999_999
+    run = with_keys(run, {"trainer.steps_per_call": 99_999_999})
     assert [feed.steps_per_call(run, SPECS, 53, cached=cached).capacity for cached in (False, True)] == [10, 10]
 
 

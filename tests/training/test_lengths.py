@@ -19,6 +19,7 @@ from runner.config.schema import (
 from runner.data.base import ArraySource, ArraySpec
 from runner.errors import ConfigError
 from runner.training import lengths
+from tests.configs import with_keys
 
 
 def config(devices: int = 4, trainer: dict[str, Any] | None = None, **dataset: Any) -> RunConfig:
@@ -66,7 +67,7 @@ def test_more_steps_than_int32_can_count_are_rejected() -> None:
 def test_a_learning_rate_that_overflows_within_the_run_is_rejected(rate: float, decay_steps: int, held: bool) -> None:
     made = config(batch_size=4, trainer={"epochs": 10})
     schedule = ScheduleConfig("exponential", decay_steps=decay_steps, decay_rate=rate)
-    made.optimizer = OptimizerConfig(schedule=schedule)
+    made = with_keys(made, {"optimizer": OptimizerConfig(schedule=schedule)})
     if held:
         assert lengths.total_steps(made, 40) == 100
         return
@@ -76,7 +77,7 @@ def test_a_learning_rate_that_overflows_within_the_run_is_rejected(rate: float, 
 
 def test_a_learning_rate_beyond_float64_is_rejected_too() -> None:
     made = config(batch_size=4)
-    made.optimizer.schedule = ScheduleConfig("exponential", decay_steps=1, decay_rate=1e38)
+    made = with_keys(made, {"optimizer.schedule": ScheduleConfig("exponential", decay_steps=1, decay_rate=1e38)})
     with pytest.raises(ConfigError, match="past float32"):
         lengths.total_steps(made, 40)
 
@@ -105,10 +106,10 @@ def test_prefetched_examples_need_4_gib_at_most(
 def test_the_examples_of_verified_steps_need_4_gib_at_most() -> None:
     made = config(batch_size=16)
     lengths.check_verified(made, wide(100, 1000))
-    made.verify.steps = 2**30
+    made = with_keys(made, {"verify.steps": 2**30})
     with pytest.raises(ConfigError, match=r"verify\.steps=1073741824: must be at most 89:.*verify\.steps=20$"):
         lengths.check_verified(made, wide(100, 1000))
-    made.dataset.batch_size = 100
+    made = with_keys(made, {"dataset.batch_size": 100})
     with pytest.raises(ConfigError, match=r"must be at most 14:.*set verify\.steps=14$"):
         lengths.check_verified(made, wide(100, 1000))
 
@@ -118,7 +119,7 @@ def test_the_examples_of_verified_steps_need_4_gib_at_most() -> None:
 )
 def test_an_evaluation_batch_is_a_multiple_of_the_batch_axis(inputs: dict[str, list[str | None]], wanted: int) -> None:
     made = config(batch_size=8)
-    made.mesh.axes, made.layout.inputs = {"batch": 4, "rows": 4, "model": 2}, inputs
+    made = with_keys(made, {"mesh.axes": {"batch": 4, "rows": 4, "model": 2}, "layout.inputs": inputs})
     assert lengths.eval_batch_size(made, 10) == wanted
 
 
@@ -131,7 +132,7 @@ def test_evaluation_batches_do_not_depend_on_the_mesh(
 ) -> None:
     for axis in (1, 3, 4, 12):
         made = config(batch_size=batch, eval_batch_size=given)
-        made.mesh.axes = {"batch": axis}
+        made = with_keys(made, {"mesh.axes": {"batch": axis}})
         assert lengths.eval_examples(made, examples) == expected
         rows = lengths.eval_batch_size(made, examples)
         assert rows % axis == 0

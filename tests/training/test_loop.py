@@ -29,6 +29,7 @@ from runner.training.checkpoint import storage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.display import Display
+from tests.configs import with_keys
 from tests.numpy_engine import KnownTask, NumpyEngine, splits
 from tests.training.checkpoint.numpy_engine import ABOUT
 
@@ -71,8 +72,7 @@ class Seen:
 def config(**trainer: Any) -> RunConfig:
     keys = {"seed": 3, "log_every_steps": 1, "steps_per_call": 3, "epochs": 2, "checkpoint": BEST} | trainer
     made = RunConfig(dataset=DatasetConfig(batch_size=BATCH), trainer=TrainerConfig(**keys))
-    made.layout.inputs = {"label": [None]}
-    return made
+    return with_keys(made, {"layout.inputs": {"label": [None]}})
 
 
 def train(
@@ -149,7 +149,7 @@ def test_the_factor_falls_with_every_restore_up_to_their_limit(tmp_path: Path) -
 def test_a_resumed_run_keeps_the_factor_and_ends_bit_identical(tmp_path: Path, at: int) -> None:
     whole = NumpyEngine(explodes=8, stable=0.5)
     run = restoring()
-    run.trainer.checkpoint.keep = 9
+    run = with_keys(run, {"trainer.checkpoint.keep": 9})
     _, all_of_it = train(run, whole, tmp_path)
     checkpoint = Checkpoint(storage.place(tmp_path, at))
     engine = NumpyEngine(explodes=8, stable=0.5)
@@ -280,7 +280,7 @@ def test_a_trace_that_begins_too_late_is_rejected() -> None:
 def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path) -> None:
     def accuracy(mean: str) -> float:
         run = config(epochs=1, eval_mean=mean)
-        run.dataset.eval_batch_size = 5
+        run = with_keys(run, {"dataset.eval_batch_size": 5})
         engine = NumpyEngine(w=103.5 - 205)  # what a step adds on average is 20.5: ten of them end at 103.5
         return train(run, engine, tmp_path / mean)[0].evaluation.metrics["accuracy"]
 

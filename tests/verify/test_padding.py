@@ -8,6 +8,7 @@ import pytest
 from runner.data.base import WEIGHT
 from runner.verify import padding
 from runner.verify.request import Request
+from tests.configs import with_keys
 from tests.engine import cases
 
 POINTS = {"point1/step": np.asarray(1), "point2/step": np.asarray(0)}  # no loss was finite at point 0
@@ -15,7 +16,7 @@ POINTS = {"point1/step": np.asarray(1), "point2/step": np.asarray(0)}  # no loss
 
 def request(remainder: str, batch: int = 8) -> Request:
     made = cases.config({"batch": 2})
-    made.dataset.remainder = remainder
+    made = with_keys(made, {"dataset.remainder": remainder})
     return Request(made, cases.data(), 3, cases.batches(3, batch))
 
 

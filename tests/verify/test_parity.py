@@ -20,6 +20,7 @@ from runner.verify.report import Verification
 from runner.verify.request import write_arrays
 from runner.verify.rounding import noise
 from runner.verify.spread import spread
+from tests.configs import with_keys
 from tests.engine import cases
 from tests.verify.test_compare import run
 from tests.verify.test_verify import WIDE, broken, command, failures, result
@@ -30,7 +31,7 @@ SIDES = ("engine a", "engine b")
 
 def config(engine: str, other: str | None) -> RunConfig:
     made = cases.config({"batch": 2}, hidden=[16], dropout=0.5)
-    made.engine.name = engine
+    made = with_keys(made, {"engine.name": engine})
     return replace(made, against=AgainstConfig(other))
 
 

@@ -15,6 +15,7 @@ from runner.data.workers import opened
 from runner.task.registry import make_task
 from runner.training import feed
 from runner.verify.request import Request, make_request, read_request, write_request
+from tests.configs import with_keys
 from tests.engine import cases
 
 
@@ -25,8 +26,7 @@ def digits() -> Dataset:
 
 def config(**dataset: object) -> RunConfig:
     made = cases.config({"batch": 2})
-    made.dataset = DatasetConfig(name="digits", batch_size=64, **dataset)  # type: ignore[arg-type]
-    return made
+    return with_keys(made, {"dataset": DatasetConfig(name="digits", batch_size=64, **dataset)})  # type: ignore[arg-type]
 
 
 def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[Array]:
@@ -45,7 +45,7 @@ def trained_on(made: RunConfig, data: Dataset, epochs: int, steps: int) -> list[
 @pytest.mark.parametrize(("remainder", "per_epoch"), [("drop", 22), ("pad", 23)])
 def test_the_batches_are_trainings_first_across_epochs(digits: Dataset, remainder: str, per_epoch: int) -> None:
     made = config(remainder=remainder)
-    made.verify.steps = per_epoch + 3
+    made = with_keys(made, {"verify.steps": per_epoch + 3})
     request = make_request(made, digits)
     expected = trained_on(made, digits, 2, per_epoch)[: per_epoch + 3]
     arrays = request.batches.arrays
@@ -58,9 +58,14 @@ def test_the_batches_are_trainings_first_across_epochs(digits: Dataset, remainde
 
 def test_a_request_is_read_as_it_was_written(digits: Dataset, tmp_path: Path) -> None:
     made = config()
-    made.layout.rules = [RuleConfig(match="d1/kernel", spec=[None, "batch"])]
-    made.model.options = {"hidden": [128, 7], "activation": "tanh", "nested": {"a": [1.5, None]}}
-    made.verify.steps = 3
+    made = with_keys(
+        made,
+        {
+            "layout.rules": [RuleConfig(match="d1/kernel", spec=[None, "batch"])],
+            "model.options": {"hidden": [128, 7], "activation": "tanh", "nested": {"a": [1.5, None]}},
+            "verify.steps": 3,
+        },
+    )
     request = make_request(made, digits)
     write_request(tmp_path, request)
     again = read_request(tmp_path)
@@ -80,8 +85,9 @@ def test_a_task_is_made_anew_with_what_the_first_computed_of_the_train_split(dig
     specs = {name: ArraySpec(array.shape[1:], "float32") for name, array in arrays.items()}
     source = ArraySource(arrays, specs)
     made = config()
-    made.task = TaskConfig("regression", target=["a/b c"], options={"standardize": True})
-    made.verify.steps = 1
+    made = with_keys(
+        made, {"task": TaskConfig("regression", target=["a/b c"], options={"standardize": True}), "verify.steps": 1}
+    )
     request = make_request(made, replace(digits, train=source, test=source))
     write_request(tmp_path, request)
     again = read_request(tmp_path)
@@ -93,7 +99,7 @@ def test_a_task_is_made_anew_with_what_the_first_computed_of_the_train_split(dig
 
 def test_an_engine_that_keeps_the_examples_finds_each_by_its_row(digits: Dataset) -> None:
     made = config(remainder="pad")
-    made.verify.steps = 4
+    made = with_keys(made, {"verify.steps": 4})
     request = make_request(made, digits)
     kept = request.source().arrays
     by_row = request.by_row().batches
@@ -108,7 +114,7 @@ def test_stacks_are_as_long_as_trainings_calls(
     digits: Dataset, steps_per_call: int | None, expected: list[int]
 ) -> None:
     made = config()
-    made.verify.steps, made.trainer.steps_per_call = 7, steps_per_call
+    made = with_keys(made, {"verify.steps": 7, "trainer.steps_per_call": steps_per_call})
     request: Request = make_request(made, digits)
     stacks = request.stacks()
     assert [stack.steps for stack in stacks] == expected
@@ -124,7 +130,7 @@ def test_an_evaluation_ends_in_a_batch_that_the_mesh_pads(
     digits: Dataset, axis: int, eval_batch: int | None, sizes: list[int]
 ) -> None:
     made = config(eval_batch_size=eval_batch)
-    made.mesh.axes, made.verify.steps = {"batch": axis}, 2
+    made = with_keys(made, {"mesh.axes": {"batch": axis}, "verify.steps": 2})
     request = make_request(made, digits)
     batches = request.evaluation(1)
     assert [int(each.arrays[WEIGHT].sum()) for each in batches] == sizes

@@ -19,6 +19,7 @@ from runner.evaluate.saved import open_saved
 from runner.tracking import Tracker, process
 from runner.training.checkpoint import arguments, files, index, recovery, resume, runs, storage
 from runner.training.checkpoint.reading import Checkpoint
+from tests.configs import with_keys
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import NumpyEngine
@@ -136,7 +137,7 @@ def saved(
     monkeypatch.setattr(recovery, "HydraConfig", SimpleNamespace(get=lambda: hydra))
     monkeypatch.setattr(recovery, "composed_with", list)
     config = RunConfig()
-    config.trainer.checkpoint.folder = str(folder.parent)
+    config = with_keys(config, {"trainer.checkpoint.folder": str(folder.parent)})
     with (
         ExitStack() as ended,
         ExitStack() as lock,

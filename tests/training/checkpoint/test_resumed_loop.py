@@ -25,6 +25,7 @@ from runner.training.checkpoint.resume import load
 from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.display import Display
 from runner.training.profile import Profiler
+from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint.numpy_engine import ABOUT, NumpyEngine, dataset
 
@@ -73,13 +74,20 @@ class StopAfter(StopRequest):
 
 def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int = 4) -> RunConfig:
     config = RunConfig(mesh=MeshConfig(axes={"batch": 1}))
-    config.layout = LayoutConfig(inputs={"image": ["batch", None, None, None]})
-    config.dataset.batch_size, config.dataset.eval_batch_size = 8, 32
-    config.trainer.epochs, config.trainer.log_every_steps, config.trainer.steps_per_call = epochs, window, 3
-    config.trainer.checkpoint = CheckpointConfig(
-        every_steps=every, every_minutes=None, keep=keep, best="eval/accuracy"
+    return with_keys(
+        config,
+        {
+            "layout": LayoutConfig(inputs={"image": ["batch", None, None, None]}),
+            "dataset.batch_size": 8,
+            "dataset.eval_batch_size": 32,
+            "trainer.epochs": epochs,
+            "trainer.log_every_steps": window,
+            "trainer.steps_per_call": 3,
+            "trainer.checkpoint": CheckpointConfig(
+                every_steps=every, every_minutes=None, keep=keep, best="eval/accuracy"
+            ),
+        },
     )
-    return config
 
 
 def train(
@@ -190,7 +198,7 @@ def test_a_best_checkpoint_that_was_not_recorded_before_a_kill_is_recorded_on_re
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, killed = make_config(None, keep=9), tmp_path / "killed"
-    config.trainer.checkpoint.best = "eval/loss"
+    config = with_keys(config, {"trainer.checkpoint.best": "eval/loss"})
     train(config, Store(), tmp_path / "whole")
     expected = index.read_best(tmp_path / "whole")
     assert expected is not None
@@ -323,7 +331,7 @@ def test_a_run_killed_before_or_after_a_restore_ends_the_same(
 ) -> None:
     def run(store: Store, folder: Path, found: Checkpoint | None) -> tuple[NumpyEngine, loop.Result]:
         config = make_config(every)
-        config.trainer.on_nan = "restore"
+        config = with_keys(config, {"trainer.on_nan": "restore"})
         return train(config, store, folder, found, explodes=bad)
 
     whole_store = Store()

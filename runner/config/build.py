@@ -1,0 +1,218 @@
+"""Conversion of plain values, as YAML and the command line have them, to the typed dataclasses of the schema."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from runner.config.values import default_or_example, fix_of
+from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
+
+Typed = TypeVar("Typed")
+
+# Strings that OmegaConf and YAML 1.1 read as booleans, in any case.
+_TRUE = ("true", "yes", "on", "y", "1")
+_FALSE = ("false", "no", "off", "n", "0")
+
+# Strings that people type for null.
+_NULL = ("false", "no", "off", "none", "")
+
+_SINGULAR: dict[object, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+_PLURAL: dict[object, str] = {int: "integers", float: "numbers", bool: "booleans", str: "strings"}
+_EXAMPLES: dict[object, str] = {int: "1", float: "1.0", bool: "true", str: "text", list: "[...]", dict: "{...}"}
+
+
+class _MisfitError(ValueError):
+    """A value that can't be converted to the type of its key.
+
+    Attributes:
+      key: dotted key of the value, which may be an entry of a list or mapping.
+      value: plain.
+      kind: type that it should have.
+    """
+
+    def __init__(self, key: str, value: object, kind: Any) -> None:
+        super().__init__(key)
+        self.key = key
+        self.value = value
+        self.kind = kind
+
+
+def build(kind: type[Typed], content: Mapping[str, object], key: str, *, strict: bool = False) -> Typed:
+    """Converts a mapping to a dataclass. Only types are checked; see `runner.config.values` for the rest.
+
+    Args:
+      kind: a dataclass of the schema.
+      content: key to plain value, interpolations resolved.
+      key: dotted key of the mapping, as `trainer` or `layout.rules[0]`.
+      strict: reject strings that could be converted, such as "5" for an integer.
+
+    Raises:
+      ConfigError: an unknown key, a missing key, or a value of a wrong type.
+    """
+    specs = fields_of(kind)
+    for name in content:
+        if name not in specs:
+            raise unknown_key(f"{key}.{name}", specs)
+    types_of = _types_of(cast("Hashable", kind))
+    values = {}
+    for name, value in content.items():
+        try:
+            values[name] = _converted(types_of[name], value, f"{key}.{name}", strict=strict)
+        except _MisfitError as misfit:
+            raise _invalid_type(misfit, f"{key}.{name}", specs[name]) from misfit
+    for name, spec in specs.items():
+        if name not in values and spec.default is MISSING and spec.default_factory is MISSING:
+            raise ConfigError(f"{key}.{name} is required; write {name}: {shown(default_or_example(spec))}")
+    return kind(**values)
+
+
+def fields_of(kind: type) -> dict[str, Field[Any]]:
+    """Returns the fields of a dataclass by name."""
+    assert is_dataclass(kind)
+    return {spec.name: spec for spec in fields(kind)}
+
+
+def unknown_key(key: str, known: Iterable[str], of: str = "") -> ConfigError:
+    """Returns the error for a key that a group lacks.
+
+    Args:
+      key: dotted key.
+      known: keys of its group.
+      of: whose keys they are; empty: the group's.
+    """
+    group, _, name = key.rpartition(".")
+    names = list(known)
+    return ConfigError(f"{key}: unknown key ({of or group} has {listed(names)}); {did_you_mean(name, names)}")
+
+
+@cache
+def _types_of(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
+    """Returns a value converted to a type.
+
+    Args:
+      kind: of the field, or of an entry of its value.
+      value: plain.
+      key: dotted key of the value.
+      strict: see `build`.
+
+    Raises:
+      ConfigError: a mapping has an unknown key or a wrong value.
+      _MisfitError: the value itself can't be converted.
+    """
+    is_optional = get_origin(kind) in (Union, types.UnionType)
+    if is_optional:
+        if value is None:
+            return None
+        kind = next(option for option in get_args(kind) if option is not type(None))
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        assert isinstance(kind, type)
+        if not isinstance(value, Mapping):
+            raise _no_keys(kind, value, key, is_optional=is_optional)
+        return build(kind, value, key, strict=strict)
+    origin = get_origin(kind) or kind
+    inner = get_args(kind)
+    if origin in (list, tuple) and isinstance(value, list | tuple):
+        entries = []
+        for index, entry in enumerate(value):
+            entries.append(_converted(inner[0], entry, f"{key}[{index}]", strict=strict))
+        return origin(entries)
+    if origin is dict and isinstance(value, Mapping):
+        by_name = {}
+        for name, entry in value.items():
+            by_name[str(name)] = _converted(inner[1], entry, f"{key}.{name}", strict=strict)
+        return by_name
+    is_valid = not strict or _is_exactly(origin, value)
+    try:
+        if is_valid:
+            return _scalar(origin, value)
+    except (ValueError, OverflowError) as error:
+        raise _MisfitError(key, value, kind) from error
+    raise _MisfitError(key, value, kind)
+
+
+def _is_exactly(kind: object, value: object) -> bool:
+    """Returns whether a value has a type without a conversion, other than from an integer to a float."""
+    return isinstance(value, str) == (kind is str) and isinstance(value, bool) == (kind is bool)
+
+
+def _scalar(kind: object, value: object) -> object:
+    """Returns a value as a bool, int, float or str, by the same rules as OmegaConf.
+
+    Raises:
+      ValueError: it can't be converted.
+      OverflowError: it is an integer that no float can represent.
+    """
+    if kind is bool:
+        return _boolean(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int and (isinstance(value, str) or (is_number and not isinstance(value, float))):
+        return int(value)  # type: ignore[call-overload]
+    if kind is float and (isinstance(value, str) or is_number):
+        return float(value)  # type: ignore[arg-type]
+    if kind is str and isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError(value)
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool | int):
+        return bool(value)
+    word = str(value).lower()
+    if word not in (*_TRUE, *_FALSE):
+        raise ValueError(value)
+    return word in _TRUE
+
+
+def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> ConfigError:
+    """Returns the error for a value of a wrong type.
+
+    Args:
+      misfit: of the value.
+      field_key: dotted key of the field that the value is, or is an entry of.
+      spec: the field.
+    """
+    fix = fix_of(None, spec, field_key, misfit.key)
+    if default_or_example(spec) is None and misfit.key == field_key:
+        fix = f"set {field_key}={_EXAMPLES[get_origin(misfit.kind) or misfit.kind]}"
+    return invalid(misfit.key, misfit.value, problem=f"must be {type_in_words(misfit.kind)}", fix=fix)
+
+
+def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> ConfigError:
+    """Returns the error for a value where a mapping with the keys of a dataclass is needed."""
+    names = list(fields_of(kind))
+    if is_optional and str(value).lower() in _NULL:
+        fix = f"set {key}=null"
+    elif key.endswith("]"):
+        fix = f"write {{{names[0]}: ...}} there"
+    else:
+        fix = f"write {key}.{names[0]}={'...' if value is None else shown(value)}"
+    return invalid(key, value, problem=f"must be a mapping with the keys {', '.join(names)}", fix=fix)
+
+
+def type_in_words(kind: Any) -> str:
+    """Returns a type as error messages and the reference name it, as `a list of integers`."""
+    inner = get_args(kind)
+    if get_origin(kind) is dict:
+        return f"a mapping from names to {_plural(inner[1])}"
+    if get_origin(kind) in (list, tuple):
+        return f"a list of {_plural(inner[0])}"
+    return _SINGULAR.get(kind, "any value")
+
+
+def _plural(kind: Any) -> str:
+    if get_origin(kind) in (Union, types.UnionType):
+        names = [_plural(option) for option in get_args(kind) if option is not type(None)]
+        return f"{names[0]} or null"
+    if get_origin(kind) in (list, tuple):
+        return f"lists of {_plural(get_args(kind)[0])}"
+    return "mappings" if is_dataclass(kind) else _PLURAL.get(kind, "values")

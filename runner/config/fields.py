@@ -1,0 +1,299 @@
+"""Declarations of config keys: the values that a key may hold, beside its type, default and documentation.
+
+A key is one field of a dataclass, declared with a helper of this module:
+
+    epochs: int = integer(3, at_least=1)
+
+The value check, the error message, the type column of docs/reference.md and the values that the fuzzer tries are all
+derived from the field; see `runner.config.values`, `tests.docs.reference` and `tests.campaign.fuzz_cases`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+_METADATA = "constraint"
+
+# The longest file name, in bytes, of the usual file systems (ext4, XFS, APFS, NTFS).
+_LONGEST_NAME = 255
+
+# A pattern of these characters alone, dots and escapes included, always compiles. `layout=auto` and recorded layouts
+# have thousands of such rules, and compiling each would take longer than the rest of the checks.
+_LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
+
+Test = Callable[[Any], str | None]
+Integer = TypeVar("Integer", int, int | None)
+Number = TypeVar("Number", float, float | None)
+Text = TypeVar("Text", str, str | None)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """The values that a key may hold, beyond its type.
+
+    Bounds, choices and `test` apply to the value, or to every entry of a list or mapping. null is always allowed where
+    the type allows it.
+
+    Attributes:
+      at_least: lower bound, allowed.
+      above: lower bound, not allowed.
+      at_most: upper bound, allowed.
+      below: upper bound, not allowed.
+      unit: of a number, such as `seconds`.
+      choices: allowed values; empty: any.
+      entries: names of the entries of a list of fixed length.
+      whole: returns what is wrong with a whole list or mapping, or None.
+      test: returns what is wrong with one value, or None.
+      rule: the test in words, as the type column of the reference shows it.
+      example: a valid value, which error messages suggest; None: the default.
+      are_names: the keys of a mapping must be identifiers.
+    """
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    unit: str = ""
+    choices: tuple[object, ...] = ()
+    entries: tuple[str, ...] = ()
+    whole: Test | None = None
+    test: Test | None = None
+    rule: str = ""
+    example: object = None
+    are_names: bool = False
+
+    def bounds(self) -> str:
+        """Returns the bounds in words, as `above 0 and below 1`; empty: there are none."""
+        if self.at_least is not None and self.at_most is not None:
+            text = f"from {as_text(self.at_least)} to {as_text(self.at_most)}"
+        else:
+            limits = (
+                ("at least", self.at_least),
+                ("above", self.above),
+                ("at most", self.at_most),
+                ("below", self.below),
+            )
+            text = " and ".join(f"{word} {as_text(limit)}" for word, limit in limits if limit is not None)
+        return f"{text} {self.unit}" if text and self.unit else text
+
+    def is_within(self, value: float) -> bool:
+        """Returns whether a number is within the bounds."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def boundary_values(self) -> tuple[float, ...]:
+        """Returns the bounds and the numbers around them, for the fuzzer."""
+        limits = (self.at_least, self.above, self.at_most, self.below)
+        return tuple(limit + step for limit in limits if limit is not None for step in (-1, 0, 1))
+
+
+ANYTHING = Constraint()
+
+
+def constraint_of(spec: Field[Any]) -> Constraint:
+    """Returns the constraint of a dataclass's field."""
+    constraint = spec.metadata.get(_METADATA, ANYTHING)
+    assert isinstance(constraint, Constraint)
+    return constraint
+
+
+def as_text(value: float) -> str:
+    """Returns a number with separators, or in the shortest form of a fraction."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _declare(default: Any, constraint: Constraint) -> Any:
+    metadata = {_METADATA: constraint}
+    if default is MISSING:
+        return field(metadata=metadata)
+    if isinstance(default, list | dict):
+        return field(default_factory=default.copy if default else type(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def integer(
+    default: Integer,
+    *,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    unit: str = "",
+    example: int | None = None,
+) -> Integer:
+    """Declares an integer.
+
+    Args:
+      default: of the key.
+      at_least: smallest value.
+      at_most: largest value; None: the largest of int32, which devices count in.
+      unit: such as `seconds`.
+      example: a value for error messages, where the default is null.
+    """
+    declared: Integer = _declare(default, Constraint(at_least=at_least, at_most=at_most, unit=unit, example=example))
+    return declared
+
+
+def number(
+    default: Number,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    unit: str = "",
+    example: float | None = None,
+) -> Number:
+    """Declares a number; bounds are compared with the nearest float32, which the devices compute in.
+
+    Args:
+      default: of the key.
+      at_least: smallest value.
+      above: what the value must exceed.
+      at_most: largest value.
+      below: what must exceed the value.
+      unit: such as `seconds`.
+      example: a value for error messages, where the default is null.
+    """
+    constraint = Constraint(at_least, above, at_most, below, unit=unit, example=example)
+    declared: Number = _declare(default, constraint)
+    return declared
+
+
+def choice(default: Value, *choices: object, example: object = None) -> Value:
+    """Declares one of several values.
+
+    Args:
+      default: of the key.
+      *choices: the allowed values.
+      example: a value for error messages, where the default is null.
+    """
+    declared: Value = _declare(default, Constraint(choices=choices, example=example))
+    return declared
+
+
+def text(default: Text, *, example: str) -> Text:
+    """Declares a string that is not blank.
+
+    Args:
+      default: of the key.
+      example: a value for error messages.
+    """
+    declared: Text = _declare(default, Constraint(test=blank_problem, rule="not empty", example=example))
+    return declared
+
+
+def file_path(default: Text, *, example: str) -> Text:
+    """Declares the path of a file or folder, which need not exist.
+
+    Args:
+      default: of the key.
+      example: a value for error messages.
+    """
+    declared: Text = _declare(default, Constraint(test=path_problem, rule="path", example=example))
+    return declared
+
+
+def pattern(default: str, *, example: str) -> str:
+    """Declares a regular expression.
+
+    Args:
+      default: of the key.
+      example: a value for error messages.
+    """
+    declared: str = _declare(default, Constraint(test=pattern_problem, rule="regular expression", example=example))
+    return declared
+
+
+def entries(
+    default: Any,
+    *,
+    names: Sequence[str] = (),
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    whole: Test | None = None,
+    rule: str = "",
+    example: object = None,
+) -> Any:
+    """Declares a list.
+
+    Args:
+      default: of the key; `dataclasses.MISSING`: the key is required.
+      names: names of the entries of a list of fixed length.
+      at_least: smallest entry.
+      above: what every entry must exceed.
+      at_most: largest entry.
+      whole: returns what is wrong with a list, or None.
+      rule: that test in words.
+      example: a list for error messages.
+    """
+    constraint = Constraint(at_least, above, at_most, entries=tuple(names), whole=whole, rule=rule, example=example)
+    return _declare(default, constraint)
+
+
+def checked(
+    default: Any,
+    *,
+    test: Test | None = None,
+    whole: Test | None = None,
+    rule: str,
+    example: object,
+    are_names: bool = False,
+) -> Any:
+    """Declares a key whose values are tested by a function.
+
+    Args:
+      default: of the key.
+      test: returns what is wrong with a value, or with an entry of a list or mapping, or None.
+      whole: returns what is wrong with a whole list or mapping, or None.
+      rule: the test in words.
+      example: a value for error messages.
+      are_names: the keys of a mapping must be identifiers.
+    """
+    return _declare(default, Constraint(test=test, whole=whole, rule=rule, example=example, are_names=are_names))
+
+
+def blank_problem(value: str) -> str | None:
+    """Returns what is wrong with a string that has no visible character, or None."""
+    return None if value.strip() else "must not be empty"
+
+
+def path_problem(value: str) -> str | None:
+    """Returns why a string can't be a path on any file system, or None."""
+    if not value.strip():
+        return "must be a path"
+    if "\0" in value or any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
+        return f"must be a path whose names have at most {_LONGEST_NAME} bytes"
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        home = Path(value).parts[0]
+        return f"there is no user {home[1:]!r} (a folder with that name is ./{home})"
+    return None
+
+
+def pattern_problem(value: str) -> str | None:
+    """Returns why a string is no regular expression, or None."""
+    if not value:
+        return "must be a regular expression"
+    if _LITERAL.fullmatch(value):
+        return None
+    try:
+        re.compile(value)
+    except re.error as error:
+        return f"must be a regular expression ({error})"
+    return None
+
+
+def empty_problem(value: Sequence[object]) -> str | None:
+    """Returns what is wrong with a list or mapping without entries, or None."""
+    return None if value else "must not be empty"

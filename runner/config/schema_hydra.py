@@ -1,0 +1,141 @@
+"""The keys of Hydra's own config that the command line may set, and those of our launchers and sweepers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.config.fields import Constraint, checked, choice, integer, number, text
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
+
+
+def _folder_problem(value: object) -> str | None:
+    return None if _is_text(value) else "must be the path of a folder"
+
+
+def _subfolder_problem(value: object) -> str | None:
+    return None if value is None or _is_text(value) else "must be the name of a folder, or null"
+
+
+def _mode_problem(value: object) -> str | None:
+    return None if value in ("RUN", "MULTIRUN") else "must be RUN or MULTIRUN"
+
+
+def _verbose_problem(value: object) -> str | None:
+    if isinstance(value, list):
+        is_valid = all(isinstance(name, str) and name for name in value)
+    else:
+        is_valid = isinstance(value, bool) or _is_text(value)
+    return None if is_valid else "must be true, false, or names of loggers"
+
+
+def _name_problem(value: object) -> str | None:
+    return None if _is_text(value) else "must be a name"
+
+
+def _flag_problem(value: object) -> str | None:
+    is_interpolation = isinstance(value, str) and "${" in value
+    return None if isinstance(value, bool) or is_interpolation else "must be true or false"
+
+
+def _searchpath_problem(value: object) -> str | None:
+    if isinstance(value, list) and all(map(_is_config_source, value)):
+        return None
+    return "must be a list of file://<existing folder> and pkg://<package>"
+
+
+def _is_config_source(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    scheme, separator, path = value.partition("://")
+    return bool(separator) and (scheme == "pkg" or (scheme == "file" and Path(path).is_dir()))
+
+
+HYDRA_KEYS: Mapping[str, Constraint] = {
+    "hydra.run.dir": Constraint(whole=_folder_problem, example="outputs/mine"),
+    "hydra.sweep.dir": Constraint(whole=_folder_problem, example="outputs/mine"),
+    "hydra.sweep.subdir": Constraint(whole=_folder_problem, example="'${hydra.job.num}'"),
+    "hydra.output_subdir": Constraint(whole=_subfolder_problem, example=".hydra"),
+    "hydra.mode": Constraint(whole=_mode_problem, example="MULTIRUN"),
+    "hydra.verbose": Constraint(whole=_verbose_problem, example=True),
+    "hydra.job.name": Constraint(whole=_name_problem, example="mine"),
+    "hydra.job.chdir": Constraint(whole=_flag_problem, example=False),
+    "hydra.searchpath": Constraint(whole=_searchpath_problem, example=["file:///home/me/conf"]),
+}
+
+
+def _database_problem(value: str) -> str | None:
+    return None if "://" in value else "must be the URI of a database"
+
+
+@dataclass(frozen=True)
+class ProcessLauncher:
+    """Keys of `hydra/launcher=processes`.
+
+    Attributes:
+      max_parallel: maximum number of concurrent jobs.
+      timeout: time limit per job in seconds; null: none.
+    """
+
+    max_parallel: int = integer(1, at_least=1)
+    timeout: float | None = number(None, above=0.0, unit="seconds", example=3600.0)
+
+
+@dataclass(frozen=True)
+class SubmititLauncher:
+    """Keys of `hydra/launcher=submitit_slurm` and `submitit_local`.
+
+    Attributes:
+      cluster: `slurm` or `local`.
+      parameters: arguments of submitit's executor.
+      max_parallel: maximum number of concurrently submitted jobs.
+      timeout: time limit per job in seconds, including the queue; null: none.
+    """
+
+    cluster: str = choice("slurm", "slurm", "local")
+    parameters: dict[str, Any] = field(default_factory=dict)
+    max_parallel: int = integer(64, at_least=1)
+    timeout: float | None = number(None, above=0.0, unit="seconds", example=3600.0)
+
+
+@dataclass(frozen=True)
+class GridSweeper:
+    """Keys of `hydra/sweeper=grid`.
+
+    Attributes:
+      params: swept key to its values.
+    """
+
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SearchSweeper:
+    """Keys of `hydra/sweeper=optuna`.
+
+    Attributes:
+      params: swept key to its values or range.
+      n_trials: number of trials, including those of a resumed search.
+      storage: URI of the database with the studies.
+      study: name of the study; null: that of the sweep.
+      seed: of the sampler.
+      startup_trials: random trials before the sampler uses results, and before trials are pruned.
+      warmup_values: evaluations of a trial before it may be pruned.
+      prune: end a trial whose value is worse than the median of the others at the same evaluation.
+      from_default: the first trial is the unchanged config.
+    """
+
+    params: dict[str, Any] = field(default_factory=dict)
+    n_trials: int = integer(20, at_least=1)
+    storage: str = checked("", test=_database_problem, rule="URI", example="sqlite:///search.db")
+    study: str | None = text(None, example="mine")
+    seed: int = integer(1337, at_least=0)
+    startup_trials: int = integer(5, at_least=0)
+    warmup_values: int = integer(1, at_least=0)
+    prune: bool = True
+    from_default: bool = True

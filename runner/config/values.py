@@ -1,0 +1,253 @@
+"""Checks of single values: each key of a typed config against the constraint of its field."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any
+
+from runner.config.fields import Constraint, constraint_of
+from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
+
+# The smallest and the largest normal float32. Devices flush smaller numbers to 0.
+_SMALLEST = 2.0**-126
+_LARGEST = (2 - 2.0**-23) * 2.0**127
+
+# The limits of int32, in which devices count.
+_INT32 = Constraint(at_least=-(2**31), at_most=2**31 - 1)
+
+
+def check(config: object, key: str = "") -> None:
+    """Checks every value of a config against its field.
+
+    Args:
+      config: a dataclass of the schema.
+      key: its dotted key; empty: it is the whole config.
+
+    Raises:
+      ConfigError: names the first invalid value.
+    """
+    problem = next(problems(config, key), None)
+    if problem is not None:
+        raise problem
+
+
+def problems(config: object, key: str = "") -> Iterator[ConfigError]:
+    """Yields an error for each invalid value of a config.
+
+    Args:
+      config: a dataclass of the schema.
+      key: its dotted key; empty: it is the whole config.
+    """
+    assert is_dataclass(config)
+    for spec in fields(config):
+        # `options` are the arguments of a callable that the schema does not know; see `check_finite`.
+        if spec.name != "options":
+            field_key = f"{key}.{spec.name}" if key else spec.name
+            yield from _problems(getattr(config, spec.name), spec, field_key, field_key)
+
+
+def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterator[ConfigError]:
+    """Yields an error for each invalid value of a field, or of an entry of it.
+
+    Args:
+      value: of the field, or of an entry.
+      spec: the field.
+      field_key: dotted key of the field.
+      key: dotted key of the value, as `layout.rules[0]`.
+    """
+    constraint = constraint_of(spec)
+    problem = _problem_of_whole(value, constraint) if key == field_key and value is not None else None
+    if problem is not None:
+        yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
+    if is_dataclass(value):
+        yield from problems(value, key)
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            entry_key = f"{key}.{name}"
+            if constraint.are_names and not str(name).isidentifier():
+                fix = f"rename it, as in {key}={shown(constraint.example)}"
+                yield invalid(entry_key, entry, problem="a name must consist of letters, digits and _", fix=fix)
+            yield from _problems(entry, spec, field_key, entry_key)
+    elif isinstance(value, list | tuple):
+        for index, entry in enumerate(value):
+            yield from _problems(entry, spec, field_key, f"{key}[{index}]")
+    elif value is not None:
+        problem = problem_of(value, constraint)
+        if problem is not None:
+            yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
+
+
+def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
+    """Returns what is wrong with the whole value of a field, or None."""
+    if constraint.entries and len(value) != len(constraint.entries):
+        return f"must be [{', '.join(constraint.entries)}]"
+    return None if constraint.whole is None else constraint.whole(value)
+
+
+def problem_of(value: object, constraint: Constraint) -> str | None:
+    """Returns what is wrong with one value of the right type, or None.
+
+    Args:
+      value: no list, mapping or dataclass.
+      constraint: of its field.
+    """
+    if constraint.choices and value not in constraint.choices:
+        return f"must be one of {listed(constraint.choices)}"
+    if constraint.test is not None:
+        return constraint.test(value)
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        if not constraint.is_within(value):
+            return f"must be {constraint.bounds()}"
+        return None if _INT32.is_within(value) else _problem_of_int32(value)
+    return _problem_of_float(value, constraint) if isinstance(value, float) else None
+
+
+def _problem_of_int32(value: int) -> str:
+    assert _INT32.at_least is not None
+    assert _INT32.at_most is not None
+    is_above = value > _INT32.at_most
+    bound = f"at most {_INT32.at_most:,}" if is_above else f"at least {_INT32.at_least:,}"
+    return f"must be {bound} (int32)"
+
+
+def _problem_of_float(value: float, constraint: Constraint) -> str | None:
+    bounds = constraint.bounds()
+    if not math.isfinite(value):
+        return f"must be finite and {bounds}" if bounds else "must be a finite number"
+    rounded = as_float32(value)
+    is_lost = not math.isfinite(rounded) or (value != 0 and rounded == 0)
+    if constraint.is_within(rounded) and not is_lost:
+        return None
+    # A bound that the typed value itself violates needs no remark on rounding.
+    is_rounded_away = constraint.is_within(value) and rounded != value
+    note = f", but float32 rounds this value to {rounded:g}" if is_rounded_away else ""
+    if not bounds and is_lost:
+        return f"must be 0 or have a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
+    return f"must be {bounds}{note}"
+
+
+def check_value(key: str, value: object, constraint: Constraint) -> None:
+    """Checks a value that is no field of the schema, such as an option of a builder.
+
+    Args:
+      key: its dotted key.
+      value: of the right type; None is allowed.
+      constraint: of the value.
+
+    Raises:
+      ConfigError: the value is invalid.
+    """
+    problem = None if value is None else problem_of(value, constraint)
+    if problem is not None:
+        raise invalid(key, value, problem=problem, fix=_fix(value, constraint, example_of(constraint), key))
+
+
+def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
+    """Returns a fix for an invalid value: the nearest choice, else an example that is valid.
+
+    Args:
+      value: invalid.
+      spec: its field.
+      field_key: dotted key of the field.
+      key: dotted key of the value, which may be an entry of the field's list or mapping.
+    """
+    example = default_or_example(spec)
+    is_entry_of_mapping = key != field_key and "[" not in key[len(field_key) :]
+    if is_entry_of_mapping and isinstance(example, Mapping):
+        return _fix(value, constraint_of(spec), next(iter(example.values())), key)
+    return _fix(value, constraint_of(spec), example, field_key)
+
+
+def _fix(value: object, constraint: Constraint, example: object, key: str) -> str:
+    otherwise = f"set {key} to another value" if example is None else f"set {key}={shown(example)}"
+    names = [choice for choice in constraint.choices if isinstance(choice, str)]
+    return did_you_mean(value, names, otherwise) if names and isinstance(value, str) else otherwise
+
+
+def default_or_example(spec: Field[Any]) -> object:
+    """Returns a valid value of a field; None: only null is known to be valid."""
+    constraint = constraint_of(spec)
+    has_default = spec.default is not MISSING and spec.default is not None
+    return spec.default if has_default and constraint.example is None else example_of(constraint)
+
+
+def example_of(constraint: Constraint) -> object:
+    """Returns a valid value, if the constraint has one, else None."""
+    if constraint.example is not None:
+        return constraint.example
+    if constraint.choices:
+        return constraint.choices[0]
+    limits = (constraint.at_least, constraint.at_most)
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def check_name(key: str, value: str, known: Iterable[str]) -> None:
+    """Checks a name against a registry, whose entries the schema does not know.
+
+    Raises:
+      ConfigError: the registry has no such entry.
+    """
+    names = list(known)
+    if value not in names:
+        raise invalid(
+            key,
+            value,
+            problem=f"must be one of {listed(names)}",
+            fix=did_you_mean(value, names, f"set {key}={names[0]}"),
+        )
+
+
+def check_finite(content: Mapping[str, object], key: str) -> None:
+    """Checks the keyword arguments of a user's callable: NaN and infinities are invalid anywhere in them.
+
+    Args:
+      content: argument to plain value.
+      key: dotted key of the group that they are in.
+
+    Raises:
+      ConfigError: names the first number that is not finite.
+    """
+    for name, value in leaves(content, f"{key}."):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise invalid(name, value, problem="must be a finite number", fix=f"set {name}=0.0 or another number")
+
+
+def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
+    """Yields (dotted key, value) of each value that is no dataclass, mapping or list itself.
+
+    Args:
+      content: a dataclass, a mapping, a list or a value.
+      prefix: the content's own dotted key, with a dot at its end.
+    """
+    if is_dataclass(content):
+        for spec in fields(content):
+            yield from leaves(getattr(content, spec.name), f"{prefix}{spec.name}.")
+    elif isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from leaves(value, f"{prefix}{key}.")
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            yield from leaves(value, f"{prefix[:-1]}[{index}].")
+    else:
+        yield prefix[:-1], content
+
+
+def as_float32(value: float) -> float:
+    """Returns the nearest float32: 0 for numbers that would be subnormal, an infinity past the largest."""
+    if abs(value) < _SMALLEST:
+        return 0.0
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def changed(config: object, keys: Sequence[str]) -> list[str]:
+    """Returns those of a dataclass's keys that are not at the schema's default."""
+    defaults = type(config)()
+    return [key for key in keys if getattr(config, key) != getattr(defaults, key)]
