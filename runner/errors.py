@@ -1,4 +1,4 @@
-"""Errors that a user can cause or meet; each message is one line: what is wrong, what is allowed, the fix."""
+"""Exceptions for users, exit codes, and the one format of error messages: `key=value: problem; fix`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ EXIT_DONE = 0
 EXIT_FAILED = 1  # the run or the check failed
 EXIT_REFUSED = 2  # the config is invalid
 
-_LONGEST = 300  # characters of another's error that a message shows
+# Characters of a library's error, or of a value, that a message shows. Longer ones fill the terminal.
+_LONGEST = 300
 _MOST_LISTED = 10  # names in one message; the rest is in `--help`
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ConfigError(ValueError):
-    """A config that cannot work. Commands print it as one line and exit with code 2."""
+    """An invalid config. Commands print it as one line and exit with code 2."""
 
 
 class DataError(RuntimeError):
-    """A dataset that can neither be found nor fetched, or whose bytes are not what they must be."""
+    """A dataset that can't be found or downloaded, or that is corrupted."""
 
 
 class TrackingError(RuntimeError):
-    """A tracking server or store that cannot be used."""
+    """A tracking server or store that can't be used."""
 
 
 class EngineError(RuntimeError):
-    """An engine that failed, or whose start-up check found wrong arithmetic."""
+    """A failed engine, or one whose start-up check found wrong results."""
 
 
 class UnsavedError(EngineError):
@@ -36,10 +37,10 @@ class UnsavedError(EngineError):
 
 
 class NotFiniteError(EngineError):
-    """A training loss that is not finite.
+    """A NaN or Inf training loss.
 
     Attributes:
-      step: the step that gave it, from 1.
+      step: of the loss, from 1.
       loss: the loss.
     """
 
@@ -52,12 +53,13 @@ class NotFiniteError(EngineError):
         self.loss = loss
 
 
-class Interrupted(BaseException):  # no error: the user asked, and no `except Exception` may keep it
-    """Ctrl-C, SIGTERM or a closed terminal ended the run; its metrics are stored and its status is KILLED.
+# It is no Exception: the user asked for it, and no `except Exception` may swallow it.
+class Interrupted(BaseException):
+    """End of a run by Ctrl-C, SIGTERM or a closed terminal; its metrics are stored and its status is KILLED.
 
     Attributes:
       signum: the signal.
-      unsaved: why its state could not be saved, in words; empty: it was, or there was none yet.
+      unsaved: why the state could not be saved; empty: it was saved, or there was none yet.
     """
 
     def __init__(self, signum: int, unsaved: str = "") -> None:
@@ -81,16 +83,13 @@ class Refused(BaseException):
 
 
 def invalid(key: str, value: object, *, problem: str, fix: str) -> ConfigError:
-    """Builds a `ConfigError` in the one form that every refusal has.
+    """Returns a `ConfigError` in the one format of error messages.
 
     Args:
       key: dotted config key, as on the command line.
-      value: the value that was given.
+      value: of the key.
       problem: what is wrong with the value, as a full clause.
-      fix: one thing to do, preferably an override to type.
-
-    Returns:
-      The error, to be raised by the caller.
+      fix: what to do, as an imperative; preferably an override to type.
     """
     return ConfigError(f"{key}={shown(value)}: {problem}; {fix}")
 
@@ -123,18 +122,19 @@ def listed(names: Iterable[object]) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Returns an exception of a user's code or a library as one line: its type and its text."""
+    """Returns an exception of user code or a library as one line: its type and its message."""
     return in_one_line(f"{type(error).__name__}: {error}")[:_LONGEST].rstrip()
 
 
 def in_one_line(text: str) -> str:
-    """Returns a text as one line, without the colors that libraries such as Keras write for terminals."""
+    """Returns a text as one line, without the color codes that libraries such as Keras write."""
     return " ".join(_COLOUR.sub("", text).split())
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "see python -m runner --cfg job") -> str:
-    """Returns the fix for a misspelt word: the nearest known one; another fix where none is near."""
-    from difflib import get_close_matches  # not above: signals needs this module before anything that takes time
+    """Returns the fix for a misspelled name: the nearest known one, else another fix."""
+    # Not imported at the top: the signal handlers need this module before any slow import.
+    from difflib import get_close_matches
 
     close = get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else otherwise

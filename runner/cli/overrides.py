@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -277,13 +276,14 @@ def _options_with(group: str, key: str) -> list[str]:
     """Returns the options of a group, if it is one, that have a key."""
     if not group:
         return []
-    return [name for name in options_of(group) if key in _keys_in(search_path.file_of(f"{group}/{name}"))]
+    return [name for name in options_of(group) if key in _keys_in(f"{group}/{name}")]
 
 
-def _keys_in(file: Path) -> list[object]:
+def _keys_in(option: str) -> list[str]:
     try:
-        return list(OmegaConf.load(file))
-    except (YAMLError, OmegaConfBaseException, OSError):  # an invalid file of the user, which this run does not read
+        return list(search_path.content_of(option))
+    # A broken file of the user's that this command line does not use must not hide the error that is reported.
+    except (YAMLError, AttributeError, OSError):
         return []
 
 

@@ -1,4 +1,4 @@
-"""What Hydra's own part of a composed config says: its folders, and the options that hide the program's."""
+"""Access to Hydra's own part of a composed config: its folders, and notes on replaced options."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def without_hydra(composed: DictConfig) -> DictConfig:
 
 
 def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
-    """Returns a folder that Hydra writes into, absolute.
+    """Returns the absolute path of a folder that Hydra writes into.
 
     Args:
-      composed: what Hydra composed.
-      key: that names the folder.
-      base: what a relative path starts from; null: the current directory.
+      composed: by Hydra.
+      key: of the folder.
+      base: start of a relative path; None: the current directory.
 
     Raises:
-      ConfigError: it names none.
+      ConfigError: the key has no path.
     """
     value = OmegaConf.select(composed, key)
     if value is None or not str(value).strip():
-        raise invalid(key, value, problem="the path of a folder", fix="drop it to get the default")
+        raise invalid(key, value, problem="must be the path of a folder", fix="remove it to use the default")
     return (base or Path.cwd()) / str(value)
 
 
 def say_replaced(composed: DictConfig) -> None:
-    """Says which of the user's options hide the program's: a refusal may be about one of these."""
+    """Prints which of the user's options replace built-in ones: the next error may be about one of these."""
     for line in search_path.replaced(composed):
         print(f"note: {line}", file=sys.stderr, flush=True)

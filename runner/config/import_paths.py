@@ -1,4 +1,4 @@
-"""The import paths that a config names: whatever they lead to runs in the program's own process."""
+"""Import paths of user code in a config, which runs in the program's own process."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from runner.config.schema import RunConfig
 
 
 def import_paths(config: RunConfig) -> list[str]:
-    """Returns what a run calls: builder of the model, then data source, augmentation, loss and metrics."""
+    """Returns all import paths: of the model builder, then data source, augmentation, loss and metrics."""
     return [path for path in (config.model.target, *before_the_model(config)) if path]
 
 
 def before_the_model(config: RunConfig) -> list[str]:
-    """Returns what is called before an engine is made: data source, augmentation, loss and metrics."""
-    named = [config.dataset.target, config.dataset.builder or ""]
-    named += [step.target for step in config.dataset.augment]
+    """Returns those that are called before the engine is made: data source, augmentation, loss, metrics."""
+    paths = [config.dataset.target, config.dataset.builder or ""]
+    paths += [step.target for step in config.dataset.augment]
     if config.task.name == "custom":
         for value in config.task.options.values():
             if isinstance(value, str):
-                named.append(value)
+                paths.append(value)
             elif isinstance(value, list):
-                named += value
-    return [path for path in named if path]
+                paths += value
+    return [path for path in paths if path]

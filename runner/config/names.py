@@ -1,14 +1,15 @@
-"""Short names of dotted keys and of values, as a person reads them in tables and in the names of runs."""
+"""Short names of dotted keys and values, for tables and names of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+# Characters that a number may have in a name; longer ones are rounded to four digits.
 _LONGEST_NUMBER = 8
 
 
 def varied_name(varied: Mapping[str, str]) -> str:
-    """Returns the short name of what varies: the last word of each key, more of it where two are alike.
+    """Returns the short name of varied keys: the last part of each, more of it if two are alike.
 
     >>> varied_name({"dataset.batch_size": "64", "mesh": "batch8"})
     'batch_size=64,mesh=batch8'
@@ -19,7 +20,7 @@ def varied_name(varied: Mapping[str, str]) -> str:
 
 
 def short_value(value: str) -> str:
-    """Returns a drawn number with as many digits as a person reads."""
+    """Returns a number rounded to four digits if it is long, any other value unchanged."""
     if len(value) <= _LONGEST_NUMBER:
         return value
     try:
@@ -29,7 +30,7 @@ def short_value(value: str) -> str:
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Returns a short form of each dotted key, by which it can still be told from the others."""
+    """Returns the shortest suffix of each dotted key that distinguishes it from the others."""
     short: dict[str, str] = {}
     for key in keys:
         parts = key.lstrip("+").split(".")

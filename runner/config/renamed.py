@@ -1,4 +1,4 @@
-"""Keys that had another name before: the old one is taken where it is typed, recorded or stands in a config."""
+"""Renamed keys: old names are accepted on the command line, in recorded runs and in YAML files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KEYS = {"dataset.eval": "dataset.test", "verify.allow_unproven": "verify.allow_i
 
 
 def argument(text: str) -> str:
-    """Returns an override with its key's present name.
+    """Returns an override with the current name of its key.
 
     Example:
       >>> argument("dataset.eval='test[:100]'")
@@ -21,15 +21,15 @@ def argument(text: str) -> str:
 
 
 def group(name: str, content: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a group's keys by their present names.
+    """Returns the keys of a group by their current names.
 
-    A preset of an earlier release says the old name, beside the new one's default. A value under the new name that is
-    not the default was typed, or stands in a preset that builds on that one: it wins.
+    A preset for an earlier release sets the old name, while the new one has its default. A value of the new name that
+    is not the default was typed, or comes from a preset that builds on that one, and takes precedence.
 
     Args:
       name: of the group, as `dataset`.
       content: its keys and values.
-      defaults: the group's, by present name.
+      defaults: values of the current names.
 
     Example:
       >>> group("dataset", {"eval": "test[:100]", "test": "test"}, {"test": "test"})
@@ -37,12 +37,14 @@ def group(name: str, content: Mapping[str, Any], defaults: Mapping[str, Any]) ->
       >>> group("dataset", {"eval": "test[:100]", "test": "test[:5]"}, {"test": "test"})
       {'test': 'test[:5]'}
     """
-    found = dict(content)
+    renamed = dict(content)
     for old, new in KEYS.items():
-        of, _, key = old.partition(".")
-        if of == name and key in found:
-            present = new.partition(".")[2]
-            value = found.pop(key)
-            if found.get(present, defaults.get(present)) == defaults.get(present):
-                found[present] = value
-    return found
+        group_name, _, old_key = old.partition(".")
+        if group_name != name or old_key not in renamed:
+            continue
+        new_key = new.partition(".")[2]
+        value = renamed.pop(old_key)
+        default = defaults.get(new_key)
+        if renamed.get(new_key, default) == default:
+            renamed[new_key] = value
+    return renamed

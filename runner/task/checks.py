@@ -1,4 +1,4 @@
-"""What tasks check of a model's outputs."""
+"""Checks of a model's outputs against its task."""
 
 from __future__ import annotations
 
@@ -9,36 +9,46 @@ import numpy as np
 from runner.data.base import Array
 from runner.errors import ConfigError
 
-_ROUNDING = 1e-2  # of a sum over the classes, in bfloat16 too
-_UNITS = 8  # of so many logits, one at least is below 0 or above 1 at the start of any usual training
+# Tolerance of a sum of probabilities over the classes; bfloat16 has 8 bits of precision.
+_ROUNDING = 1e-2
+
+# With at least this many logits, one is below 0 or above 1 at the start of any usual training. With fewer, real logits
+# may all be between 0 and 1 by chance.
+_UNITS = 8
 
 
-def check_output(shape: Sequence[int | None], wanted: Sequence[int], meaning: str) -> None:
-    """Checks the shape of a model's output, whose first dim is the examples.
+def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: str) -> None:
+    """Checks the shape of a model's output.
+
+    Args:
+      shape: of the output, the batch dim first.
+      expected: the other dims.
+      meaning: of the expected dims, in words.
 
     Raises:
-      ConfigError: it is not `[batch, *wanted]`.
+      ConfigError: it is not `[batch, *expected]`.
     """
-    if tuple(shape[1:]) != tuple(wanted):
-        sizes = ", ".join(map(str, wanted))
+    if tuple(shape[1:]) != tuple(expected):
+        sizes = ", ".join(map(str, expected))
+        kind = "size" if len(expected) == 1 else "shape"
         raise ConfigError(
-            f"model._target_: the model gives {list(shape)}, allowed is [batch, {sizes}], {meaning}; end "
-            f"it in a layer of that {'size' if len(wanted) == 1 else 'shape'}"
+            f"model._target_: the model's output must be [batch, {sizes}], {meaning}, but is {list(shape)}; end the "
+            f"model in a layer of that {kind}"
         )
 
 
 def not_logits(outputs: Array, *, sums_to_one: bool) -> list[str]:
-    """Returns what outputs tell that are no logits: the loss takes them for such, and hardly trains.
+    """Returns a warning for outputs that are probabilities: the loss expects logits, and would hardly train.
 
     Args:
-      outputs: float32 (examples, units), what an untrained model gives where logits are wanted.
-      sums_to_one: whether to look for those of a softmax, too.
+      outputs: float32 (examples, units), of an untrained model.
+      sums_to_one: also look for the outputs of a softmax.
     """
-    fix = "end the model in a layer without an activation: the loss is computed from logits"
+    fix = "end the model in a layer without an activation, as the loss expects logits"
     if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
         return []
     if sums_to_one and np.allclose(outputs.sum(axis=1), 1.0, rtol=0, atol=_ROUNDING):
-        return [f"the model's outputs sum to 1, as those of a softmax; {fix}"]
+        return [f"the model's outputs sum to 1, as after a softmax; {fix}"]
     if outputs.shape[1] >= _UNITS and ((outputs > 0) & (outputs < 1)).all():
-        return [f"the model's outputs all lie between 0 and 1, as those of a sigmoid; {fix}"]
+        return [f"the model's outputs are all between 0 and 1, as after a sigmoid; {fix}"]
     return []

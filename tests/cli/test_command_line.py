@@ -39,7 +39,7 @@ def test_what_names_no_key_is_refused(given: str) -> None:
 @pytest.mark.parametrize("value", ["null", "[a]", "{a:1}", "''", "true"])
 @pytest.mark.parametrize("key", ["hydra.run.dir", "hydra.sweep.dir"])
 def test_where_to_write_is_a_path(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{key}=.*: the path of a folder; set {key}="):
+    with pytest.raises(ConfigError, match=rf"{key}=.*: must be the path of a folder; set {key}="):
         arranged([f"{key}={value}"])
 
 

@@ -88,8 +88,8 @@ def test_an_own_option_hides_the_programs_and_an_own_config_does_not(project: Pa
     assert config.engine.name == "keras_dtensor"
     told = list(search_path.replaced(DictConfig({"hydra": {"runtime": {"choices": {"optimizer": "adam"}}}})))
     assert told == [
-        "conf/config.yaml is not read, the program's stands; put it into conf/experiment/mine.yaml",
-        "conf/optimizer/adam.yaml stands in place of the program's own optimizer=adam",
+        "conf/config.yaml is ignored: only options can be replaced; use conf/experiment/mine.yaml",
+        "conf/optimizer/adam.yaml is used instead of the built-in optimizer=adam",
     ]
 
 

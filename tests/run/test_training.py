@@ -73,7 +73,7 @@ def test_a_model_that_ends_in_a_softmax_is_warned_of_before_it_is_trained(tmp_pa
     done = run(tmp_path, f"engine={engine}", *short, "model=custom", "model._target_=soft.build")
     before = done.stdout[: done.stdout.index("epoch 1/1")]
     assert (
-        before.count("warning: ") == before.count("warning: the model's outputs sum to 1, as those of a softmax") == 1
+        before.count("warning: ") == before.count("warning: the model's outputs sum to 1, as after a softmax") == 1
     )
 
 

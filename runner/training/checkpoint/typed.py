@@ -1,4 +1,4 @@
-"""Values out of a JSON file that anyone may have written: of the type that they must have, or refused by name."""
+"""Strict reading of untrusted JSON: every value has the expected type, or an error names its place."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 class MisfitError(ValueError):
-    """A value that is not what its place wants."""
+    """A value of a wrong type."""
 
 
 def whole(value: object, where: str) -> int:
-    """Returns a whole number from 0 on; `true` is none."""
+    """Returns an integer of at least 0. `true` is rejected, although Python counts it as an integer."""
     if type(value) is not int or value < 0:
-        raise MisfitError(f"{where} must be a whole number from 0 on")
+        raise MisfitError(f"{where} must be an integer of at least 0")
     return value
 
 
@@ -23,12 +23,13 @@ def number(value: object, where: str, *, finite: bool = False) -> float:
     """Returns a number.
 
     Args:
-      value: as it was read.
+      value: parsed JSON.
       where: its place, in words.
-      finite: whether NaN and the infinities are refused.
+      finite: reject NaN and infinities.
     """
     if type(value) in (int, float):
-        with suppress(OverflowError):  # a whole number that no float can hold
+        # JSON has integers that no float can represent.
+        with suppress(OverflowError):
             converted = float(value)  # type: ignore[arg-type]
             if math.isfinite(converted) or not finite:
                 return converted
@@ -36,9 +37,9 @@ def number(value: object, where: str, *, finite: bool = False) -> float:
 
 
 def text(value: object, where: str) -> str:
-    """Returns words that can be shown in a line."""
+    """Returns a string that can be shown in one line."""
     if not isinstance(value, str) or not value.isprintable():
-        raise MisfitError(f"{where} must be printable text")
+        raise MisfitError(f"{where} must be a printable string")
     return value
 
 
@@ -56,20 +57,21 @@ def items(value: object, where: str) -> list[Any]:
     return value
 
 
-def mapping(value: object, where: str, wanted: Iterable[str] = (), *, exactly: bool = False) -> dict[str, Any]:
+def mapping(value: object, where: str, required: Iterable[str] = (), *, exactly: bool = False) -> dict[str, Any]:
     """Returns a mapping.
 
     Args:
-      value: as it was read.
+      value: parsed JSON.
       where: its place, in words.
-      wanted: keys that it must have.
-      exactly: whether it may have no other.
+      required: keys that it must have.
+      exactly: reject other keys.
     """
     if not isinstance(value, dict):
         raise MisfitError(f"{where} must be a mapping")
-    wanted = set(wanted)
-    if missing := sorted(wanted - set(value)):
+    known = set(required)
+    missing = sorted(known - set(value))
+    if missing:
         raise MisfitError(f"{where} lacks {missing[0]}")
-    if exactly and set(value) != wanted:
-        raise MisfitError(f"{where} has keys besides {', '.join(sorted(wanted))}")
+    if exactly and set(value) != known:
+        raise MisfitError(f"{where} has other keys than {', '.join(sorted(known))}")
     return value
