@@ -88,7 +88,10 @@ def run_command(command: Command) -> int:
             opened.arguments = tuple(command_line.arranged(arguments))
             passed = _run(command, opened)
         except (Refused, Exception) as raised:
-            error = raised.error if isinstance(raised, Refused) else raised
+            error = raised
+            if isinstance(raised, Refused):  # carries an error out of a callback
+                error = raised.error
+            assert isinstance(error, Exception)
             if interruption(error) is not None or isinstance(error, BrokenPipeError):
                 raise
             line, code = _described(error, opened.arguments)
@@ -111,6 +114,7 @@ def _run(command: Command, opened: session.Session) -> bool:
       Whether all jobs of a sweep passed; True where there was none.
     """
     task = _Task(command)
+    # Hydra makes the callback that calls this, so it can't be handed a closure any other way.
     opened.prepare_run = task.prepare
     register_resolvers()
     sys.argv[1:] = opened.arguments  # Hydra's parser reads it

@@ -67,7 +67,9 @@ class SweepCallback(Callback):
     def __getstate__(self) -> dict[str, object]:
         """Returns what the sweep knows by the time that a launcher sends its jobs away."""
         sweep = state.started()
-        return {"_shared": self._shared if sweep is None else sweep.shared()}
+        if sweep is None:
+            return {"_shared": self._shared}
+        return {"_shared": sweep.shared()}
 
     def on_job_start(self, config: DictConfig, *, task_function: TaskFunction, **kwargs: object) -> None:
         """Stores which sweep a job belongs to, in a process that a foreign launcher started."""

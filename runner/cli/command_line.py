@@ -81,8 +81,9 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         elif argument in FLAGS_WITHOUT_VALUE:
             flags.append(argument)
         elif name in FLAGS_WITH_VALUE:
-            text = value if equals else next(rest, None)
-            flags += [_LONG_FORM.get(name, name), _checked_value(name, text)]
+            if not equals:
+                value = next(rest, "")
+            flags += [_LONG_FORM.get(name, name), _checked_value(name, value)]
         else:
             long_flags = [flag for flag in (*FLAGS_WITHOUT_VALUE, *FLAGS_WITH_VALUE) if flag.startswith("--")]
             fix = did_you_mean(name, long_flags, "see python -m runner --help")
@@ -90,7 +91,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, overrides
 
 
-def _checked_value(flag: str, value: str | None) -> str:
+def _checked_value(flag: str, value: str) -> str:
     """Returns the value of a flag.
 
     Raises:
@@ -202,4 +203,6 @@ def unreadable(text: str) -> ConfigError:
 def short(text: str) -> str:
     """Returns a text as a line can show it."""
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."
+    if len(line) > _SHOWN_CHARACTERS:
+        line = f"{line[:_SHOWN_CHARACTERS]}..."
+    return line

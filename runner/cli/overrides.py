@@ -74,7 +74,11 @@ def first_fault(arguments: Sequence[str]) -> str | None:
             fault = _key_fault(text, override, base)
         if fault is not None:
             return fault
-    return next((_group_interpolation(text) for text in texts if _interpolates_an_option(text)), None)
+    # Last, because an interpolation of another group's option is valid: here nothing else is left.
+    for text in texts:
+        if "${" in _value_of(text) and is_group(key_of(text)):
+            return _group_interpolation(text)
+    return None
 
 
 def argument_of(key: str, arguments: Sequence[str]) -> str:
@@ -95,8 +99,10 @@ def unknown_option(file: str, options: Sequence[str], arguments: Sequence[str]) 
     group, _, option = file.rpartition("/")
     if not group:
         return f"--config-name {file}: no such config; leave it out, or name the folder that has it with --config-dir"
-    typed = [argument for argument in arguments if argument.lstrip("+~").replace("=", "/", 1) == file]
-    text = typed[0] if typed else f"{group}={option}"
+    text = f"{group}={option}"
+    for argument in arguments:
+        if argument.lstrip("+~").replace("=", "/", 1) == file:
+            text = argument
     key, _, value = text.lstrip("+~").partition("=")
     names = [name for name in options if name] or options_of(key)
     return f"{short(text)}: unknown option ({_of(key, names)}); {_fix_of_option(key, value, names)}"
@@ -120,12 +126,14 @@ def key_paths(config: DictConfig) -> list[str]:
 def _base(texts: Sequence[str], overrides: Sequence[Override]) -> DictConfig:
     """Returns the config that the typed options compose to, without any other override."""
     folders = search_path.searchpath(texts)
-    chosen = [
-        text
-        for text, override in zip(texts, overrides, strict=True)
-        if is_group(override.key_or_group) and not override.is_sweep_override() and not override.is_delete()
-    ]
-    known = [text for text in chosen if _value_of(text) in options_of(key_of(text))]
+    chosen: list[str] = []
+    known: list[str] = []  # those of them that are a file
+    for text, override in zip(texts, overrides, strict=True):
+        names_one_option = not override.is_sweep_override() and not override.is_delete()
+        if names_one_option and is_group(override.key_or_group):
+            chosen.append(text)
+            if _value_of(text) in options_of(key_of(text)):
+                known.append(text)
     # The first that composes: a launcher of another package has options that are not in a folder of ours, a typed
     # option may be the one that is wrong, and so may a folder.
     for attempt in ([*folders, *chosen], [*folders, *known], folders):
@@ -164,7 +172,9 @@ def _group_fault(text: str, override: Override, base: DictConfig) -> str | None:
     """Returns what is wrong with an override of a group; its option is known, or another error says that it is not."""
     group = override.key_or_group
     choices: Mapping[str, str | None] = base.hydra.runtime.choices
-    place = f"{group}@{override.package}" if override.package else group
+    place = group
+    if override.package:
+        place = f"{group}@{override.package}"
     value = override.value()
     if override.is_delete():
         if place not in choices:
@@ -224,8 +234,10 @@ def _key_fault(text: str, override: Override, base: DictConfig) -> str | None:
 
 
 def _wrong_type(text: str, key: str, value: object, base: DictConfig) -> str:
-    parent = _selected(key.rpartition(".")[0], base) if "." in key else base
-    node = parent._get_node(key.rpartition(".")[2]) if isinstance(parent, DictConfig) else None
+    parent, name = _parent(key, base)
+    node = None
+    if isinstance(parent, DictConfig):
+        node = parent._get_node(name)  # the node itself, which has the type, where `parent[name]` is its value
     if isinstance(value, str) and "${" in value:
         return f"{short(text)}: can't be parsed as an interpolation; write it as ${{group.key}}"
     if isinstance(node, DictConfig):
@@ -241,7 +253,9 @@ def _wrong_type(text: str, key: str, value: object, base: DictConfig) -> str:
 
 def _unknown_key(key: str, text: str, base: DictConfig) -> str:
     """Returns the message of a key that the config lacks, with the nearest one that it has."""
-    known = [path for path in key_paths(base) if key.startswith("hydra.") or not f"{path}.".startswith("hydra.")]
+    known = key_paths(base)
+    if not key.startswith("hydra."):
+        known = _own_keys(known)
     parent, _, name = key.rpartition(".")
     if key in known:  # a group's key with a package, or a part of the config that is no group
         return f"{short(text)}: {key} has no options; write {key}=<value>, or +{key}.<key>=<value>"
@@ -264,12 +278,17 @@ def _nearest(key: str, base: DictConfig) -> str:
     fix = suggestions.key(key)
     if fix is not None:
         return fix
-    known = [path for path in key_paths(base) if not f"{path}.".startswith("hydra.")]
+    known = _own_keys(key_paths(base))
     name = key.rpartition(".")[2]
     same_name = [path for path in known if path.rpartition(".")[2] == name]
     # Never the group of the key itself, and no builder, which is near to everything.
     others = [path for path in known if not key.startswith(f"{path}.") and not path.endswith("_target_")]
     return did_you_mean(key, same_name or others)
+
+
+def _own_keys(paths: Iterable[str]) -> list[str]:
+    """Returns the keys that are not of Hydra's own part, to which a misspelt key of ours may be near."""
+    return [path for path in paths if path != "hydra" and not path.startswith("hydra.")]
 
 
 def _options_with(group: str, key: str) -> list[str]:
@@ -302,10 +321,6 @@ def _fix_of_option(group: str, option: str, options: Sequence[str]) -> str:
     return "install the package again, its conf folder is incomplete"
 
 
-def _interpolates_an_option(text: str) -> bool:
-    return "${" in _value_of(text) and is_group(key_of(text))
-
-
 def _group_interpolation(text: str) -> str:
     """Returns the message of an interpolation as a group's option; Hydra resolves it from other options alone."""
     group = key_of(text)
@@ -322,7 +337,9 @@ def _listed(what: str, names: Iterable[str]) -> str:
     ordered = sorted(names)
     more = len(ordered) - _MOST_NAMES
     shown = ", ".join(ordered[:_MOST_NAMES])
-    return f"{what}: {shown}" if more <= 0 else f"{what}: {shown} and {more} more, see --help"
+    if more > 0:
+        shown += f" and {more} more, see --help"
+    return f"{what}: {shown}"
 
 
 def _value_of(text: str) -> str:
@@ -330,10 +347,17 @@ def _value_of(text: str) -> str:
 
 
 def _exists(key: str, base: DictConfig) -> bool:
-    parent, _, name = key.rpartition(".")
-    node = _selected(parent, base) if parent else base
-    # `name in node` would be false for a value that is missing or can't be resolved.
-    return isinstance(node, DictConfig) and name in list(node.keys())
+    parent, name = _parent(key, base)
+    # `name in parent` would be false for a value that is missing or can't be resolved.
+    return isinstance(parent, DictConfig) and name in list(parent.keys())
+
+
+def _parent(key: str, base: DictConfig) -> tuple[object, str]:
+    """Returns the node that a key is in, and the key's name there."""
+    path, _, name = key.rpartition(".")
+    if not path:
+        return base, name
+    return _selected(path, base), name
 
 
 def _selected(key: str, base: DictConfig) -> object:
@@ -354,8 +378,7 @@ def _list_above(key: str, base: DictConfig) -> str | None:
 
 
 def _delete(key: str, base: DictConfig) -> None:
-    parent, _, name = key.rpartition(".")
-    node = _selected(parent, base) if parent else base
-    assert isinstance(node, DictConfig)
-    with read_write(node), open_dict(node):
-        del node[name]
+    parent, name = _parent(key, base)
+    assert isinstance(parent, DictConfig)
+    with read_write(parent), open_dict(parent):
+        del parent[name]

@@ -163,6 +163,7 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     Raises:
       SystemExit: they have ended.
     """
+    # The processes claim the folder themselves. An error is known here before they have started.
     folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
     print(*devices.line(config, composed), flush=True)
     gpus: list[str] = []

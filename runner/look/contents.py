@@ -60,15 +60,20 @@ def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> 
     found = outline(data, targets)
     for name in counted:
         found.append(_counts(name, data.specs[name], values[name], sources))
-    measured = [name for name, spec in data.specs.items() if name not in counted and not spec.is_image]
     rows: list[tuple[str, ...]] = []
-    for name in measured:
-        rows += _statistics(name, data.specs[name], values[name]["train"])
+    sample = None
+    for name, spec in data.specs.items():
+        if name in counted or spec.is_image:
+            continue
+        if sample is None:
+            sample = _sample_note(data.train, values[name]["train"])
+        rows += _statistics(name, spec, values[name]["train"])
     if rows:
-        sample = _sample_note(data.train, values[measured[0]]["train"])
-        left_out = f", {_MOST_ROWS} of {len(rows):,}" if len(rows) > _MOST_ROWS else ""
+        title = f"train{sample or ''}, as stored"
+        if len(rows) > _MOST_ROWS:
+            title += f", {_MOST_ROWS} of {len(rows):,}"
         columns = ("values", "smallest", "mean", "median", "deviation", "largest")
-        found.append(Table(f"train{sample}, as stored{left_out}", columns, tuple(rows[:_MOST_ROWS])))
+        found.append(Table(title, columns, tuple(rows[:_MOST_ROWS])))
     return found
 
 
@@ -93,8 +98,9 @@ def _arrays(specs: Mapping[str, ArraySpec], targets: Sequence[str]) -> Table:
         dims = [f"{dim} {size}".strip() for dim, size in zip(dim_names, spec.shape, strict=True)]
         names = ""
         if spec.names:
-            more = ", ..." if len(spec.names) > _SHOWN_NAMES else ""
-            names = f"{len(spec.names)}: {', '.join(spec.names[:_SHOWN_NAMES])}{more}"
+            names = f"{len(spec.names)}: {', '.join(spec.names[:_SHOWN_NAMES])}"
+            if len(spec.names) > _SHOWN_NAMES:
+                names += ", ..."
         role = "target" if name in targets else ""
         rows.append((name, " x ".join(dims) or "one number", spec.dtype, names, role))
     return Table("arrays of one example", ("array", "dims", "dtype", "names", "role"), tuple(rows))
@@ -132,8 +138,12 @@ def _counts(name: str, spec: ArraySpec, values: Mapping[str, Array], sources: Ma
         for split, array in values.items():
             counts[split] = (array != 0).sum(axis=0)
     else:
-        numbers = np.arange(len(spec.names)) if spec.names else np.unique(np.concatenate(list(values.values())))
-        labels = list(spec.names) or [str(number) for number in numbers]
+        if spec.names:
+            labels = list(spec.names)
+            numbers = np.arange(len(labels))
+        else:
+            numbers = np.unique(np.concatenate(list(values.values())))
+            labels = [str(number) for number in numbers]
         for split, array in values.items():
             counts[split] = (array[:, None] == numbers).sum(axis=0)
     order = list(range(len(labels)))
@@ -193,7 +203,9 @@ def cell(value: Array, spec: ArraySpec) -> str:
     is_class = not spec.shape and bool(spec.names) and np.issubdtype(np.dtype(spec.dtype), np.integer)
     if is_class:
         index = int(value)
-        return spec.names[index] if 0 <= index < len(spec.names) else str(value)
+        if 0 <= index < len(spec.names):
+            return spec.names[index]
+        return str(value)
     if spec.shape and len(spec.names) == value.size and _is_counted(spec, value[None]):
         text = ", ".join(name for name, is_set in zip(spec.names, value, strict=True) if is_set)
     else:

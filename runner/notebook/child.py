@@ -71,13 +71,15 @@ def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
     except KeyboardInterrupt:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)  # a second one within a second counts as the same
-        process.wait()
+        process.wait()  # it saves the run first
         raise
     finally:
         for reader in readers:
             reader.join(timeout=_LAST_OUTPUT_S)
     if code:
-        line = errors[-1] if errors else f"python -m {module} ended with exit code {code}"
+        line = f"python -m {module} ended with exit code {code}"
+        if errors:
+            line = errors[-1]
         if code == EXIT_REFUSED:
             raise ConfigError(line)
         raise EngineError(line)

@@ -96,7 +96,8 @@ class OpenedRun:
             module_file = path.with_name("keras_module.txt")
             if module_file.is_file():
                 module = module_file.read_text().strip().partition(".")[0]
-                library = module if module in _KERAS else library
+                if module in _KERAS:
+                    library = module
             return _load(path, library)
 
     def _logged_model(self, folder: Path) -> Path | None:
@@ -119,6 +120,7 @@ class OpenedRun:
 
 def _load(path: Path, library: str) -> object:
     if library == "keras":
+        # TensorFlow would be Keras's own default; the models of engine=jax are saved by Keras on JAX.
         os.environ.setdefault("KERAS_BACKEND", "jax")  # read as Keras is imported
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     models = importlib.import_module(library).models
@@ -171,8 +173,8 @@ def _untracked(run: str) -> OpenedRun | None:
 
 
 def _of_folder(folder: Path) -> OpenedRun:
-    finished = (folder / "summary.json").is_file()
-    record = records.from_folder(folder, folder.name, "FINISHED" if finished else "UNFINISHED")
+    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
+    record = records.from_folder(folder, folder.name, status)
     if record is None:
         raise ConfigError(f"{folder}: has no run; name another run")
     config = _config((folder / "config.yaml").read_text())

@@ -136,9 +136,11 @@ def _begin_page(page: Page, config: RunConfig, options: Mapping[str, str], comma
     page.columns = tuple(dict.fromkeys((metrics.default(directions), *metrics.evaluated(directions))))
     kind = mesh.device_kind(config.mesh)
     count = mesh.size(config.mesh.axes)
-    kind_name = "virtual CPU" if kind == "cpu" else kind.upper()
-    plural = "" if count == 1 else "s"
-    devices = f"{count} {kind_name} device{plural}"
+    devices = f"{count} {kind.upper()} device"
+    if kind == "cpu":
+        devices = f"{count} virtual CPU device"
+    if count != 1:
+        devices += "s"
     page.facts["mesh"] = f"{mesh.describe(config.mesh.axes)} on {devices}, layout {options.get('layout', '')}"
     model_and_data = f"{options.get('model', '')} on {options.get('dataset', '')}"
     batch_size = f"{config.dataset.batch_size:,} examples per batch"
@@ -173,7 +175,9 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
         signum = interruption(error)
         if signum is not None:
             status = "KILLED"
-            unsaved = error.unsaved if isinstance(error, Interrupted) else ""
+            unsaved = ""
+            if isinstance(error, Interrupted):
+                unsaved = error.unsaved
             tracker.set_tags({ENDED: str(Interrupted(signum, unsaved))})
             console.print(_interrupted_line(tracker, unsaved), soft_wrap=True)
         elif isinstance(error, EngineError):
@@ -194,7 +198,7 @@ def recorded(tracker: Tracker, console: Console) -> Iterator[Tracker]:
 
 
 def _interrupted_line(tracker: Tracker, unsaved: str) -> str:
-    lost = f", {unsaved}" if unsaved else ""
+    parts = ["metrics up to the last step are kept", unsaved, "the run's status is KILLED"]
     if not tracker.run_id:
-        return f"interrupted: nothing is tracked{lost}"
-    return f"interrupted: metrics up to the last step are kept{lost}, the run's status is KILLED"
+        parts = ["nothing is tracked", unsaved]
+    return f"interrupted: {', '.join(part for part in parts if part)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +84,9 @@ def record_result(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
 
 def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
     engine = outcome.engine
-    saving = engine.saving() if isinstance(engine, SavesLight) else nullcontext()
+    saving: AbstractContextManager[object] = nullcontext()
+    if isinstance(engine, SavesLight):
+        saving = engine.saving()
     with quiet_native_log(folder / "runner.log"):
         example = model_inputs(outcome.splits.train.task, outcome.splits.reported.source, _EXAMPLE_ROWS)
         model = engine.plain_model()
@@ -137,19 +139,28 @@ def _summary(outcome: Outcome) -> dict[str, object]:
     """Returns the content of summary.json; figures of speed are null where too few steps were measured."""
     result = outcome.result
     meter = result.meter
-    rate = meter.steps_per_second if meter.is_meaningful else None
+    rate = None
+    step_ms = None
+    tokens_per_second = None
+    cpu_ms_per_step = None
+    tokens_per_batch = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
+    if meter.is_meaningful:
+        rate = meter.steps_per_second
+        cpu_ms_per_step = 1000.0 * meter.cpu_seconds / meter.steps
+    if rate:
+        step_ms = 1000.0 / rate
+        tokens_per_second = tokens_per_batch * rate
     summary: dict[str, object] = {
         "steps": result.steps,
         "taken_step": result.taken,
         "ended": result.ended,
         "steps_per_second": rate,
-        "step_ms": 1000.0 / rate if rate else None,
+        "step_ms": step_ms,
     }
-    tokens_per_batch = outcome.config.dataset.batch_size * outcome.splits.train.task.tokens
     if tokens_per_batch:
-        summary["tokens_per_second"] = tokens_per_batch * rate if rate else None
+        summary["tokens_per_second"] = tokens_per_second
     summary |= {
-        "cpu_ms_per_step": 1000.0 * meter.cpu_seconds / meter.steps if meter.is_meaningful else None,
+        "cpu_ms_per_step": cpu_ms_per_step,
         "measured_steps": meter.steps,
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.used,

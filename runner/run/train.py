@@ -108,6 +108,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
             _print(console, previous.describe_position(steps_per_epoch, config.trainer.epochs))
         profile.check(config.trainer, total_steps)
         command = typed.command("runner")
+        # Closed after the tracker has finished: a run that is killed before that can be resumed, to record the rest.
         after_tracking = ExitStack()
         with (
             workers.opened(config.dataset, config.trainer.seed) as readers,
@@ -128,8 +129,11 @@ def _data_and_task(config: RunConfig, previous: Previous | None) -> tuple[Datase
       ConfigError: the data does not fit the task, or is not that of the previous run.
       DataError: the data can't be loaded.
     """
-    encoding = None if previous is None else previous.encoding
-    constants = None if previous is None else previous.constants
+    encoding = None
+    constants = None
+    if previous is not None:
+        encoding = previous.encoding
+        constants = previous.constants
     data = loading.load_run(config, encoding)
     current().agree("the data's SHA-256", data.digest)
     task = make_task(config.task, data.specs, data.train, constants, data.vocabulary)
@@ -400,15 +404,19 @@ def _print_config(
     if member.membership() is not None:  # a sweep's table has what its jobs vary
         return
     changed = differences(composed, content)
-    description = ", ".join([*changed, "else the defaults"]) if changed else "the defaults"
+    description = "the defaults"
+    if changed:
+        description = ", ".join([*changed, "else the defaults"])
     _print(console, f"config: {description} ({paths.shown(folder / 'config.yaml')})")
     _print(console, _optimizer_line(config.optimizer))
 
 
 def _optimizer_line(config: OptimizerConfig) -> str:
     """Returns the line that names the optimizer and its learning rate; the default rate depends on the model."""
-    schedule = "" if config.schedule.name == "constant" else f", {config.schedule.name} schedule"
-    return f"optimizer: {config.name}, learning rate {config.learning_rate:g}{schedule}"
+    line = f"optimizer: {config.name}, learning rate {config.learning_rate:g}"
+    if config.schedule.name != "constant":
+        line += f", {config.schedule.name} schedule"
+    return line
 
 
 def _print(console: Console, line: str) -> None:

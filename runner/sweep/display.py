@@ -123,8 +123,9 @@ class JobsDisplay:
         width = min(longest_name, self._console.width // 2)
         lines = []
         for name, seconds, text in rows:
-            shown = name if len(name) <= width else f"{name[: width - 1]}…"
-            lines.append(Text(f"{shown:{width}}  {seconds:3.0f} s  {text}", no_wrap=True, overflow="ellipsis"))
+            if len(name) > width:
+                name = f"{name[: width - 1]}…"
+            lines.append(Text(f"{name:{width}}  {seconds:3.0f} s  {text}", no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
 
 

@@ -39,6 +39,7 @@ def local_command(sweep: Sweep, job: Job, master: DictConfig, *, parallel: int, 
     member = Membership(None, job.number, dict(job.varied), report, parent_file)
     environment = member.environment()
     if parallel > 1:
+        # Else each job would start as many threads as the machine has cores.
         environment[VARIABLE] = str(max(1, available() // parallel))
     return Command(arguments(sweep.module, job.overrides, master, job.folder), job.folder, environment)
 
@@ -64,6 +65,7 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
         *_config_folders(master),
         *overrides,
         *shared,
+        # A preset may set MULTIRUN: the job would be a sweep of its own.
         "hydra.mode=RUN",
         f"hydra.run.dir='{quoted}'",
     ]
@@ -112,5 +114,6 @@ def run_foreign_job() -> None:
     member = Membership(shared.parent_run_id, int(hydra.job.num), varied_of(overrides, shared.varied))
     folder = Path(hydra.runtime.output_dir)
     (folder / MARK).touch()  # the sweep has claimed it, perhaps on another disk
+    # In this process Hydra has composed the job alone: its own part is that of the multirun.
     master = DictConfig({"hydra": hydra})
     run_to_end(Command(arguments(shared.module, overrides, master, folder), folder, member.environment()))

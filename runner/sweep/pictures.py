@@ -15,7 +15,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
@@ -51,7 +51,8 @@ def draw(study: optuna.Study, folder: Path, metric: str) -> list[Path]:
     maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
     files = [folder / "search_history.png"]
     history(files[-1], trials, metric, maximize=maximize)
-    keys = [key for key in complete[-1].params if len({trial.params.get(key) for trial in complete}) > 1]
+    # A single key has no other to be compared with: `plots.against` shows it.
+    keys = [key for key in complete[-1].params if _differs(complete, key)]
     if len(keys) > 1:
         files.append(folder / "search_parallel.png")
         parallel(files[-1], trials, keys, metric, maximize=maximize)
@@ -62,6 +63,11 @@ def draw(study: optuna.Study, folder: Path, metric: str) -> list[Path]:
         shares = optuna.importance.get_param_importances(study, evaluator=evaluator, params=keys)
         importances(files[-1], shares, metric, len(complete))
     return files
+
+
+def _differs(trials: Sequence[FrozenTrial], key: str) -> bool:
+    """Returns whether trials have several values of a key: one that is the same in all says nothing."""
+    return len({trial.params.get(key) for trial in trials}) > 1
 
 
 def history(path: Path, trials: Sequence[FrozenTrial], metric: str, *, maximize: bool) -> None:
@@ -112,10 +118,14 @@ def importances(path: Path, shares: Mapping[str, float], metric: str, count: int
       count: complete trials.
     """
     names = short_keys(list(shares))
-    keys = sorted(shares, key=lambda key: -shares[key])
-    figure, axes = subplots(1, 1, figsize=(7.0, 1.4 + 0.45 * len(keys)))
-    bars = axes.barh([names[key] for key in keys], [shares[key] for key in keys], color=palette.TRAIN, height=0.6)
-    axes.bar_label(bars, [f"{shares[key]:.0%}" for key in keys], padding=4)
+    labels: list[str] = []
+    widths: list[float] = []
+    for key in sorted(shares, key=lambda key: -shares[key]):
+        labels.append(names[key])
+        widths.append(shares[key])
+    figure, axes = subplots(1, 1, figsize=(7.0, 1.4 + 0.45 * len(labels)))
+    bars = axes.barh(labels, widths, color=palette.TRAIN, height=0.6)
+    axes.bar_label(bars, [f"{width:.0%}" for width in widths], padding=4)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.08 * max(shares.values())), xlabel=f"share of the variance of {metric}, by fANOVA")
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
@@ -135,9 +145,15 @@ def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], met
       metric: its name.
       maximize: more of it is better; the best lines are dark and on top.
     """
-    with_all_keys = [trial for trial in trials if all(key in trial.params for key in keys)]
-    pruned = [trial for trial in with_all_keys if trial.state == TrialState.PRUNED]
-    complete = [trial for trial in with_all_keys if trial.state == TrialState.COMPLETE]
+    pruned: list[FrozenTrial] = []
+    complete: list[FrozenTrial] = []
+    for trial in trials:
+        if not set(keys) <= set(trial.params):  # a trial of a study with another space
+            continue
+        if trial.state == TrialState.PRUNED:
+            pruned.append(trial)
+        elif trial.state == TrialState.COMPLETE:
+            complete.append(trial)
     complete.sort(key=_value, reverse=not maximize)  # the best is drawn last, on top of the others
     norm, extend = _color_scale([_value(trial) for trial in complete], maximize=maximize)
     color_map = colormaps["viridis_r" if maximize else "viridis"]
@@ -183,7 +199,9 @@ def _color_scale(values: Sequence[float], *, maximize: bool) -> tuple[Normalize,
         high = float(np.quantile(values, 1 - _OUTLIERS))
         if max(values) > high:
             extend = "max"
-    return Normalize(low, high if high > low else low + 1, clip=True), extend
+    if high <= low:  # all values are the same
+        high = low + 1
+    return Normalize(low, high, clip=True), extend
 
 
 class _Scale:
@@ -226,10 +244,14 @@ class _Scale:
 
     def _round_numbers(self) -> list[float]:
         """Returns the ends of the axis and round numbers between them."""
-        low = 10**self._low if self._is_log else self._low
-        high = 10**self._high if self._is_log else self._high
-        spans_decades = self._is_log and self._high - self._low >= 2
-        locator = LogLocator() if spans_decades else MaxNLocator(_TICKS)
+        low = self._low
+        high = self._high
+        locator: Locator = MaxNLocator(_TICKS)
+        if self._is_log:
+            low = 10**self._low
+            high = 10**self._high
+            if self._high - self._low >= 2:  # decades
+                locator = LogLocator()
         between = []
         for number in map(float, locator.tick_values(low, high)):
             if low < number < high and _APART < self.place(number, 0) < 1 - _APART:

@@ -78,9 +78,10 @@ class ProcessLauncher(Launcher):
         """
         sweep = state.current()
         if count:
-            at_a_time = f", {self.max_parallel} at a time" if 1 < self.max_parallel < count else ""
-            output = f"{shown(sweep.folder)}/<job>/{LOG_FILE}"
-            print(f"{sweep.name}: {count} jobs{at_a_time}; output: {output}", flush=True)
+            jobs_text = f"{count} jobs"
+            if 1 < self.max_parallel < count:
+                jobs_text += f", {self.max_parallel} at a time"
+            print(f"{sweep.name}: {jobs_text}; output: {shown(sweep.folder)}/<job>/{LOG_FILE}", flush=True)
         with display.JobsDisplay(judge) as watcher:
             run_jobs(
                 jobs,

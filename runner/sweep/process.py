@@ -68,7 +68,7 @@ class JobProcess:
             command.arguments,
             env={
                 **os.environ,
-                "PYTHONUNBUFFERED": "1",
+                "PYTHONUNBUFFERED": "1",  # else the display and the log lag behind by a buffer
                 **AS_TYPED,
                 LAUNCHER_VARIABLE: str(os.getpid()),
                 **command.environment,
@@ -76,6 +76,7 @@ class JobProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # So that a terminal's Ctrl-C reaches the launcher alone, which ends its jobs one by one.
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, name="job-output", daemon=True)
@@ -157,7 +158,9 @@ def run_to_end(command: Command) -> Outcome:
     """
     place = scheduled()
     is_first = place is None or place.index == 0
-    log = LOG_FILE if place is None or is_first else f"job-{place.index}.log"
+    log = LOG_FILE
+    if place is not None and not is_first:
+        log = f"job-{place.index}.log"
     job = JobProcess(command, log, _show if command.is_shown else lambda _: None)
     received: list[int] = []
     handlers = {signum: signal.signal(signum, lambda number, _: received.append(number)) for signum in SIGNALS}

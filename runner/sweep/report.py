@@ -87,9 +87,11 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
             print(f"best: job {best.job.number}, {sweep.settings.metric} {report.best_value:.4g}. To rerun it:")
             print(f"  {retyped(sweep.module, best.job.overrides, sweep.config)}", flush=True)
         if sweep.parent is not None:
-            status: Status = "FINISHED" if all_good else "FAILED"
+            status: Status = "FAILED"
             if interruption(error):
                 status = "KILLED"
+            elif all_good:
+                status = "FINISHED"
             _record(report, sweep.parent, files, status)
             if any(entry.outcome.status in _RESUMABLE for entry in entries):
                 print(f"To continue: {_resume_command(sweep, sweep.parent)}", flush=True)
@@ -116,7 +118,10 @@ def _entries(sweep: Sweep) -> list[Entry]:
     recorded: dict[tuple[str, Values], RunRecord] = {}
     if sweep.parent is not None:
         try:
-            sweep.parent.mark_killed({str(job.number): outcome.note or outcome.status for job, outcome in rows})
+            notes: dict[str, str] = {}
+            for job, outcome in rows:
+                notes[str(job.number)] = outcome.note or outcome.status
+            sweep.parent.mark_killed(notes)
             for run in sweep.parent.children():  # newest first: of a job that ran again, its last run counts
                 tags = tags_of(run.data.tags)
                 recorded.setdefault((tags.get(JOB_TAG, ""), values_of(tags)), from_run(run))
@@ -126,12 +131,14 @@ def _entries(sweep: Sweep) -> list[Entry]:
     for job, outcome in rows:
         record = skipped.get(job.number) or recorded.get((str(job.number), values_of(varied_tags(job.varied))))
         if record is None and sweep.parent is None:
+            status = "FINISHED" if outcome.status == "passed" else "FAILED"
             try:
-                record = from_folder(job.folder, job.name, "FINISHED" if outcome.status == "passed" else "FAILED")
+                record = from_folder(job.folder, job.name, status)
             except DataError as error:
                 outputs.warn(str(error))
-        has_run = outcome.status not in ("not run", "refused")  # else the record is of an earlier sweep
-        entries.append(Entry(job, outcome, record if has_run else None))
+        if outcome.status in ("not run", "refused"):  # the record is that of an earlier sweep in the folder
+            record = None
+        entries.append(Entry(job, outcome, record))
     return scaling.with_efficiency(entries)
 
 
@@ -160,23 +167,24 @@ def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.S
     speed = "throughput/examples_per_second" if varies_batch_size else "throughput/step_ms"
     evaluated = sorted(directions(records), key=lambda name: name == LOSS)  # the loss last
     metrics = list(dict.fromkeys((metric, *evaluated, speed, *_layout_metrics(entries))))
-    seconds = [entry.outcome.seconds for entry in entries]
-    sheet = render.sheet_of(
-        [entry.line() for entry in entries],
-        metrics,
-        lead={"job": [str(entry.job.number) for entry in entries]},
-        extra={
-            "status": [entry.outcome.status for entry in entries],
-            "seconds": [f"{value:.1f}" if value else "" for value in seconds],
-        },
-    )
-    verified = [_verified(entry) for entry in entries]
-    if any(verified):
-        sheet = _with_column(sheet, "verified", verified)
+    lines = []
+    numbers = []
+    statuses: list[str] = []
+    seconds = []
+    verified = []
     best_row = None
     for row, entry in enumerate(entries):
+        lines.append(entry.line())
+        numbers.append(str(entry.job.number))
+        statuses.append(entry.outcome.status)
+        seconds.append(f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "")
+        verified.append(_verified(entry))
         if entry is best:
             best_row = row
+    extra = {"status": statuses, "seconds": seconds}
+    sheet = render.sheet_of(lines, metrics, lead={"job": numbers}, extra=extra)
+    if any(verified):
+        sheet = _with_column(sheet, "verified", verified)
     return replace(sheet, best=best_row)
 
 
@@ -192,7 +200,9 @@ def _with_column(sheet: render.Sheet, title: str, cells: Sequence[str]) -> rende
 
 def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
     """Returns the metrics of plan and scaling that a job recorded, if the sweep varies mesh or layout."""
-    varied_groups = {key.split(".")[0] for entry in entries for key in entry.job.varied}
+    varied_groups: set[str] = set()
+    for entry in entries:
+        varied_groups |= {key.split(".")[0] for key in entry.job.varied}
     if not varied_groups & {"mesh", "layout"}:
         return []
     names: set[str] = set()
@@ -248,8 +258,9 @@ def _draw(report: _Report, written: list[Path]) -> None:
     if sweep.draw_search is not None:
         written += sweep.draw_search(sweep.folder)
     elif len(keys) == 2 and len(judged) > 1:
-        ticks = [len({line.values[key] for line in lines}) for key in keys]
-        if max(ticks) <= _TICKS_OF_HEAT_MAP:
+        columns = {line.values[keys[0]] for line in lines}
+        rows = {line.values[keys[1]] for line in lines}
+        if max(len(columns), len(rows)) <= _TICKS_OF_HEAT_MAP:
             path = sweep.folder / f"{file_prefix}_heat.png"
             plots.heat(path, metric, (keys[0], keys[1]), lines)
             written.append(path)
@@ -280,7 +291,10 @@ def _draw_curves(report: _Report, parent: Parent, judged: Sequence[Entry], writt
         assert entry.record is not None
         value = entry.record.metrics[sweep.settings.metric]
         results[entry.job.name] = value if math.isfinite(value) else worst
-    runs = {entry.job.name: entry.record for entry in report.entries if entry.record is not None}
+    runs: dict[str, RunRecord] = {}
+    for entry in report.entries:
+        if entry.record is not None:
+            runs[entry.job.name] = entry.record
     best_first = sorted(runs, key=lambda name: results.get(name, worst), reverse=maximize)
     colors = plots.looks(best_first)
     for metric in _CURVES:
@@ -294,7 +308,13 @@ def _draw_curves(report: _Report, parent: Parent, judged: Sequence[Entry], writt
 def _record(report: _Report, parent: Parent, files: Sequence[Path], status: Status) -> None:
     """Stores the results in the parent run and prints where they can be seen."""
     entries = report.entries
-    not_run = [entry.job.name for entry in entries if entry.outcome.status == "not run"]
+    not_run: list[str] = []
+    tasks: set[str] = set()
+    for entry in entries:
+        if entry.outcome.status == "not run":
+            not_run.append(entry.job.name)
+        if entry.record is not None:
+            tasks.add(entry.record.params.get("task.name", ""))
     tags = {"runner.sweep.result": report.counts, "runner.sweep.not_run": "; ".join(not_run)}
     metrics = {f"sweep/{name}": float(count) for name, count in _totals(entries).items()}
     best = report.best
@@ -311,10 +331,11 @@ def _record(report: _Report, parent: Parent, files: Sequence[Path], status: Stat
             parent.measure_child(entry.record.run_id, {scaling.EFFICIENCY: efficiency})
     parent.finish(status, tags, metrics, files)
     parent.tell(status, report.counts, _description(report, parent))
-    tasks = {entry.record.params.get("task.name", "") for entry in entries if entry.record is not None}
     only_task = tasks.pop() if len(tasks) == 1 else None
     for line in parent.describe(only_task):
-        print(f"sweep: {line.removeprefix('run: ')}" if line.startswith("run: ") else line)
+        if line.startswith("run: "):
+            line = f"sweep: {line.removeprefix('run: ')}"
+        print(line)
 
 
 def _description(report: _Report, parent: Parent) -> list[str]:
@@ -339,6 +360,12 @@ def _description(report: _Report, parent: Parent) -> list[str]:
 
 
 def _totals(entries: Sequence[Entry]) -> Mapping[str, int]:
-    good = sum(entry.outcome.status in GOOD for entry in entries)
-    not_run = sum(entry.outcome.status == "not run" for entry in entries)
-    return {"passed": good, "failed": len(entries) - good - not_run, "not_run": not_run}
+    totals = {"passed": 0, "failed": 0, "not_run": 0}
+    for entry in entries:
+        if entry.outcome.status in GOOD:
+            totals["passed"] += 1
+        elif entry.outcome.status == "not run":
+            totals["not_run"] += 1
+        else:
+            totals["failed"] += 1
+    return totals

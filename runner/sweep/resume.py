@@ -47,17 +47,26 @@ def expand(arguments: Sequence[str]) -> list[str]:
     reference = value_of(arguments, _KEY)
     if not reference:
         return list(arguments)
-    typed = [argument for argument in arguments if key_of(argument) != _KEY and argument not in MULTIRUN]
-    of_the_store = [argument for argument in typed if key_of(argument).split(".")[0] in ("tracking", "experiment")]
+    typed: list[str] = []
+    typed_keys: list[str] = []
+    of_the_store: list[str] = []  # what decides in which store the sweep is looked for
+    for argument in arguments:
+        key = key_of(argument)
+        if key == _KEY or argument in MULTIRUN:
+            continue
+        typed.append(argument)
+        typed_keys.append(key)
+        if key.split(".")[0] in ("tracking", "experiment"):
+            of_the_store.append(argument)
     config = _tracking([*of_the_store, *searchpath(typed)])
     if config.name == "none":
         raise ConfigError(f"{_KEY}={reference}: tracking=none records no sweep; drop one of the two")
     store = sweeps.open_tracking(config)
-    names_experiment = any(key_of(argument) in ("tracking.experiment", "experiment") for argument in typed)
+    # `latest` is the newest sweep of the experiment that is typed, else of the store.
+    names_experiment = "tracking.experiment" in typed_keys or "experiment" in typed_keys
     run = sweeps.find(store, reference, [store.experiment_id] if names_experiment else [])
     record = Record(_KEY, run.info.run_id, parent.is_own(run))
     recorded = [argument for argument in parent.recorded_arguments(run) if argument not in MULTIRUN]
-    typed_keys = [key_of(argument) for argument in typed]
     return ["-m", *record.checked(without(recorded, typed_keys)), *typed, f"{_KEY}={run.info.run_id}"]
 
 

@@ -114,6 +114,7 @@ class Search:
             if job is not None:
                 yield job
                 continue
+            # The display only knows jobs that ran.
             job = self._sweep.ledger.jobs[-1]
             outcome = self._sweep.ledger.outcome(job)
             self._tell(trial, job, outcome)
@@ -210,6 +211,7 @@ class Search:
 
 
 def _open_study(sweep: Sweep, settings: Settings) -> optuna.Study:
+    # Optuna prints a line per trial otherwise, between those of the display.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     uri = absolute(reveal(STUDIES, settings.storage))
     path = sqlite_path(uri)
@@ -239,12 +241,13 @@ def _default(master: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[
         value = master.hydra.runtime.choices.get(key) or OmegaConf.select(master, key)
         if isinstance(allowed, CategoricalDistribution):
             same = [choice for choice in allowed.choices if str(choice) == str(value)]
-            value = same[0] if same else None
+            if not same:
+                return None
+            value = same[0]
         elif isinstance(allowed, FloatDistribution | IntDistribution):
             is_inside = isinstance(value, int | float) and allowed.low <= value <= allowed.high
-            value = value if is_inside else None
-        if value is None:
-            return None
+            if not is_inside:
+                return None
         params[key] = value
     return params
 

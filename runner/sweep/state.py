@@ -117,7 +117,9 @@ class Sweep:
         assert isinstance(tracking, TrackingConfig)
         uri.check(tracking)
         self.settings = checks_sweep.settled(settings, convert_group("task", config))
-        self.direction: Direction = "maximize" if self.settings.direction == metrics.MAXIMIZE else "minimize"
+        self.direction: Direction = "minimize"
+        if self.settings.direction == metrics.MAXIMIZE:
+            self.direction = "maximize"
         self.tracking = tracking
         self.folder = directory(config, _DIR)
         arguments = arguments_of(config)

@@ -51,7 +51,7 @@ def test_a_run_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> Non
     with pytest.raises(runner.ConfigError, match=r"run=nope: no run has this id or name"):
         runner.open_run("nope", store.uri)
     run_id = recorded(store, tmp_path)
-    with pytest.raises(runner.ConfigError, match=rf"python -m runner.export run={run_id} makes one"):
+    with pytest.raises(runner.ConfigError, match=rf"python -m runner.export run={run_id}"):
         _ = runner.open_run(run_id, store.uri).model
 
 
