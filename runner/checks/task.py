@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from runner.config.options import task_options
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import LANGUAGE_MODEL, TaskConfig
-from runner.data import checks_text
+from runner.data import checks_text, registry
 from runner.errors import ConfigError, invalid
 from runner.model import gpt_options
 
@@ -43,7 +43,7 @@ def check(config: RunConfig) -> None:
         )
     if task.name != LANGUAGE_MODEL:
         return
-    may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
+    may_have_tokens = registry.entry(dataset).tokens == "maybe"
     if not is_text and not may_have_tokens:
         raise _no_tokens(dataset, task)
     if is_text:
@@ -52,8 +52,9 @@ def check(config: RunConfig) -> None:
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     """Returns the error for a language model on a dataset without tokens."""
-    is_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
-    tokenize = "dataset.tokenizer=bytes if it has a text feature, else " if is_tfds else ""
+    tokenize = ""
+    if registry.entry(dataset).tokens == "tokenizer":
+        tokenize = "dataset.tokenizer=bytes if it has a text feature, else "
     return invalid(
         "task",
         task.name,

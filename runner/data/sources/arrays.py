@@ -12,7 +12,7 @@ import numpy as np
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
 from runner.data.base import Array, Encoding, FullDataset
-from runner.data.checks import TABLES
+from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
 from runner.data.sources import table_cache
 from runner.data.sources.split_names import canonical_splits
@@ -80,14 +80,14 @@ def _find_files(path: Path) -> dict[str, list[Path]]:
     elif own_files:
         found = {"train": own_files}
     if not found:
-        raise DataError(f"{path.absolute()} has no file with the suffix {', '.join(TABLES)}")
+        raise DataError(f"{path.absolute()} has no file with the suffix {', '.join(TABLE_SUFFIXES)}")
     return canonical_splits(found, path)
 
 
 def _list_tables(folder: Path) -> list[Path]:
     files = []
     for file in sorted(folder.iterdir()):
-        if file.suffix.lower() in TABLES and not file.name.startswith("."):
+        if file.suffix.lower() in TABLE_SUFFIXES and not file.name.startswith("."):
             files.append(file)
     return files
 

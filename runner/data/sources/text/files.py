@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.data.checks_text import SUFFIXES, matches
+from runner.data.checks_source import TEXT_SUFFIXES, matches
 from runner.data.sources.split_names import ALIASES, canonical_splits
 from runner.errors import DataError, invalid
 from runner.host.late import late
@@ -75,7 +75,7 @@ def find(path: str) -> dict[str, Sequence[TextInput]]:
     root = matched[0]
     all_files = _text_files_below(root)
     if not all_files:
-        raise DataError(f"{root.absolute()} has no file with the suffix {', '.join(SUFFIXES)}")
+        raise DataError(f"{root.absolute()} has no file with the suffix {', '.join(TEXT_SUFFIXES)}")
 
     folders: dict[str, list[Path]] = {}
     for folder in sorted(root.iterdir()):
@@ -128,7 +128,7 @@ def _text_files_below(folder: Path) -> list[Path]:
     files = []
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.suffix.lower() in SUFFIXES and path.is_file():
+        if not is_hidden and path.suffix.lower() in TEXT_SUFFIXES and path.is_file():
             files.append(path)
     return files
 
