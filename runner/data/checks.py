@@ -19,6 +19,8 @@ else:
 # Keys of single sources whose errors say more than that the source has no such key: `features` below, and `column` in
 # `checks_text`.
 _KEYS_WITH_OWN_MESSAGE = ("features", "column")
+# Keys that have another name in YAML.
+_YAML_KEYS = {"target": "_target_"}
 
 
 def check(config: DatasetConfig, *, recorded: bool = False) -> None:
@@ -73,7 +75,7 @@ def _check_keys(config: DatasetConfig) -> None:
     for key in changed(config, _keys_of_single_sources()):
         if key in keys or key in _KEYS_WITH_OWN_MESSAGE:
             continue
-        yaml_key = "_target_" if key == "target" else key
+        yaml_key = _YAML_KEYS.get(key, key)
         owner = next(name for name, source in registry.SOURCES.items() if key in source.keys)
         raise invalid(
             f"dataset.{yaml_key}",
