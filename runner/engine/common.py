@@ -17,10 +17,16 @@ from runner.engine import calls, evaluation
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
 from runner.engine.mappings import map_values
 from runner.host import stages
+from runner.layout import Spec
 from runner.layout.inputs import input_specs
 from runner.task.base import LOSS, DataSpec, Evaluation
 
 T = TypeVar("T")  # an array on the engine's devices
+
+
+def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
+    """Returns whether no axis splits the dims of an example, such as height or tokens."""
+    return not any(any(spec[1:]) for spec in array_specs.values())
 
 
 class MeshEngine(Engine, Generic[T]):

@@ -59,7 +59,9 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     """
     kind = _operation(text)
     layer = _layer(kind, operations, layers)
-    where = f" in layer {layer}" if layer else ""
+    where = ""
+    if layer:
+        where = f" in layer {layer}"
     return ConfigError(
         f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is sharded "
         f"({_reason(text)}); use {_alternative(kind)}"

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT
+from runner.engine.common import splits_examples_alone
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import TokenParts
@@ -88,11 +89,6 @@ class MeshLayout:
     def roles(self) -> dict[str, Role]:
         """Returns path -> role of the variables in attentions, and of tables and heads of a vocabulary."""
         return dict(transformers.read(shapes_of(self.placements)).roles)
-
-
-def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
-    """Returns whether no axis splits the dims of an example, such as height or tokens."""
-    return not any(any(spec[1:]) for spec in array_specs.values())
 
 
 def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:

@@ -83,7 +83,9 @@ class KerasAdapter:
             place(model, named_variables(model), layouts, mesh)
         private.let_walk(model)
         adopt(model)
-        self._built = model if private.is_functional(model) else None
+        self._built = None
+        if private.is_functional(model):
+            self._built = model
         return model
 
     def variables(self, model: tf_keras.Model) -> dict[str, tf.Variable]:
@@ -125,13 +127,13 @@ class KerasAdapter:
 
     def batch_statistics(self, model: tf_keras.Model) -> int:
         """Returns the number of batch normalizations that are trained."""
-        return sum(_normalizes_batches(layer) for layer in model.submodules)
+        return sum(map(_normalizes_batches, model.submodules))
 
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that the layers' operations need whole, however they are stored."""
         needed_ids: set[int] = set()
         for layer in model.submodules:
-            needed_ids.update(id(variable) for variable in whole_variables(layer))
+            needed_ids.update(map(id, whole_variables(layer)))
         return {path for path, variable in named_variables(model).items() if id(variable) in needed_ids}
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:

@@ -26,7 +26,9 @@ _entered: list[_Loop] = []
 
 def mask_context(cache: Any) -> object:
     """Replaces the key by which cells cache the masks that they draw: in this loop, or outside of one."""
-    return _entered[-1] if _entered else _stock_key(cache)
+    if _entered:
+        return _entered[-1]
+    return _stock_key(cache)
 
 
 def rnn(
@@ -59,7 +61,8 @@ def rnn(
     if go_backwards:
         # Reversed here, as tf_keras's own unrolled steps do not reverse the mask by which they set outputs to zero.
         inputs = tf.nest.map_structure(lambda x: reverse(x, [time]), inputs)
-        mask = None if mask is None else reverse(mask, [time])
+        if mask is not None:
+            mask = reverse(mask, [time])
     # tf_keras calls the step once before its loop, and cells draw their masks again in the loop's body. The second
     # ones count, so the first draw must happen here too, or all later draws of the layer would differ from stock
     # Keras.
