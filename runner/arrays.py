@@ -201,7 +201,11 @@ def elementary(module: ModuleType) -> Elementary:
 
 def _under_same_names(module: ModuleType) -> dict[str, Function]:
     """Returns those of the functions that a module has under the same name."""
-    return {name: getattr(module, name) for name in _NAMES if hasattr(module, name)}
+    functions = {}
+    for name in _NAMES:
+        if hasattr(module, name):
+            functions[name] = getattr(module, name)
+    return functions
 
 
 def _of_tensorflow(tf: Any) -> Arrays:

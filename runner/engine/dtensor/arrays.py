@@ -85,6 +85,7 @@ def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
     if isinstance(tensor, tf.Variable):
         value = read_stored(tensor)
     layout = dtensor.fetch_layout(value)
+    # A process reads its own devices only, so each of them gets a whole copy first.
     if any(spec_of(layout)) and not processes.is_here(layout.mesh):
         layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
         value = dtensor.relayout(value, layout)

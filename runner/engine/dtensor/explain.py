@@ -82,7 +82,7 @@ def trace_error(error: Exception, target: str) -> ConfigError:
       error: the exception; AutoGraph puts the lines of the user's code before its message.
       target: of the model.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    lines = list(filter(None, map(str.strip, str(error).splitlines()))) or [""]
     if "in user code" in lines[0]:
         # AutoGraph's last line begins with the original exception's class.
         message = lines[-1][:_LONGEST_EXCEPTION]

@@ -58,6 +58,7 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
         cast_inputs = tf.cast(inputs, self.compute_dtype)
         is_half_width = cast_inputs.dtype in (tf.float16, tf.bfloat16)
         x = cast_inputs
+        # Mean and variance in float32, as in tf_keras: 16 bits are too few for a sum of squares.
         if is_half_width:
             x = tf.cast(x, tf.float32)
         dims = [self.axis] if isinstance(self.axis, int) else list(self.axis)

@@ -108,7 +108,11 @@ def make_state(
       accumulates: a step sums the gradients of several microbatches.
     """
     trainable_ids = set(map(id, trainable_variables))
-    trainable = [path for path, variable in variables.items() if id(variable) in trainable_ids]
+    # In the order of the variables, which gradients, slots and packed vectors share.
+    trainable = []
+    for path, variable in variables.items():
+        if id(variable) in trainable_ids:
+            trainable.append(path)
     slots = {}
     for path in trainable:
         for slot in rule.slots:

@@ -137,6 +137,7 @@ def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
     image_specs = []
     for name in data.inputs:
         spec = on.array_specs[name]
+        # An image has a spatial dim at least, next to examples and channels.
         if len(spec) > 2:
             image_specs.append(spec)
     if not image_specs:
@@ -168,6 +169,7 @@ def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> T
         sequence_axis = spec[1]
 
     def constrain(array: jax.Array, dim: int) -> jax.Array:
+        # XLA chooses the sharding of the other dims.
         free = PartitionSpec.UNCONSTRAINED
         before = [free] * dim
         after = [free] * (array.ndim - dim - 2)
@@ -190,6 +192,7 @@ def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
     if len(axes_of_heads) != 1:
         return None
     (axis,) = axes_of_heads
+    # Sharded over an axis of batches, kernels are gathered for use, and the heads that they make are whole.
     if axis in on.data_axes:
         return None
     return axis
@@ -204,6 +207,7 @@ def _gathered_for_logits(
     instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
     constrains the head by itself; a head that is sharded once is gathered by XLA.
     """
+    # A model that returns hidden states leaves the logits to the loss, which computes them in chunks.
     if private.is_functional(model) and isinstance(model.output, Mapping) and HIDDEN in model.output:
         return {}
     batch_axes = on.data_axes

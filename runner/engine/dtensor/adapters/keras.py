@@ -121,6 +121,7 @@ class KerasAdapter:
         if isinstance(shape, Mapping):
             task.check_named({str(name): tuple(one_shape) for name, one_shape in shape.items()})
         elif isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
+            # A tuple of tuples has the shapes of several outputs, a tuple of sizes that of one.
             task.check(shape)
         elif isinstance(shape, list | tuple):
             task.check_named({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})

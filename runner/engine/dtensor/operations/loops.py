@@ -53,11 +53,17 @@ def rnn(
         )
     if not time_major:
         inputs = tf.nest.map_structure(scope.by_batch, inputs)
-    unrolled = True
-    other_arguments = (constants, unrolled, input_length, time_major, zero_output_for_mask, return_all_outputs)
+    options = {
+        "constants": constants,
+        "unroll": True,
+        "input_length": input_length,
+        "time_major": time_major,
+        "zero_output_for_mask": zero_output_for_mask,
+        "return_all_outputs": return_all_outputs,
+    }
     if unroll:
         # tf_keras unrolls by itself then, without the extra call of the step below.
-        return _stock_rnn(step_function, inputs, initial_states, go_backwards, mask, *other_arguments)
+        return _stock_rnn(step_function, inputs, initial_states, go_backwards, mask, **options)
     if go_backwards:
         # Reversed here, as tf_keras's own unrolled steps do not reverse the mask by which they set outputs to zero.
         inputs = tf.nest.map_structure(lambda x: reverse(x, [time]), inputs)
@@ -70,6 +76,6 @@ def rnn(
     step_function(tf.nest.map_structure(lambda x: tf.gather(x, 0, axis=time), inputs), states)
     _entered.append(_Loop())
     try:
-        return _stock_rnn(step_function, inputs, initial_states, False, mask, *other_arguments)
+        return _stock_rnn(step_function, inputs, initial_states, False, mask, **options)
     finally:
         _entered.pop()

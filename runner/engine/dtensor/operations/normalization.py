@@ -64,9 +64,9 @@ def fused_batch_norm_v3(
             along_channels(scale),
             epsilon,
         )
+        y = tf.cast(y, x.dtype)
         # The fused kernel has three more outputs, which only its own gradient reads.
-        unused = (running_mean, running_variance, running_variance)
-        return tf.cast(y, x.dtype), running_mean, running_variance, *unused
+        return y, running_mean, running_variance, running_mean, running_variance, running_variance
 
 
 def _bessel(x: tf.Tensor, dims: Sequence[int]) -> tf.Tensor | float:
