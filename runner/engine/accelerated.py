@@ -86,6 +86,7 @@ def _tensorflow_build() -> Mapping[str, object]:
 
     Empty if that can't be read.
     """
+    # An import of TensorFlow would take seconds, and read the environment before it is set.
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.origin:
         return {}

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 def as_called(inputs: dict[str, T]) -> T | dict[str, T]:
     """Returns a model's argument: its only input, or all of them by name."""
+    # A model of one input is called with the array itself, by whatever name the data has it.
     if len(inputs) > 1:
         return inputs
     return next(iter(inputs.values()))

@@ -16,11 +16,18 @@ from runner.data.base import Array
 from runner.engine import calls, evaluation
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
 from runner.engine.mappings import map_values
+from runner.engine.origins import axes_of
 from runner.host import stages
+from runner.layout import Spec
 from runner.layout.inputs import input_specs
 from runner.task.base import LOSS, DataSpec, Evaluation
 
 T = TypeVar("T")  # an array on the engine's devices
+
+
+def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
+    """Returns whether no axis splits the dims of an example, such as height or tokens."""
+    return not any(any(spec[1:]) for spec in array_specs.values())
 
 
 class MeshEngine(Engine, Generic[T]):
@@ -37,7 +44,7 @@ class MeshEngine(Engine, Generic[T]):
         self._microbatch_size = config.dataset.batch_size // self._microbatches
         self._array_specs = input_specs(config.layout, data.arrays, self._axes)
         # Gradients are summed over these axes, activations over the others.
-        self._data_axes = {axis for spec in self._array_specs.values() for axis in spec if axis}
+        self._data_axes = axes_of(self._array_specs.values())
 
     def build(self) -> None:
         """Creates devices, mesh, model and slots, and places them.
@@ -108,6 +115,7 @@ class MeshEngine(Engine, Generic[T]):
         """Returns the first batch's whole gradients; changes no state."""
         placed = self.place(calls.first(batches))
         rounds = [self._gradient_round(placed, step, index) for index in range(self._microbatches)]
+        # Each round gives its microbatch's share of the mean loss's gradients.
         sums = [np.array(sum(shares)) for shares in zip(*rounds, strict=True)]
         return dict(zip(self.trainable, sums, strict=True))
 

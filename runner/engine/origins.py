@@ -24,6 +24,16 @@ def group_size(axis: str, axes: Mapping[str, int]) -> int:
     return math.prod(axes[name] for name in axis.split("+"))
 
 
+def axes_of(specs: Iterable[Spec]) -> set[str]:
+    """Returns the axes that shard a dim of any array."""
+    axes = set()
+    for spec in specs:
+        for axis in spec:
+            if axis is not None:
+                axes.add(axis)
+    return axes
+
+
 def without_axes(spec: Spec, axes: Collection[str]) -> Spec:
     """Returns a spec that shards no dim over some axes."""
     return tuple(None if axis in axes else axis for axis in spec)

@@ -28,6 +28,7 @@ def comparison(jobs: Sequence[Job], shown: slice = slice(None)) -> rows.Rows:
     for label, job in list(zip(labels, jobs, strict=True))[shown]:
         names.append(label or f"job {job.number}")
         descriptions.append(_description(job.folder))
+    # A dict, and not a set, keeps the order in which the keys are met.
     keys: dict[str, None] = {}
     for description in descriptions:
         keys |= dict.fromkeys(description)
@@ -69,6 +70,7 @@ def _description(folder: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     plan = json.loads(path.read_text())
+    # Other formats have other keys.
     if plan.get("format") != FORMAT:
         return {}
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
-from runner.engine.origins import without_axes
+from runner.engine.origins import axes_of, without_axes
 from runner.layout import Placement, Spec
 from runner.layout.roles import ancestors
 
@@ -59,7 +59,7 @@ class PlacedModel:
     @functools.cached_property
     def data_axes(self) -> set[str]:
         """Axes that shard the inputs."""
-        return {axis for spec in self.inputs.values() for axis in spec if axis}
+        return axes_of(self.inputs.values())
 
     @functools.cached_property
     def batch_axis(self) -> str | None:
@@ -381,7 +381,11 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
     perhaps documents (batch, tokens); a block that holds an attention, or a scanned stack of such, (depth, ...); or a
     stock attention layer whose projections are layers of their own.
     """
-    shapes = [layer_input.shape for layer_input in output.inputs if len(layer_input.shape) != 2]
+    shapes = []
+    for layer_input in output.inputs:
+        # Of two dims are the documents of a batch's tokens.
+        if len(layer_input.shape) != 2:
+            shapes.append(layer_input.shape)
     if not shapes:
         return 0
     takes_heads = list(map(len, shapes)) == [4, 4, 4]

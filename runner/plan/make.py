@@ -54,6 +54,7 @@ def make_plan(
         for proposal in proposals:
             auto_reasons[proposal.path] = proposal.reason
 
+    # The engine gives slots and variables in one mapping: without the variables, it is that of the slots.
     slots = dict(engine.variables())
     variables = {path: slots.pop(path) for path in engine.placements}
     slot_bytes: Counter[str] = Counter()
@@ -123,9 +124,11 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
     roles = transformers.read(shapes_of(engine.placements)).roles
     experts = set()
     for path, role in roles.items():
+        # Biases of experts have two dims and take no product.
         if role.experts is not None and len(variables[path].shape) == 3:
             experts.add(path)
     width = {path: np.dtype(variables[path].dtype).itemsize for path in engine.placements}
+    # With `master` and with `bfloat16` layers use trained weights in bfloat16.
     if config.engine.state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
     return estimate.PlacedModel(

@@ -90,12 +90,18 @@ def draw(plan: Plan, path: Path) -> None:
     title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, _TITLE, bold=True)
     legend = _legend(plan)
     head = 2 * _MARGIN + _LINE * (len(title) + len(legend)) + _LEGEND_LINE_GAP * len(legend)
-    height = head + _LINE + _GAP + sum(row.height for row in shown) + _MARGIN
+    height = head + _LINE + _GAP + _MARGIN
+    count = 0
+    most = 1
+    for row in shown:
+        height += row.height
+        if row.variable is not None:
+            count += 1
+            most = max(most, row.blocks * row.variable.bytes)
     image = Image.new("RGB", (_WIDTH, height), "white")
     canvas = ImageDraw.Draw(image)
     _draw_head(canvas, title, legend)
 
-    count = sum(row.variable is not None for row in shown)
     first_heading = "variable"
     if left_out:
         first_heading += f" (the {count} largest of {count + left_out})"
@@ -105,8 +111,8 @@ def draw(plan: Plan, path: Path) -> None:
     _text(canvas, RIGHT, head, "per device", _SMALL, _GRAY)
     canvas.line((_MARGIN, head + _LINE, _WIDTH - _MARGIN, head + _LINE), fill=_BACK)
 
-    most = max((row.blocks * row.variable.bytes for row in shown if row.variable), default=1)
-    pixels_per_byte = _BAR / max(most, 1)
+    # All bars have one scale: the longest is that of the variable with the most bytes.
+    pixels_per_byte = _BAR / most
     y = head + _LINE + _GAP
     for row in shown:
         _draw_row(canvas, plan, row, y, pixels_per_byte)
@@ -242,7 +248,7 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels
     if variable is None:
         return
 
-    sharding_axes = [axis for axis in variable.spec if axis]
+    sharding_axes = list(filter(None, variable.spec))
     shards = math.prod(plan.axes[axis] for axis in sharding_axes)
     replicas = mesh.size(dict(plan.axes)) // shards
     middle = y + (row.height - _GAP) // 2

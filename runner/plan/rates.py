@@ -126,9 +126,14 @@ def traffic(
     traffic_groups = []
     for key in sorted(groups):
         phase, kind, axis = key
-        size = sum(collective.bytes for collective in groups[key])
+        size = 0
+        count = 0
+        for collective in groups[key]:
+            size += collective.bytes
+            count += collective.count
         names = axis.split("+")
         crosses = not set(names).isdisjoint(crossing)
+        # A ring over several axes is as fast as its slowest link.
         gb_per_second = rates.bandwidth_gb_s
         if crosses and rates.network_gb_s:
             gb_per_second = rates.network_gb_s
@@ -137,7 +142,7 @@ def traffic(
             kind=kind,
             axis=axis,
             phase=PHASES[phase],
-            count=sum(collective.count for collective in groups[key]),
+            count=count,
             bytes=size,
             seconds=size * ring_factor(kind, devices, rates.device) / (gb_per_second * 1e9),
             crosses=crosses,

@@ -110,6 +110,7 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
     rows = []
     for group in groups:
         if group.name:
+            # Variables of a block differ in shape, dtype, rule and spec.
             blanks = [""] * (4 if has_dtype else 3)
             rows.append((group.name, *blanks, *_bytes(group)))
         for variable in group.variables:

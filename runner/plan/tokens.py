@@ -65,6 +65,7 @@ def step_flops(
     # Tables that could be tied to the head.
     tied: set[str] = set()
     for path, shape in shapes.items():
+        # KerasHub's reverse embeddings are heads: they are multiplied with every token.
         if not _TABLE.search(path) or "reverse" in path:
             counted.add(path)
             has_head = has_head or _is_head(path, shape, roles.get(path), vocabulary)

@@ -134,7 +134,10 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: R
     """
     _, is_read = private.without_unused(trace)
     # Not strict: the inputs after the trainable variables are the rest of the state and the batch.
-    unused = [path for path, is_used in zip(trainable, is_read, strict=False) if not is_used]
+    unused = []
+    for path, is_used in zip(trainable, is_read, strict=False):
+        if not is_used:
+            unused.append(path)
     if not unused:
         return
     names = ", ".join(unused[:_MOST_NAMED])

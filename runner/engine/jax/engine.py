@@ -24,7 +24,7 @@ from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
-from runner.engine.common import MeshEngine
+from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, precision, private, processes, randomness
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
@@ -34,7 +34,7 @@ from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
-from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, splits_examples_alone
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info

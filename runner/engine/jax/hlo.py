@@ -123,10 +123,13 @@ def reduces_bf16(attributes: str) -> bool:
 
 def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
     """Returns a collective-permute's pairs of devices; None for a collective that has groups."""
-    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
-    if pairs is None:
+    listed = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
+    if listed is None:
         return None
-    return [(int(source), int(target)) for source, target in re.findall(r"(\d+),(\d+)", pairs[0])]
+    pairs = []
+    for source, target in re.findall(r"(\d+),(\d+)", listed[0]):
+        pairs.append((int(source), int(target)))
+    return pairs
 
 
 def replica_groups(attributes: str, devices: int) -> list[list[int]]:

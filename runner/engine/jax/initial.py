@@ -237,6 +237,7 @@ def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeS
 
     arrays: dict[str, jax.Array] = {}
     for group in sorted(groups.values(), key=largest, reverse=True):
+        # A row has one path per function; all rows share the program of the first.
         rows = list(zip(*group, strict=True))
         program = _program(rows[0], slices, kinds)
         for row in rows:

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT
+from runner.engine.common import splits_examples_alone
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import TokenParts
@@ -90,11 +91,6 @@ class MeshLayout:
         return dict(transformers.read(shapes_of(self.placements)).roles)
 
 
-def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
-    """Returns whether no axis splits the dims of an example, such as height or tokens."""
-    return not any(any(spec[1:]) for spec in array_specs.values())
-
-
 def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:
     """Returns the sharding of a spec, one entry per dim: an axis, None, or UNCONSTRAINED."""
     return NamedSharding(mesh, PartitionSpec(*spec))
@@ -141,6 +137,7 @@ def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
     image_specs = []
     for name in data.inputs:
         spec = on.array_specs[name]
+        # An image has a spatial dim at least, next to examples and channels.
         if len(spec) > 2:
             image_specs.append(spec)
     if not image_specs:
@@ -172,6 +169,7 @@ def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> T
         sequence_axis = spec[1]
 
     def constrain(array: jax.Array, dim: int) -> jax.Array:
+        # XLA chooses the sharding of the other dims.
         free = PartitionSpec.UNCONSTRAINED
         before = [free] * dim
         after = [free] * (array.ndim - dim - 2)
@@ -194,6 +192,7 @@ def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
     if len(axes_of_heads) != 1:
         return None
     (axis,) = axes_of_heads
+    # Sharded over an axis of batches, kernels are gathered for use, and the heads that they make are whole.
     if axis in on.data_axes:
         return None
     return axis
@@ -208,6 +207,7 @@ def _gathered_for_logits(
     instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
     constrains the head by itself; a head that is sharded once is gathered by XLA.
     """
+    # A model that returns hidden states leaves the logits to the loss, which computes them in chunks.
     if private.is_functional(model) and isinstance(model.output, Mapping) and HIDDEN in model.output:
         return {}
     batch_axes = on.data_axes

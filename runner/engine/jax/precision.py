@@ -52,9 +52,11 @@ def set_dtypes(
     weights = private.made_trainable(model)
     trained = set(map(id, model.trainable_variables))
     for path, variable in variables.items():
+        # Statistics, such as those of a batch normalization, stay in float32.
         if id(variable) not in weights:
             continue
         private.set_dtype(variable, _LOW)
+        # A frozen weight needs no master copy: no small change is ever added to it.
         if state == _LOW or id(variable) not in trained:
             kinds[path] = jax.ShapeDtypeStruct(tuple(variable.shape), _LOW)
     return kinds

@@ -120,6 +120,7 @@ def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Ma
     """
     others = model.non_trainable_variables
     variables = Names(model).variables
+    # A random generator's state has no path: it keeps its own value.
     values_by_id = {id(variable): values[path] for path, variable in variables.items()}
 
     def values_of(group: Sequence[keras.Variable]) -> Values:

@@ -112,6 +112,7 @@ class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
 
     def call(self, inputs: jax.Array, training: bool | None = None, mask: jax.Array | None = None) -> jax.Array:
         """Returns the inputs, normalized over the batch in training."""
+        # Moving averages, masks and renormalization are left to Keras's own code.
         if not training or not self.trainable or mask is not None or self.renorm:
             return super().call(inputs, training=training, mask=mask)
         x = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))

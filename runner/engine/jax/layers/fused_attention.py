@@ -41,9 +41,7 @@ def fused_where_alike(
 
     def replaced(stock_attention: private.Function) -> private.Function:
         def attention(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
-            head_counts = [array.shape[2] for array in (query, key) if len(array.shape) == 4]
-            divide_heads = all(count % size == 0 for count in head_counts for size in other_sizes)
-            can_fuse = not splits_tokens and divide_heads
+            can_fuse = not splits_tokens and _divide_heads(other_sizes, (query, key))
             if not can_fuse and options.get("flash_attention") is None:
                 options["flash_attention"] = False
             if can_fuse and options.get("flash_attention") is not False:
@@ -54,6 +52,17 @@ def fused_where_alike(
 
     with private.attention_replaced(replaced):
         yield
+
+
+def _divide_heads(sizes: Sequence[int], arrays: Sequence[Any]) -> bool:
+    """Returns whether each size divides the number of heads of arrays (B, T, H, K)."""
+    for array in arrays:
+        if len(array.shape) != 4:
+            continue
+        for size in sizes:
+            if array.shape[2] % size:
+                return False
+    return True
 
 
 def _batch_axes(examples: NamedSharding) -> tuple[str | None, ...]:
@@ -84,7 +93,8 @@ def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: 
             return arrays
     if mesh.size == 1:
         return arrays
-    if heads_axis is not None and any(array.shape[2] % mesh.shape[heads_axis] for array in arrays):
+    if heads_axis is not None and not _divide_heads([mesh.shape[heads_axis]], arrays):
+        # Heads that the axis does not divide stay replicated.
         heads_axis = None
     sharding = NamedSharding(mesh, PartitionSpec(_batch_entry(examples), None, heads_axis, None))
     return [jax.lax.with_sharding_constraint(array, sharding) for array in arrays]
