@@ -201,7 +201,7 @@ class ModelConfig:
     """A model builder and its keyword arguments.
 
     Attributes:
-      target: `_target_` in YAML; import file_path of a callable `(keras, inputs, outputs, **options) -> keras.Model`.
+      target: `_target_` in YAML; import path of a callable `(keras, inputs, outputs, **options) -> keras.Model`.
       options: keyword arguments of the builder; in YAML they are written next to `_target_`.
       trainable: jax, fine-tuning: regular expressions matched against whole variable paths; variables that match one
         are trained, all others are frozen. null: those that the builder left trainable.

@@ -33,7 +33,7 @@ class AugmentConfig:
 
     Attributes:
       name: a built-in step, such as `random_crop`; empty if `target` is set.
-      target: `_target_` in YAML; import file_path of a callable `(arrays, rng, **options) -> arrays` of one example.
+      target: `_target_` in YAML; import path of a callable `(arrays, rng, **options) -> arrays` of one example.
       options: keyword arguments; in YAML they are written next to the name.
     """
 
@@ -58,9 +58,9 @@ class DatasetConfig:
       name: `arrays`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`, or the name
         of a TFDS builder.
       path: arrays, image_folder, text: file or folder, for text also a glob; relative to the current directory.
-      target: custom: `_target_` in YAML; import file_path of a callable that returns the data.
+      target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
-      builder: TFDS: import file_path of your own builder class, instead of `name`.
+      builder: TFDS: import path of your own builder class, instead of `name`.
       features: TFDS, arrays: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
