@@ -44,6 +44,7 @@ def check(config: RunConfig) -> None:
         )
     if entry.predicts != "token":
         return
+    # Only the data itself tells what these two sources have.
     may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
     if not is_text and not may_have_tokens:
         raise _no_tokens(dataset, task)

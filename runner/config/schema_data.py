@@ -14,8 +14,10 @@ IMAGE_FOLDER = "image_folder"
 PYDOC = "pydoc"
 SHAKESPEARE = "shakespeare"
 TEXT = "text"
-TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # sources whose examples are sequences of tokens
-OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)  # sources of a user's own data
+# Sources whose examples are sequences of tokens.
+TEXTS = (PYDOC, SHAKESPEARE, TEXT)
+# Sources of a user's own data.
+OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)
 
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
@@ -24,7 +26,8 @@ DOCUMENTS = APART, JOINED = ("apart", "joined")
 MOST_TOKENS = 1 << 24
 _LONGEST_SEQUENCE = 1 << 20
 
-SINGLE_BYTES = 256  # tokens that every byte vocabulary begins with
+# Tokens that every byte vocabulary begins with.
+SINGLE_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class DatasetConfig:
       prefetch: batches prefetched, in device calls.
     """
 
+    # Every name of a TFDS builder is valid too, so this is no list of choices.
     name: str = "mnist"
     path: str | None = file_path(None, example="my_data")
     target: str = ""
@@ -107,6 +111,7 @@ class DatasetConfig:
     train: str = "train"
     validation: str | None = None
     test: str | None = "test"
+    # With 1 nothing would be left to train on.
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
     shuffle: bool = True
