@@ -57,6 +57,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_engine.check_trainable(config)
     on_jax = registry.has_keras_3(config.engine.name)
     other_on_jax = registry.has_keras_3(config.against.engine or config.engine.name)
+    # An engine that the run is compared with builds the same model, so it must support the options too.
     gpt_options.check(config.model, on_jax=on_jax)
     gpt_options.check(config.model, "against.engine", on_jax=other_on_jax)
     gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)

@@ -36,6 +36,7 @@ def of_config(config: RunConfig) -> list[str]:
             "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
         )
     scheduled = place.scheduled()
+    # A launcher such as torchrun or srun starts the command once per task.
     if config.cluster.name == "single" and scheduled is not None:
         warnings.append(
             f"{scheduled.found} started {scheduled.count} tasks, and each will train a separate run; set cluster=auto "
@@ -86,6 +87,7 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
             f"{key}.boundaries={shown(schedule.boundaries)}: the run of {total_steps:,} steps ends before step "
             f"{unreached[0]:,}, so later factors have no effect; set smaller boundaries or train longer"
         ]
+    # A rate that is 0 at both ends of the second half is taken to be 0 in all of it.
     middle = total_steps // 2
     last_half = (middle, total_steps - 1)
     if middle and not any(as_float32(learning_rate(config, step, total_steps)) for step in last_half):
@@ -109,6 +111,7 @@ def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> l
     first = batch_axis(config, axes)
     if first is None:
         return []
+    # The same axes, with that of the batch outermost.
     ordered = {first: axes[first], **axes}
     crossing_then = mesh.crossing(ordered, processes)
     avoidable = [axis for axis in mesh.crossing(axes, processes) if axis not in crossing_then]

@@ -91,6 +91,7 @@ def unknown_key(key: str, known: Iterable[str], of: str = "") -> ConfigError:
 
 @cache
 def _types_of(kind: Hashable) -> dict[str, Any]:
+    # The schema's annotations are strings, which are evaluated once per class.
     return get_type_hints(kind)
 
 
@@ -154,7 +155,9 @@ def _scalar(kind: object, value: object) -> object:
     """
     if kind is bool:
         return _boolean(value)
+    # To Python True is an integer, but as a number it is a mistake.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # A float is no integer, not even 2.0, as in OmegaConf.
     if kind is int and (isinstance(value, str) or (is_number and not isinstance(value, float))):
         return int(value)  # type: ignore[call-overload]
     if kind is float and (isinstance(value, str) or is_number):

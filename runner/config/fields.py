@@ -27,6 +27,7 @@ _LONGEST_NAME = 255
 _LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
 
 Test = Callable[[Any], str | None]
+# With these, a field that may be null gets an optional type, and any other field a plain one.
 Integer = TypeVar("Integer", int, int | None)
 Number = TypeVar("Number", float, float | None)
 Text = TypeVar("Text", str, str | None)
@@ -106,6 +107,7 @@ class Constraint:
         return tuple(numbers)
 
 
+# The constraint of a field that no helper of this module declares.
 ANYTHING = Constraint()
 
 
@@ -128,6 +130,7 @@ def _declare(default: Any, constraint: Constraint) -> Any:
     if default is MISSING:
         return field(metadata=metadata)
     if isinstance(default, list | dict):
+        # A dataclass rejects a mutable default: each config gets a copy of its own.
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
@@ -284,11 +287,13 @@ def path_problem(value: str) -> str | None:
     """Returns why a string can't be a path on any file system, or None."""
     if not value.strip():
         return "must be a path"
+    # File systems limit the bytes of a name, not its characters.
     if "\0" in value or any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
         return f"must be a path whose names have at most {_LONGEST_NAME} bytes"
     try:
         Path(value).expanduser()
     except RuntimeError:
+        # `~name` stands for the home folder of a user, of whom this machine knows nothing.
         home = Path(value).parts[0]
         return f"there is no user {home[1:]!r} (a folder with that name is ./{home})"
     return None

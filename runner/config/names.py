@@ -39,6 +39,7 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
         for count in range(1, len(parts) + 1):
             suffix = parts[-count:]
             short[key] = ".".join(suffix)
+            # At the latest, the whole key differs from all others.
             if all(parts_of[other][-count:] != suffix for other in others):
                 break
     return short

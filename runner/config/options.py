@@ -108,6 +108,7 @@ def _task(content: dict[str, Any]) -> dict[str, Any]:
         if key not in allowed:
             raise unknown_key(f"task.{key}", [*own, *allowed], of=f"task={name}")
     if _TARGET in options:
+        # In YAML, `target` names the arrays to predict.
         options["target"] = options.pop(_TARGET)
     typed = build(kind, options, "task")
     return {

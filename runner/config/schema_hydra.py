@@ -11,6 +11,7 @@ from runner.config.fields import Constraint, checked, choice, integer, number, t
 
 
 def _is_text(value: object) -> bool:
+    # YAML reads a folder named 2025 as a number, and a flag is no name.
     return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
 
 
@@ -49,6 +50,7 @@ def _name_problem(value: object) -> str | None:
 
 
 def _flag_problem(value: object) -> str | None:
+    # Hydra resolves an interpolation only after this check.
     is_interpolation = isinstance(value, str) and "${" in value
     if isinstance(value, bool) or is_interpolation:
         return None
@@ -64,6 +66,7 @@ def _searchpath_problem(value: object) -> str | None:
 def _is_config_source(value: object) -> bool:
     if not isinstance(value, str):
         return False
+    # Hydra only warns of a folder that does not exist, so it is checked here.
     scheme, separator, path = value.partition("://")
     return bool(separator) and (scheme == "pkg" or (scheme == "file" and Path(path).is_dir()))
 

@@ -62,6 +62,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
       key: dotted key of the value, as `layout.rules[0]`.
     """
     constraint = constraint_of(spec)
+    # A test of a whole list or mapping applies to the field, not to its entries.
     if key == field_key and value is not None:
         problem = _problem_of_whole(value, constraint)
         if problem is not None:
@@ -131,6 +132,7 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
     if not math.isfinite(value):
         return "must be a finite number"
     rounded = as_float32(value)
+    # A number that overflows, or that underflows to 0, is another one on the devices.
     is_lost = not math.isfinite(rounded) or (value != 0 and rounded == 0)
     if constraint.is_within(rounded) and not is_lost:
         return None
@@ -267,6 +269,7 @@ def as_float32(value: float) -> float:
     try:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
+        # `struct` does not round a number past the largest float32 to infinity.
         return math.copysign(math.inf, value)
 
 

@@ -21,7 +21,8 @@ from typing import Any
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError
 
-Tensor = Any  # of the model's library
+# Of the model's library, which is not imported here.
+Tensor = Any
 Constraint = Callable[[Tensor], Tensor]
 
 # Methods of a model that `fit` and `evaluate` call, and a run does not.

@@ -93,6 +93,7 @@ def build(
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
+    # A feed-forward with SwiGLU has a gate, one with GELU has none.
     is_gated = activation == "swiglu"
     learned_positions = None
     rotary_base = None
@@ -157,6 +158,7 @@ def _assembled(
     taken = model_inputs.make(keras, inputs)
     tokens = taken
     segments = {}
+    # The only input is a tensor, several are a dict: see `runner.model.inputs.make`.
     if isinstance(taken, dict):
         tokens = taken[tokens_name]
         segments[SEGMENTS] = taken[SEGMENTS]

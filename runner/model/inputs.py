@@ -10,7 +10,8 @@ import numpy as np
 from runner.data.base import ArraySpec
 from runner.model.portable import PortableLayer, Tensor, bind
 
-Inputs = Mapping[str, ArraySpec] | Sequence[int]  # specs by name, or the shape of the only input
+# Specs by name, or the shape of the only input.
+Inputs = Mapping[str, ArraySpec] | Sequence[int]
 
 
 class OneHot(PortableLayer):

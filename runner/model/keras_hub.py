@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 _HIDDEN = ("tensorflow", "tensorflow_text", "pandas", "sklearn", "matplotlib")
 
 
-@functools.cache  # once per class: a run builds its model several times
+# Once per class: a run builds its model several times.
+@functools.cache
 def _warn_of_leak(name: str) -> None:
     """Warns that a language model may see the tokens that it has to predict."""
     logger.warning(

@@ -106,6 +106,7 @@ def _dense_layers(
 ) -> list[Any]:
     """Returns the dense layers; the last has no activation, since it computes logits."""
     layers = []
+    # The last layer computes logits, so it has no activation.
     activations = [*[activation] * len(hidden), None]
     for index, units in enumerate([*hidden, num_classes]):
         layer_options = {name: value(index) for name, value in (options or {}).items()}

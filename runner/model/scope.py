@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Tensor = Any  # of the library that traces the model
+# Of the library that traces the model, which is not imported here.
+Tensor = Any
 Spec = Sequence[str | None]
 
 # In a spec: the dim stays sharded as it is.

@@ -85,6 +85,7 @@ def _check_rule_keys(config: OptimizerConfig) -> None:
 
 
 def _check_clip(config: ClipConfig) -> None:
+    # Keras's optimizers accept one of the three only, too.
     used = [key for key in ("norm", "global_norm", "value") if getattr(config, key) is not None]
     if len(used) > 1:
         first, second = used[:2]
@@ -142,6 +143,7 @@ def _check_pieces(config: ScheduleConfig) -> None:
     if len(factors) != len(config.boundaries) + 1:
         problem = f"must have {len(config.boundaries) + 1} entries, one more than {_SCHEDULE}.boundaries"
         raise invalid(key, factors, problem=problem, fix=fix)
+    # With factors of 0 only, nothing would be trained.
     if not any(as_float32(factor) for factor in factors):
         problem = "must have an entry above 0: the learning rate is multiplied by them"
         raise invalid(key, factors, problem=problem, fix=f"set {key}=[1.0,0.1]")
@@ -194,6 +196,7 @@ def check_restores(config: OptimizerConfig, factor: float, restores: int) -> Non
     """
     if factor >= 1:
         return
+    # The solution n of learning_rate * factor ** n = the smallest float32, by logarithms so that nothing underflows.
     factors_to_zero = (math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor)
     most = int(factors_to_zero)
     if restores > most:

@@ -1,4 +1,4 @@
-"""Batches for the loop: how many steps a device call takes, and examples that are read and placed ahead of the steps.
+"""Batches for the loop: the number of steps per device call, and examples that are read and placed ahead of the steps.
 
 Shapes: K steps per device call, B examples per batch.
 """
@@ -58,7 +58,7 @@ _evaluations = itertools.count()
 
 
 class StepsPerCall:
-    """Chooses how many steps a device call takes from the time that the calls before took.
+    """Chooses the number of steps per device call from the time that the calls before took.
 
     Attributes:
       capacity: the most that a call can take; the arrays of every call have this length, so that one program fits all.

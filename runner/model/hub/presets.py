@@ -107,7 +107,8 @@ class Preset:
                 backbone.load_weights(str(weights))
                 if task_model is not None and self._has_head_of(task_model):
                     task_model.load_task_weights(str(self.folder / TASK_WEIGHTS))
-            except (OSError, ValueError) as error:  # of h5py, and of Keras
+            except (OSError, ValueError) as error:
+                # The first is h5py's, the second Keras's.
                 raise invalid(
                     KEY, self.folder, problem=f"its weights can't be read ({describe(error)})", fix=_FIX
                 ) from error
@@ -176,7 +177,8 @@ def _downloaded(value: str) -> Path:
                 index = json.loads(Path(preset_utils.get_file(value, SHARDED)).read_text())
                 for name in _files_of(index):
                     preset_utils.get_file(value, name)
-    except Exception as error:  # each download client has its own exceptions
+    except Exception as error:
+        # Each download client has its own exceptions.
         raise invalid(
             KEY,
             value,

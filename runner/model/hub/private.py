@@ -86,6 +86,7 @@ def recorded_loads() -> Iterator[dict[int, FileValue | ComputedValue]]:
       id of a variable -> its value, filled by the loads while the context lasts.
     """
     values: dict[int, FileValue | ComputedValue] = {}
+    # Restored in any case: other models of this process are loaded as usual.
     original_getitem = saving_lib.H5IOStore.__getitem__
     original_assign = KerasVariable.assign
 
