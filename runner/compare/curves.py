@@ -33,7 +33,9 @@ class Curves:
 
 
 def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Curves:
-    """Returns a metric's curves by step, or by examples if batch sizes differ, because steps don't compare then.
+    """Returns a metric's curves by step, or by examples if batch sizes differ.
+
+    Steps of different sizes don't compare.
 
     Args:
       client: client of the store.

@@ -1,4 +1,4 @@
-"""Two runs side by side: the keys in which their configs, results and plans differ."""
+"""Two runs side by side: how their configs, results and plans differ."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Shee
 
 
 def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
-    """Finds a run by its id, the start of its id, its name or `latest`; the newest of the runs of one name.
+    """Finds a run by its id, the start of its id, its name or `latest`.
+
+    Of several runs of one name, it is the newest.
 
     Args:
       client: MLflow's client.

@@ -1,4 +1,4 @@
-"""Metrics of recorded runs: which ones are shown, which one judges a run, and whether lower or higher is better."""
+"""Metrics of recorded runs: those shown, the judging one, and their directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _SHORT_TITLES = {
 
 
 def directions(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Returns the evaluation metrics of the runs' tasks, each with `minimize` or `maximize`, the loss first.
+    """Returns the tasks' evaluation metrics with their directions, the loss first.
+
+    A direction is `minimize` or `maximize`.
 
     Args:
       records: runs. Those of a release without tasks declare no metrics, so the names decide.

@@ -85,14 +85,19 @@ def from_run(run: Run) -> RunRecord:
 
 
 def recorded(value: float) -> float:
-    """Returns a metric as it was logged: MLflow's databases store an infinity as the largest float."""
+    """Returns a metric as it was logged.
+
+    MLflow's databases store an infinity as the largest float.
+    """
     if abs(value) == sys.float_info.max:
         return math.copysign(math.inf, value)
     return value
 
 
 def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
-    """Returns the record of a run that only its folder describes; None if the run did not start.
+    """Returns the record of a run that only its folder describes.
+
+    Returns None if the run did not start.
 
     Args:
       folder: has `config.yaml`, and `summary.json` if the run finished.
@@ -171,7 +176,7 @@ class Filter:
 
 
 def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
-    """Returns the runs that match a filter, oldest first, without the parents of sweeps.
+    """Returns the runs that match a filter, oldest first, without sweeps' parents.
 
     Tags and metrics are compared here and not by MLflow, because the config that they may name is in one packed tag.
 

@@ -1,4 +1,4 @@
-"""Output of `runner.compare`: the table of runs with its plots, or the differences of two runs."""
+"""Output of `runner.compare`: a table with plots, or two runs' differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from runner.tracking.sweeps import find, open_tracking
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Prints the table of the runs that match the filters; see `runner.compare.command`.
+    """Prints the table of the runs that match the filters.
+
+    See `runner.compare.command`.
 
     Returns:
       The process's exit code.
@@ -92,7 +94,10 @@ def _status_column(lines: Sequence[Line]) -> dict[str, list[str]]:
 
 
 def _descending(by: str, lines: Sequence[Line], records: Sequence[RunRecord]) -> bool:
-    """Returns whether the largest value is first: that of a metric, unless lower is better. Keys are ascending."""
+    """Returns whether the largest value is first.
+
+    That is so for a metric, unless lower is better. Keys are ascending.
+    """
     is_key = any(by in line.values for line in lines)
     return not is_key and not metrics.lower_is_better(by, records)
 

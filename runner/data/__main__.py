@@ -1,4 +1,7 @@
-"""The data command, implemented in runner/look: `python -m runner.data dataset=cifar10`."""
+"""The data command: `python -m runner.data dataset=cifar10`.
+
+It is implemented in runner/look.
+"""
 
 from importlib import import_module
 

@@ -1,4 +1,7 @@
-"""Checks of single data sources, by which their entries in `runner.data.registry` are checked. Imports no library."""
+"""Checks of single data sources, for their entries in `runner.data.registry`.
+
+Imports no data library.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def check_builder(config: DatasetConfig) -> None:
 
 
 def matches(path: str) -> Sequence[Path]:
-    """Returns the file, the folder or the files of a glob that a path names; empty: nothing exists there."""
+    """Returns the file, the folder or the files of a glob that a path names.
+
+    The list is empty if nothing exists there.
+    """
     expanded = Path(path).expanduser()
     if expanded.exists():
         return [expanded]

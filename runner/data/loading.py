@@ -1,4 +1,4 @@
-"""Loads the dataset of a config: reads the source, selects its splits, standardizes and augments."""
+"""Loads a dataset: reads the source, selects splits, standardizes and augments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def _display_name(config: DatasetConfig) -> str:
 def load(
     config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, unscaled: Collection[str] = TARGETS
 ) -> Dataset:
-    """Loads a dataset and selects its splits; fetches and decodes it first if necessary.
+    """Loads a dataset and selects its splits.
+
+    Fetches and decodes it first if necessary.
 
     Args:
       config: the dataset's config.

@@ -180,7 +180,10 @@ class _Worker:
 
 
 class Processes:
-    """A pool of worker processes, each started on first use; each makes a few examples at a time."""
+    """A pool of worker processes, each started on first use.
+
+    Each makes a few examples at a time.
+    """
 
     def __init__(self, count: int, seed: int) -> None:
         """Creates the pool.
@@ -259,7 +262,7 @@ class Processes:
 
 
 def _begin(seed: int, index: int, count: int) -> None:
-    """Prepares a worker: leaves terminal signals to the parent, and ends with it however that ends.
+    """Prepares a worker: its parent handles terminal signals and ends it.
 
     Args:
       seed: of the run.
@@ -282,7 +285,7 @@ def _end_with_parent(sentinel: int) -> None:
 
 
 def _use_cpu_only() -> None:
-    """Hides accelerators from the user's code in a worker: their memory belongs to the run."""
+    """Hides accelerators from user code in a worker: their memory belongs to the run."""
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     # Grain imports JAX if it is installed, and JAX has then read the environment already.
     jax = sys.modules.get("jax")

@@ -1,4 +1,6 @@
-"""The table of data sources: one entry per kind of data. Imports neither NumPy nor a source's libraries.
+"""The table of data sources: one entry per kind of data.
+
+Imports neither NumPy nor a source's libraries.
 
 To add a source, write a module `runner/data/sources/<name>.py` (or a package), add its entry to `SOURCES` and write
 `conf/dataset/<name>.yaml`. The module has two functions:

@@ -1,4 +1,7 @@
-"""Batches of examples: a seeded order of rows, resumable at any step. Imports NumPy only."""
+"""Batches of examples: a seeded order of rows, resumable at any step.
+
+Imports NumPy only.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Plan:
 
 
 def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
-    """Returns the order of a split's examples in one epoch, a function of the arguments only.
+    """Returns the order of a split's examples in one epoch, by the arguments only.
 
     Args:
       seed: the run's seed, at least 0.
@@ -128,7 +131,10 @@ def eval_plan(size: int, batch_size: int, limit: int | None = None, rows: int | 
 
 
 def _batches(order: Indices, batch_size: int, start: int, stop: int) -> Plan:
-    """Returns the batches `start` to `stop` of an order; rows past its end are padding."""
+    """Returns the batches `start` to `stop` of an order.
+
+    Rows past its end are padding.
+    """
     steps = max(0, stop - start)
     rows = order[start * batch_size : stop * batch_size]
     indices = np.zeros(steps * batch_size, np.int64)

@@ -1,4 +1,4 @@
-"""List of all runs: those of the tracking store, of the checkpoint folder, and of outputs/runs."""
+"""List of all runs: of the tracking store, checkpoint folder and outputs/runs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def _stored_runs(store: Store) -> list[Run]:
 
 
 def _deleted_runs(store: Store, run_ids: Iterable[str]) -> dict[str, Run]:
-    """Returns the runs among these that have been deleted in the store, which a search does not return."""
+    """Returns those of the runs that were deleted in the store.
+
+    A search does not return them.
+    """
     deleted = {}
     for run_id in run_ids:
         try:
@@ -177,7 +180,7 @@ def _untracked(saved: SavedRun) -> ListedRun:
 
 
 def _last_saved(saved: SavedRun) -> float:
-    """Returns when a run wrote its last checkpoint, the last trace of an untracked run."""
+    """Returns the time of an untracked run's last checkpoint, its last trace."""
     return max(storage.place(saved.folder, step).lstat().st_mtime for step in storage.steps(saved.folder))
 
 
@@ -228,7 +231,9 @@ def _of_output_folders(outputs: Path, known: Collection[str]) -> list[ListedRun]
 
 
 def readable(listed: Iterable[ListedRun], limit: int) -> tuple[list[ListedRun], list[str]]:
-    """Returns the first runs of a list, and one line for each that is skipped because its config can't be read.
+    """Returns the first runs of a list, and one line for each that is skipped.
+
+    A run is skipped if its config can't be read.
 
     Args:
       listed: the runs.
@@ -265,7 +270,10 @@ def _config_problem(config: Path) -> str | None:
 
 
 def result_of(record: RunRecord) -> str:
-    """Returns the metric that a run's task is judged by, as a cell shows it; empty if it has none."""
+    """Returns the metric that a run's task is judged by, as a cell shows it.
+
+    The text is empty if it has none.
+    """
     metric = metrics.judged_by([record])
     if metric not in record.metrics:
         return ""
@@ -298,7 +306,9 @@ def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]
 
 
 def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
-    """Returns the run with an id, the start of one, a name or `latest`; the newest of the runs of one name.
+    """Returns the run with an id, the start of one, a name or `latest`.
+
+    Of several runs of one name, it is the newest.
 
     Args:
       listed: newest first.

@@ -1,4 +1,4 @@
-"""Marks runs as KILLED that still have the status RUNNING although their process is gone."""
+"""Marks runs as KILLED whose status is RUNNING although their process is gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ NOTE = "runner.note"
 
 
 def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
-    """Marks runs of this machine as KILLED if their process is gone, with their last point as their end.
+    """Marks this machine's runs as KILLED if their process is gone.
+
+    Their last point is their end.
 
     Args:
       store: every active experiment in it is searched.

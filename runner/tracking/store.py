@@ -1,4 +1,4 @@
-"""Opens a tracking store: probes it, creates it once even if many processes start, and finds the experiment."""
+"""Opens a tracking store: probes it, creates it once, and finds the experiment."""
 
 from __future__ import annotations
 
@@ -89,13 +89,16 @@ def open_store(uri: str, experiment: str) -> Store:
 
 
 def search(store: Store, experiments: Sequence[str], filter_string: str) -> list[Run]:
-    """Returns every run of some experiments, by id, that matches one of MLflow's filters; newest first."""
+    """Returns every run of some experiments that matches a filter, newest first.
+
+    Experiments are named by id; the filter is in MLflow's syntax.
+    """
     return list(pages(store.client, experiments, filter_string))
 
 
 @contextmanager
 def _exclusive(uri: str) -> Iterator[None]:
-    """Keeps this user's other processes from creating the same store at the same time."""
+    """Keeps this user's other processes from creating the same store meanwhile."""
     lock: AbstractContextManager[object] = contextlib.nullcontext()
     signals: AbstractContextManager[object] = contextlib.nullcontext()
     path = sqlite_path(uri)
@@ -142,7 +145,9 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
 
 
 def _check_artifacts(database: Path, experiment: Experiment) -> None:
-    """Warns if the project was moved or copied: MLflow stores the absolute path of an experiment's artifacts.
+    """Warns if the project was moved or copied.
+
+    MLflow stores the absolute path of an experiment's artifacts.
 
     Artifacts that somebody stores elsewhere on purpose are not meant: they are in a folder of another name, or nothing
     is next to the store.

@@ -1,4 +1,6 @@
-"""`custom`: a user's function or class, which returns arrays by name, or an object with `__len__` and `__getitem__`.
+"""`custom`: data that a user's function or class returns.
+
+It is arrays by name, or an object with `__len__` and `__getitem__`.
 
 Datasets of Grain, PyTorch and Hugging Face are such objects. Both may be returned per split: {train: ..., test: ...}.
 """
@@ -202,7 +204,7 @@ def _call_target(config: DatasetConfig) -> object:
 
 
 def _is_array(value: object) -> bool:
-    """Returns whether a value is an array of any library, or a list that is not a list of examples."""
+    """Returns whether a value is an array or a list, but not a list of examples."""
     if isinstance(value, list):
         is_list_of_examples = bool(value) and isinstance(value[0], Mapping | tuple)
         return not is_list_of_examples
@@ -220,7 +222,7 @@ def _is_indexed(value: object) -> bool:
 
 
 def _by_split(returned: object) -> dict[str, object] | None:
-    """Returns the content of each split, or None if the returned value has none of the forms."""
+    """Returns the content of each split, or None for a value of an unknown form."""
     if not isinstance(returned, Mapping):
         if _is_indexed(returned):
             return {"train": returned}
@@ -239,7 +241,7 @@ def _is_split(value: object) -> bool:
 
 
 def _describe_kind(returned: object) -> str:
-    """Returns the type of a returned value, and for a dict the first value that is not an array."""
+    """Returns a returned value's type, and a dict's first value that is no array."""
     kind = type(returned).__name__
     if not isinstance(returned, Mapping):
         return kind
@@ -302,7 +304,10 @@ def _read_example(examples: IndexedExamples, row: int, where: str) -> dict[str, 
 
 
 def _values_by_name(returned: object, where: str) -> dict[str, object]:
-    """Returns an example's values by name; those of a tuple are `x` (or `x0`, `x1`, ...) and, last, `label`."""
+    """Returns an example's values by name.
+
+    Those of a tuple are `x` (or `x0`, `x1`, ...) and, last, `label`.
+    """
     if isinstance(returned, Mapping):
         return by_clean_name(returned.items(), where)
     if isinstance(returned, tuple | list) and len(returned) > 1:
@@ -356,7 +361,7 @@ def _array_digest(sources: Mapping[str, ArraySource]) -> str:
 
 
 def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> str:
-    """Hashes what identifies objects without making their examples: specs, sizes, options and source code."""
+    """Hashes specs, sizes, options and source code, without making an example."""
     total = hashlib.sha256()
     for split, source in sorted(sources.items()):
         total.update(f"{split} {source.size} ".encode() + specs_as_bytes(source.specs))

@@ -1,4 +1,7 @@
-"""Byte-level BPE tokenizers (Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909), trained with `tokenizers`."""
+"""Byte-level BPE tokenizers, trained with the library `tokenizers`.
+
+Sources: Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _SHOWN_TOKENS = 5
 
 
 def limit_threads() -> None:
-    """Limits the library to this run's cores. Call it before the library's first use and before starting processes."""
+    """Limits the library to this run's cores.
+
+    Call it before the library's first use and before starting processes.
+    """
     os.environ.setdefault("RAYON_NUM_THREADS", str(cores.available()))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 

@@ -1,4 +1,7 @@
-"""Preparation of a TFDS builder: existing data, TFDS's own download, then the mirror. Child process only."""
+"""Preparation of a TFDS builder. Child process only.
+
+It uses existing data, else TFDS's own download, else the mirror.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ class PreparedData:
 def prepare(
     builder: Any, root: Path, request: Request, *, download: bool, use_mirror: bool, report: Callable[[str], None]
 ) -> PreparedData:
-    """Makes sure that a builder's data is prepared; the caller holds the builder's lock.
+    """Makes sure that a builder's data is prepared.
+
+    The caller holds the builder's lock.
 
     Args:
       builder: the `tfds.core.DatasetBuilder`.
@@ -117,7 +122,10 @@ def _download_with_tfds(builder: Any, report: Callable[[str], None]) -> str | No
 
 
 def _connection_failure(builder: Any) -> str | None:
-    """Requests the headers of one of the builder's files; returns None, or why there was no answer in time."""
+    """Requests the headers of one of the builder's files.
+
+    Returns None, or why there was no answer in time.
+    """
     urls = [url for url in builder.url_infos or {} if url.startswith("http")]
     if not urls:
         return None
@@ -139,7 +147,7 @@ def _connection_failure(builder: Any) -> str | None:
 
 @contextlib.contextmanager
 def _short_timeouts() -> Iterator[None]:
-    """Limits the timeouts and retries of TFDS's downloader, which has no settings for them."""
+    """Limits the downloader's timeouts and retries, for which TFDS has no settings."""
     adapter = downloader.requests.adapters.HTTPAdapter
     send = adapter.send
     retries = downloader.MAX_RETRIES
