@@ -1,7 +1,4 @@
-"""The data command: `python -m runner.data dataset=cifar10`.
-
-It is implemented in runner/look.
-"""
+"""The data command, implemented in runner/look: `python -m runner.data dataset=cifar10`."""
 
 from importlib import import_module
 

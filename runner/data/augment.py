@@ -159,7 +159,8 @@ class Augmented:
                     arrays = step.evaluate(arrays)
             except DataError:
                 raise
-            except Exception as error:  # a user's code raises anything
+            # The user's code may raise errors of any type.
+            except Exception as error:
                 raise DataError(f"{self.example_name(row)}: {step.key} failed ({describe(error)})") from error
         return arrays
 
@@ -189,6 +190,7 @@ def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
 
     It is independent of all others.
     """
+    # The epoch has the upper 32 bits and the row the lower ones, so no two examples have the same key.
     key = _PhiloxKey(seed & _UINT64_MASK, (epoch << 32 | row) & _UINT64_MASK)
     return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
@@ -294,7 +296,8 @@ def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[st
             example = source.example(int(row), epoch)
         except (ConfigError, DataError):
             raise
-        except Exception as error:  # a user's code raises anything
+        # The user's code may raise errors of any type.
+        except Exception as error:
             raise DataError(f"{name_of(source, int(row))} can't be made ({describe(error)})") from error
         for name, values in example.items():
             arrays[name][index] = values

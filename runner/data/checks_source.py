@@ -91,6 +91,7 @@ def matches(path: str) -> Sequence[Path]:
     expanded = Path(path).expanduser()
     if expanded.exists():
         return [expanded]
+    # A set, because a pattern with several `**` matches some files more than once.
     names = sorted(set(glob.glob(str(expanded), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
     return list(filter(Path.is_file, map(Path, names)))
 
@@ -130,6 +131,7 @@ def _missing(path: str, content: str, example: str) -> ConfigError:
       example: of such a path.
     """
     absolute = Path(path).expanduser().absolute()
+    # The files next to it are candidates for "did you mean".
     neighbors: list[str] = []
     if absolute.parent.is_dir():
         neighbors = sorted(file.name for file in absolute.parent.iterdir())

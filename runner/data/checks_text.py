@@ -87,6 +87,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         )
     _check_tokenizer(config, recorded=recorded)
     _check_vocabulary_size(config)
+    # The library is looked for and not imported, because a config error must come before any slow import.
     if config.tokenizer != BYTES and importlib.util.find_spec("tokenizers") is None:
         raise invalid(
             "dataset.tokenizer",
@@ -115,6 +116,7 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
         problem = path_problem(tokenizer)
         if problem is not None:
             raise invalid(key, config.tokenizer, problem=problem, fix=f"set {key}=tokenizer.json")
+    # Only the suffix distinguishes a path from a misspelled kind, which gets a suggestion.
     is_file_name = tokenizer.endswith(".json")
     if is_file_name and (recorded or Path(tokenizer).expanduser().is_file()):
         return

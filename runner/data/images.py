@@ -74,7 +74,8 @@ def read_header(data: bytes) -> Header:
             if image.getexif().get(_ORIENTATION) in _TRANSPOSED:
                 width, height = height, width
             return Header(height, width, image.mode in _GRAY_MODES)
-    except Exception as error:  # Pillow's plugins raise anything, such as SyntaxError and struct.error
+    # Pillow's plugins raise errors of any type, such as SyntaxError and struct.error.
+    except Exception as error:
         raise ValueError(_reason(error)) from error
 
 
@@ -149,7 +150,8 @@ def _decode_with_pillow(data: bytes, channels: int) -> Pixels:
             else:
                 decoded = image
             pixels = np.asarray(decoded.convert(_MODES[channels]))
-    except Exception as error:  # Pillow's plugins raise anything, see `read_header`
+    # Pillow's plugins raise errors of any type, see `read_header`.
+    except Exception as error:
         raise ValueError(_reason(error)) from error
     return np.ascontiguousarray(_oriented(pixels.reshape(*pixels.shape[:2], channels), orientation))
 

@@ -68,7 +68,8 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             return {_ERROR: ""}
         try:
             return {_ARRAYS: self._examples(*request)}
-        except Exception as error:  # returned as a value, because an exception would end the worker
+        # The error is returned as a value, because an exception would end the worker.
+        except Exception as error:
             if isinstance(error, DataError):
                 return {_ERROR: " ".join(str(error).split())}
             return {_ERROR: describe(error)}
@@ -206,7 +207,8 @@ class Processes:
         """Returns why a source can't be sent to another process; empty if it can."""
         try:
             self._number(source)
-        except Exception as error:  # a user object's own pickling raises anything
+        # The pickling of a user's object may raise errors of any type.
+        except Exception as error:
             return describe(error)
         return ""
 

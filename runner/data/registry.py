@@ -121,4 +121,5 @@ def entry(config: DatasetConfig) -> SourceEntry:
 
 def named(config: DatasetConfig) -> SourceEntry:
     """Returns the source that `dataset.name` selects if `dataset.builder` is null."""
+    # Only TFDS knows the names of its builders, and it is not imported here.
     return SOURCES.get(config.name, TFDS)

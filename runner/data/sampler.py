@@ -47,6 +47,7 @@ def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
     """
     if not shuffle:
         return np.arange(size, dtype=np.int64)
+    # From the seed and the epoch alone, so that a resumed run need not replay the epochs before.
     return np.random.default_rng([seed, epoch]).permutation(size).astype(np.int64, copy=False)
 
 
@@ -68,6 +69,7 @@ def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:
         raise ValueError(f"dataset.remainder={remainder}: must be drop or pad")
     if remainder == "drop":
         return size // batch_size
+    # A division that rounds up.
     return -(-size // batch_size)
 
 
@@ -103,6 +105,7 @@ def train_plan(
     stop = steps_in_epoch(size, batch_size, remainder)
     if steps is not None:
         stop = min(stop, steps)
+    # The order of the whole epoch, also for the rest of one: a resumed run then continues with the same batches.
     order = epoch_order(seed, epoch, size, shuffle)
     return _batches(order, batch_size, start_step, stop)
 

@@ -138,7 +138,8 @@ class Vocabulary:
     def _encode_with_library(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
             return self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
-        except Exception as error:  # tokenizers raises bare exceptions
+        # The library tokenizers raises bare exceptions.
+        except Exception as error:
             raise EncodingError(in_one_line(str(error))) from error
 
     def decode(self, tokens: Iterable[int]) -> str:

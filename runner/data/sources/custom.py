@@ -164,6 +164,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         )
     sources: dict[str, DataSource]
     if tables:
+        # All splits together, because a category has the same number in each of them.
         arrays, encoding = encode(tables, where, encoding)
         sources = dict(arrays)
         content_digest = _array_digest(arrays)
@@ -190,7 +191,8 @@ def _call_target(config: DatasetConfig) -> object:
     module, _, name = config.target.rpartition(".")
     try:
         target = getattr(import_module(module), name)
-    except Exception as error:  # a user's module raises anything at import
+    # A user's module may raise errors of any type when it is imported.
+    except Exception as error:
         problem = f"can't be imported ({describe(error)})"
         raise invalid(_KEY, config.target, problem=problem, fix="fix that module") from error
     if not callable(target):
@@ -199,7 +201,8 @@ def _call_target(config: DatasetConfig) -> object:
         return target(**config.options)
     except (ConfigError, DataError):
         raise
-    except Exception as error:  # a user's code raises anything
+    # The user's code may raise errors of any type.
+    except Exception as error:
         raise DataError(f"{_KEY}={config.target} failed: {describe(error)}") from error
 
 
@@ -266,7 +269,8 @@ def _read_table(content: Mapping[object, object], where: str) -> dict[str, Colum
 def _as_array(value: object, where: str) -> Array:
     try:
         array = np.asarray(value)
-    except Exception as error:  # such as a ragged list
+    # Objects of other libraries raise errors of any type; a ragged list raises ValueError.
+    except Exception as error:
         raise DataError(f"{where} can't be converted to an array ({describe(error)})") from error
     # A pandas column of strings arrives as Python objects.
     if array.dtype == object and all(isinstance(entry, str) for entry in array.flat):
@@ -278,7 +282,8 @@ def _custom_examples(content: object, where: str) -> CustomExamples:
     assert isinstance(content, IndexedExamples), "_by_split has checked it"
     try:
         size = len(content)
-    except Exception as error:  # such as a stream's
+    # An object such as a stream may raise errors of any type here.
+    except Exception as error:
         raise DataError(
             f"{where} has no length ({describe(error)}); streams are not supported, as examples are read in any order"
         ) from error
@@ -295,7 +300,8 @@ def _read_example(examples: IndexedExamples, row: int, where: str) -> dict[str, 
         returned = examples[row]
     except DataError:
         raise
-    except Exception as error:  # a user's code raises anything
+    # The user's code may raise errors of any type.
+    except Exception as error:
         raise DataError(f"{place} failed: {describe(error)}") from error
     arrays = {}
     for name, value in _values_by_name(returned, place).items():

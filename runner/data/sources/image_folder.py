@@ -170,6 +170,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         "image": ArraySpec((*size, channels), "uint8", IMAGE_DIMS),
         "label": ArraySpec((), "int32", names=tuple(classes)),
     }
+    # The order of the classes is their numbers, which a model's outputs have too.
     number_of_class = dict(zip(classes, range(len(classes)), strict=True))
     splits = {}
     for split, files in usable.items():

@@ -1,4 +1,4 @@
-"""Stores unsent records: `python -m runner.tracking.replay FILE...`."""
+"""Stores files of records that a run could not store: `python -m runner.tracking.replay FILE...`."""
 
 import sys
 from importlib import import_module

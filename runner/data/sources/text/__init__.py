@@ -114,6 +114,7 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     about = {}
     if "test" not in corpus.splits:
         about = {"test": encoder.boundary.about, "train": "what comes before the test"}
+    # The digest covers everything that decides the tokens of an example, so another length is other data.
     identity = json.dumps([content, vocabulary.sha256, length, apart])
     return FullDataset(
         name=corpus.name,

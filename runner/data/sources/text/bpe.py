@@ -71,7 +71,8 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
         vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
         size = vocabulary.size
         is_end_known = end_token is None or vocabulary.end is not None
-    except Exception as error:  # tokenizers raises bare exceptions
+    # The library tokenizers raises bare exceptions.
+    except Exception as error:
         raise invalid(
             "dataset.tokenizer",
             path,

@@ -86,7 +86,8 @@ def find_builder(root: Path, request: Request) -> Any:
         raise DataError(
             f"dataset.name={request.name}: needs a module that is not installed ({one_line(error)}); install it"
         ) from error
-    except Exception as error:  # builders raise anything
+    # Builders raise errors of any type.
+    except Exception as error:
         typed = request.name
         if request.version:
             typed += f":{request.version}"
@@ -102,7 +103,8 @@ def _own_builder(root: Path, request: Request) -> Any:
     module, _, name = request.builder.rpartition(".")
     try:
         builder_class = getattr(import_module(module), name)
-    except Exception as error:  # a user's module raises anything at import
+    # A user's module may raise errors of any type when it is imported.
+    except Exception as error:
         problem = f"can't be imported ({one_line(error)})"
         raise invalid("dataset.builder", request.builder, problem=problem, fix="fix that module") from error
     if not (isinstance(builder_class, type) and issubclass(builder_class, tfds.core.DatasetBuilder)):
@@ -115,7 +117,8 @@ def _own_builder(root: Path, request: Request) -> Any:
     data_dir = root / ".own_builders" / str(request.code)
     try:
         return builder_class(data_dir=str(data_dir))
-    except Exception as error:  # a user's constructor raises anything
+    # A user's constructor may raise errors of any type.
+    except Exception as error:
         raise invalid("dataset.builder", request.builder, problem=one_line(error), fix="fix that class") from error
 
 

@@ -116,7 +116,8 @@ def _download_with_tfds(builder: Any, report: Callable[[str], None]) -> str | No
             extract_folder = Path(builder.data_dir_root) / "downloads" / "extracted" / builder.name
             config = tfds.download.DownloadConfig(extract_dir=str(extract_folder), try_download_gcs=False)
             builder.download_and_prepare(download_config=config)
-        except Exception as error:  # builders raise anything
+        # Builders raise errors of any type.
+        except Exception as error:
             return one_line(error)
     return None
 
@@ -135,7 +136,8 @@ def _connection_failure(builder: Any) -> str | None:
         try:
             downloader.requests.head(urls[0], timeout=_CONNECT_SECONDS, allow_redirects=False).close()
             answers.append(None)
-        except Exception as error:  # any failure means the same
+        # Any failure means the same: this host gives no answer.
+        except Exception as error:
             answers.append(f"its host can't be reached, {type(error).__name__}")
 
     # In a thread, because the resolution of a host name has no timeout.

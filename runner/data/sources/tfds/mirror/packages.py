@@ -82,7 +82,8 @@ def unpickle_arrays(data: bytes) -> Any:
         return _ArraysOnly(io.BytesIO(data), encoding="latin1").load()
     except DataError:
         raise
-    except Exception as error:  # a corrupted pickle raises anything
+    # Reading a corrupted pickle may raise errors of any type.
+    except Exception as error:
         raise DataError(f"the pickle in the PyPI package {PACKAGE} is corrupted ({type(error).__name__})") from error
 
 
