@@ -72,6 +72,7 @@ def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
     experiments = list(experiment_ids(client).values())
     order = ["attributes.start_time DESC"]
     if which == _LATEST:
+        # The newest runs may be the parents of sweeps, which trained nothing.
         for run in client.search_runs(experiments, order_by=order, max_results=_RUNS_SEARCHED):
             if run.data.tags.get("runner.kind") != "sweep":
                 return run
@@ -98,6 +99,7 @@ def _sheet(
             rows.append((key, first_values.get(key, _MISSING), second_values.get(key, _MISSING)))
     names = [first.name, second.name]
     if first.name == second.name:
+        # Only their ids distinguish these runs.
         names = [f"{first.name} {first.run_id[:8]}", f"{second.name} {second.run_id[:8]}"]
     return Sheet((title, *names), tuple(rows))
 

@@ -233,6 +233,7 @@ def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) 
             means_of_cells.setdefault((row_value, column_value), []).append(line.metrics[metric].mean)
     rows = _ordered(row_values)
     columns = _ordered(column_values)
+    # Cells that stay NaN are not painted, and have a dash for a number.
     grid = np.full((len(rows), len(columns)), np.nan)
     for (row_value, column_value), means in means_of_cells.items():
         grid[rows.index(row_value), columns.index(column_value)] = np.mean(means)

@@ -72,11 +72,13 @@ def from_run(run: Run) -> RunRecord:
     seconds = math.nan
     if run.info.end_time:
         seconds = (run.info.end_time - run.info.start_time) / 1000
+    # Keys that a later release renamed are compared by their new names.
+    params = {renamed.KEYS.get(key, key): value for key, value in params.items()}
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
         status=run.info.status,
-        params={renamed.KEYS.get(key, key): value for key, value in params.items()},
+        params=params,
         metrics={name: recorded(value) for name, value in run.data.metrics.items()},
         tags=tags,
         started=run.info.start_time or 0,

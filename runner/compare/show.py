@@ -43,6 +43,7 @@ def compare(options: argparse.Namespace) -> int:
     lines = make_lines(records, fold=not options.no_fold)
     judged_by = metrics.judged_by(records)
     sorted_by = options.sort or judged_by
+    # A table that is sorted by a metric also begins with it and plots it; a key can't be plotted so.
     metric = judged_by
     if any(sorted_by in line.metrics for line in lines):
         metric = sorted_by

@@ -89,6 +89,7 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
     tracked: dict[str, Run] = {}
     if store is not None:
         tracked = {run.info.run_id: run for run in _stored_runs(store)}
+        # A search does not return deleted runs, so those that have checkpoints are requested one by one.
         missing = []
         for saved in saved_runs:
             if saved.run_id and saved.run not in tracked:
@@ -158,6 +159,7 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
 
 def _untracked(saved: SavedRun) -> ListedRun:
     record = saved.record
+    # A process that was killed recorded no end.
     has_ended = record.get("ended") or process.is_gone(record["process"])
     status = "RUNNING"
     ended = None
@@ -319,6 +321,7 @@ def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
     """
     if text == _LATEST and listed:
         return listed[0]
+    # A complete id comes before a name, and a name before the start of an id.
     by_start = [run for run in listed if text and run.run.startswith(text)]
     for run in by_start:
         if run.run == text:

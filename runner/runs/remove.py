@@ -58,6 +58,7 @@ def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool)
         elif run.status == "RUNNING":
             skipped.append(f"{title} is running")
         elif run.is_foreign and not are_named:
+            # Only its own store has the tag of a run that must be kept.
             foreign.append(run.run[:8])
         else:
             removable.append(run)
@@ -115,6 +116,7 @@ def remove(run: ListedRun) -> Removed:
             else:
                 skipped.append(f"{checkpoint} has files that no run wrote")
         storage.clean(folder)
+    # The run's record stays as long as one of its checkpoints does.
     if not skipped:
         remove_files(folder, [runs.RECORD, runs.LOCK])
         remove_empty([folder])
