@@ -33,12 +33,10 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
         unscaled.append(task.example_weight)
     if task.name == LANGUAGE_MODEL:
         unscaled.append(task.options.get("label_weight") or LABEL_WEIGHT)
-    with stages.stage(f"preparing {_display_name(config.dataset)}"):
-        return load(config.dataset, config.trainer.seed, encoding, unscaled)
-
-
-def _display_name(config: DatasetConfig) -> str:
-    return config.builder or config.path or config.target or config.name
+    dataset = config.dataset
+    name = dataset.builder or dataset.path or dataset.target or dataset.name
+    with stages.stage(f"preparing {name}"):
+        return load(dataset, config.trainer.seed, encoding, unscaled)
 
 
 def load(

@@ -20,7 +20,6 @@ from runner.errors import invalid
 from runner.host import folders
 from runner.runs.selection import Selection
 from runner.tracking import process
-from runner.tracking.paging import experiment_ids
 from runner.tracking.store import Store, search
 from runner.training.checkpoint import runs, storage
 from runner.training.checkpoint.runs import SavedRun
@@ -110,9 +109,8 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
 
 def _stored_runs(store: Store) -> list[Run]:
     """Returns the store's runs, without the parents of sweeps."""
-    experiments = list(experiment_ids(store.client).values())
     training_runs = []
-    for run in search(store, experiments, ""):
+    for run in search(store, None, ""):
         if run.data.tags.get(_KIND_TAG) != _SWEEP:
             training_runs.append(run)
     return training_runs

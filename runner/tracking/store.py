@@ -24,7 +24,7 @@ from runner.host.signals import current
 from runner.host.user_folder import user_folder
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet, warn
-from runner.tracking.paging import pages
+from runner.tracking.paging import experiment_ids, pages
 from runner.tracking.probe import probe, unusable, unusable_by
 from runner.tracking.reason import NOT_MLFLOW
 
@@ -88,11 +88,16 @@ def open_store(uri: str, experiment: str) -> Store:
     return Store(client, uri, str(opened.experiment_id))
 
 
-def search(store: Store, experiments: Sequence[str], filter_string: str) -> list[Run]:
+def search(store: Store, experiments: Sequence[str] | None, filter_string: str) -> list[Run]:
     """Returns every run of some experiments that matches a filter, newest first.
 
-    Experiments are named by id; the filter is in MLflow's syntax.
+    Args:
+      store: the store to search.
+      experiments: ids of the experiments; null: every active one.
+      filter_string: in MLflow's syntax; empty: every run.
     """
+    if experiments is None:
+        experiments = list(experiment_ids(store.client).values())
     return list(pages(store.client, experiments, filter_string))
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import (
     Array,
-    ArraySource,
     ArraySpec,
     DataSource,
     Encoding,
@@ -167,7 +166,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         # All splits together, because a category has the same number in each of them.
         arrays, encoding = encode(tables, where, encoding)
         sources = dict(arrays)
-        content_digest = _array_digest(arrays)
+        content_digest = digest((split, source.arrays) for split, source in arrays.items())
     else:
         sources = {split: _custom_examples(content, where[split]) for split, content in objects.items()}
         _check_same_specs(sources, where)
@@ -360,10 +359,6 @@ def _describe_spec(spec: ArraySpec | None) -> str:
     if spec is None:
         return "missing"
     return f"{spec.dtype} {list(spec.shape)}"
-
-
-def _array_digest(sources: Mapping[str, ArraySource]) -> str:
-    return digest((split, source.arrays) for split, source in sources.items())
 
 
 def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> str:
