@@ -33,7 +33,9 @@ class Curves:
 
 
 def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Curves:
-    """Returns a metric's curves by step, or by examples if batch sizes differ, because steps don't compare then.
+    """Returns a metric's curves by step, or by examples if batch sizes differ.
+
+    Steps of different sizes don't compare.
 
     Args:
       client: client of the store.
@@ -41,6 +43,7 @@ def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Cu
       metric: its name.
     """
     batch_sizes = {label: record.params.get(_BATCH_SIZE, "") for label, record in runs.items()}
+    # A run without a recorded batch size can't be converted, so then all curves are by step.
     are_different = len(set(batch_sizes.values())) > 1
     by_examples = are_different and all(size.isdecimal() for size in batch_sizes.values())
     along = "training steps"
@@ -50,6 +53,7 @@ def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Cu
     for label, record in runs.items():
         curve = history(client, record.run_id, metric)
         if len(curve) < 2:
+            # One point is no line.
             continue
         examples_per_step = 1
         if by_examples:

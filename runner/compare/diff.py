@@ -1,4 +1,4 @@
-"""Two runs side by side: the keys in which their configs, results and plans differ."""
+"""Two runs side by side: how their configs, results and plans differ."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Shee
 
 
 def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
-    """Finds a run by its id, the start of its id, its name or `latest`; the newest of the runs of one name.
+    """Finds a run by its id, the start of its id, its name or `latest`.
+
+    Of several runs of one name, it is the newest.
 
     Args:
       client: MLflow's client.
@@ -70,6 +72,7 @@ def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
     experiments = list(experiment_ids(client).values())
     order = ["attributes.start_time DESC"]
     if which == _LATEST:
+        # The newest runs may be the parents of sweeps, which trained nothing.
         for run in client.search_runs(experiments, order_by=order, max_results=_RUNS_SEARCHED):
             if run.data.tags.get("runner.kind") != "sweep":
                 return run
@@ -96,6 +99,7 @@ def _sheet(
             rows.append((key, first_values.get(key, _MISSING), second_values.get(key, _MISSING)))
     names = [first.name, second.name]
     if first.name == second.name:
+        # Only their ids distinguish these runs.
         names = [f"{first.name} {first.run_id[:8]}", f"{second.name} {second.run_id[:8]}"]
     return Sheet((title, *names), tuple(rows))
 

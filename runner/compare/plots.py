@@ -1,4 +1,4 @@
-"""Plots of a comparison: overlaid curves, a metric against a key, a heat map of two keys."""
+"""Plots of a comparison: curves, a metric by a key, a heat map of two keys."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def _ticks(values: Sequence[str]) -> _Ticks:
 
 
 def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related: bool = True) -> None:
-    """Draws a metric against one key; numeric values of lines that share the other keys are connected.
+    """Draws a metric against one key.
+
+    Numeric values of lines that share the other keys are connected.
 
     Args:
       path: PNG file to write.
@@ -231,6 +233,7 @@ def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) 
             means_of_cells.setdefault((row_value, column_value), []).append(line.metrics[metric].mean)
     rows = _ordered(row_values)
     columns = _ordered(column_values)
+    # Cells that stay NaN are not painted, and have a dash for a number.
     grid = np.full((len(rows), len(columns)), np.nan)
     for (row_value, column_value), means in means_of_cells.items():
         grid[rows.index(row_value), columns.index(column_value)] = np.mean(means)
@@ -267,7 +270,10 @@ def _label_ticks(axes: Axes, ticks: _Ticks) -> None:
 
 
 def _ordered(values: Sequence[str]) -> list[str]:
-    """Returns each value once: numbers by size, text in its order, as `single, batch2, batch8` were typed."""
+    """Returns each value once: numbers by size, text in its order.
+
+    Text keeps its order because `single, batch2, batch8` were typed so.
+    """
     distinct = list(dict.fromkeys(values))
     numbers: dict[str, float] = {}
     for text in distinct:

@@ -74,11 +74,13 @@ def from_run(run: Run) -> RunRecord:
     seconds = math.nan
     if run.info.end_time:
         seconds = (run.info.end_time - run.info.start_time) / 1000
+    # Keys that a later release renamed are compared by their new names.
+    params = {renamed.KEYS.get(key, key): value for key, value in params.items()}
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
         status=run.info.status,
-        params={renamed.KEYS.get(key, key): value for key, value in params.items()},
+        params=params,
         metrics={name: recorded(value) for name, value in run.data.metrics.items()},
         tags=tags,
         started=run.info.start_time or 0,
@@ -87,14 +89,19 @@ def from_run(run: Run) -> RunRecord:
 
 
 def recorded(value: float) -> float:
-    """Returns a metric as it was logged: MLflow's databases store an infinity as the largest float."""
+    """Returns a metric as it was logged.
+
+    MLflow's databases store an infinity as the largest float.
+    """
     if abs(value) == sys.float_info.max:
         return math.copysign(math.inf, value)
     return value
 
 
 def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
-    """Returns the record of a run that only its folder describes; None if the run did not start.
+    """Returns the record of a run that only its folder describes.
+
+    Returns None if the run did not start.
 
     Args:
       folder: has `config.yaml`, and `summary.json` if the run finished.
@@ -173,7 +180,7 @@ class Filter:
 
 
 def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
-    """Returns the runs that match a filter, oldest first, without the parents of sweeps.
+    """Returns the runs that match a filter, oldest first, without sweeps' parents.
 
     Tags and metrics are compared here and not by MLflow, because the config that they may name is in one packed tag.
 

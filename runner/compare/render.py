@@ -83,7 +83,7 @@ def sheet_of(
 
 
 def show(stat: Stat | None) -> str:
-    """Returns a metric as a cell shows it, with its deviation if several runs have it.
+    """Returns a metric as a cell shows it, with the deviation of several runs.
 
     >>> show(Stat(0.91234)), show(Stat(0.5, 0.01, 3)), show(None)
     ('0.9123', '0.5000 ± 0.0100', '')
@@ -97,7 +97,10 @@ def show(stat: Stat | None) -> str:
 
 
 def _number(number: float) -> str:
-    """Returns a number as a cell shows it: with four decimals or digits, thousands with separators."""
+    """Returns a number as a cell shows it.
+
+    It has four decimals or digits, and thousands have separators.
+    """
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
@@ -113,7 +116,10 @@ def _number(number: float) -> str:
 
 
 def console() -> Console:
-    """Returns a console that is wide enough for a table if neither a terminal nor COLUMNS determines its width."""
+    """Returns a console that is wide enough for a table.
+
+    It has that width if neither a terminal nor COLUMNS determines one.
+    """
     default = Console()
     if default.is_terminal or "COLUMNS" in os.environ:
         return default
@@ -121,7 +127,10 @@ def console() -> Console:
 
 
 def rich_table(sheet: Sheet, title: str, width: int) -> Group:
-    """Returns the table for a terminal of that width; if it is too narrow, the last metrics are dropped first."""
+    """Returns the table for a terminal of that width.
+
+    If it is too narrow, the last metrics are dropped first.
+    """
     columns = []
     for index, name in enumerate(sheet.titles):
         columns.append(Column(name, index in sheet.numeric, _drop_order(sheet, index, name)))
@@ -136,7 +145,10 @@ def rich_table(sheet: Sheet, title: str, width: int) -> Group:
 
 
 def _drop_order(sheet: Sheet, index: int, name: str) -> int:
-    """Returns how soon a column is dropped (0: never): metrics from the right, then keys, never the first of each."""
+    """Returns how soon a column is dropped; 0: never.
+
+    Metrics are dropped from the right, then keys, never the first of each.
+    """
     if index in sheet.numeric:
         position = index - min(sheet.numeric)
         is_first = position == 0

@@ -1,4 +1,4 @@
-"""Output of `runner.compare`: the table of runs with its plots, or the differences of two runs."""
+"""Output of `runner.compare`: a table with plots, or two runs' differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from runner.tracking.sweeps import find, open_tracking
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Prints the table of the runs that match the filters; see `runner.compare.command`.
+    """Prints the table of the runs that match the filters.
+
+    See `runner.compare.command`.
 
     Returns:
       The process's exit code.
@@ -41,6 +43,7 @@ def compare(options: argparse.Namespace) -> int:
     lines = make_lines(records, fold=not options.no_fold)
     judged_by = metrics.judged_by(records)
     sorted_by = options.sort or judged_by
+    # A table that is sorted by a metric also begins with it and plots it; a key can't be plotted so.
     metric = judged_by
     if any(sorted_by in line.metrics for line in lines):
         metric = sorted_by
@@ -92,7 +95,10 @@ def _status_column(lines: Sequence[Line]) -> dict[str, list[str]]:
 
 
 def _descending(by: str, lines: Sequence[Line], records: Sequence[RunRecord]) -> bool:
-    """Returns whether the largest value is first: that of a metric, unless lower is better. Keys are ascending."""
+    """Returns whether the largest value is first.
+
+    That is so for a metric, unless lower is better. Keys are ascending.
+    """
     is_key = any(by in line.values for line in lines)
     return not is_key and not metrics.lower_is_better(by, records)
 

@@ -1,4 +1,4 @@
-"""Augmentation: random changes of examples, a function of (seed, epoch, row) only.
+"""Augmentation: random changes of examples, drawn by (seed, epoch, row) only.
 
 So a resumed run, another mesh and another number of workers get identical bits. Evaluations get the same specs
 without randomness.
@@ -102,22 +102,22 @@ class Augmented:
 
     @cached_property
     def holds_gil(self) -> bool:
-        """Whether a step or the source runs a user's Python code."""
+        """True if a step or the source runs a user's Python code."""
         if any(isinstance(step, CustomStep) for step in self.steps):
             return True
         return any(isinstance(part, ExampleSource) and part.holds_gil for part in sources(self.source))
 
     @cached_property
     def _uses_original_images(self) -> bool:
-        """Whether a step resizes the images, so that the source need not resize them first."""
+        """True if a step resizes the images, so that the source need not do so first."""
         return any(step.options.sizes for step in self.steps)
 
     def read(self, rows: Rows, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of some examples, each (len(rows), *shape), augmented for an epoch."""
+        """Returns some examples, each array (len(rows), *shape), augmented for an epoch."""
         return stack_examples(self.specs, rows, lambda row: self.example(row, epoch))
 
     def column(self, name: str) -> Array | None:
-        """Returns one complete array if no step changes it and the source has it, else None."""
+        """Returns one complete array that the source has and no step changes, else None."""
         if all(step.keeps(name) for step in self.steps):
             return column(self.source, name)
         return None
@@ -159,12 +159,13 @@ class Augmented:
                     arrays = step.evaluate(arrays)
             except DataError:
                 raise
-            except Exception as error:  # a user's code raises anything
+            # The user's code may raise errors of any type.
+            except Exception as error:
                 raise DataError(f"{self.example_name(row)}: {step.key} failed ({describe(error)})") from error
         return arrays
 
     def _partner(self, epoch: int, steps: int) -> Partner:
-        """Returns the function that gives another example to a step, after the steps before it."""
+        """Returns the function that gives a step another example, after earlier steps."""
         return lambda row: self._after_steps(row, epoch, steps)
 
 
@@ -185,13 +186,19 @@ class _PhiloxKey(ISeedSequence):
 
 
 def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
-    """Returns the random number generator of one example in one epoch, independent of all others."""
+    """Returns the random number generator of one example in one epoch.
+
+    It is independent of all others.
+    """
+    # The epoch has the upper 32 bits and the row the lower ones, so no two examples have the same key.
     key = _PhiloxKey(seed & _UINT64_MASK, (epoch << 32 | row) & _UINT64_MASK)
     return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
 
 def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bool) -> DataSource:
-    """Returns a source with the config's augmentation; the source itself if the config has none.
+    """Returns a source with the config's augmentation.
+
+    It is the source itself if the config has none.
 
     Args:
       source: a split.
@@ -222,7 +229,7 @@ def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bo
 
 
 def sizing(config: DatasetConfig) -> list[int] | None:
-    """Returns the size from the first step that resizes images of any size, or None if there is no such step."""
+    """Returns the size from the first step that resizes images of any size, or None."""
     for step in config.augment:
         if step.name and STEPS[step.name].sizes:
             height, width = step.options["size"]
@@ -231,7 +238,10 @@ def sizing(config: DatasetConfig) -> list[int] | None:
 
 
 def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomStep:
-    """Returns a user's step; calls it for the first example to learn the specs of its result."""
+    """Returns a user's step.
+
+    Calls it for the first example to learn the specs of its result.
+    """
     in_evaluations = config.options.get(ON) == "all"
     keywords = dict(config.options)
     keywords.pop(ON, None)
@@ -261,7 +271,10 @@ def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomSt
 
 
 def _result_spec(array: Array, spec: ArraySpec | None) -> ArraySpec:
-    """Returns the spec of a custom step's array; dims keep their names if their number is unchanged."""
+    """Returns the spec of a custom step's array.
+
+    Dims keep their names if their number is unchanged.
+    """
     if spec is None:
         return ArraySpec(tuple(array.shape), str(array.dtype))
     if (spec.shape, spec.dtype) == (array.shape, str(array.dtype)):
@@ -273,7 +286,7 @@ def _result_spec(array: Array, spec: ArraySpec | None) -> ArraySpec:
 
 
 def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array]) -> None:
-    """Writes examples into arrays (len(rows), *shape) by name, in the calling thread or process.
+    """Writes examples into arrays (len(rows), *shape), in the calling process.
 
     Raises:
       DataError: an example can't be made; the message names it.
@@ -283,7 +296,8 @@ def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[st
             example = source.example(int(row), epoch)
         except (ConfigError, DataError):
             raise
-        except Exception as error:  # a user's code raises anything
+        # The user's code may raise errors of any type.
+        except Exception as error:
             raise DataError(f"{name_of(source, int(row))} can't be made ({describe(error)})") from error
         for name, values in example.items():
             arrays[name][index] = values
@@ -306,7 +320,10 @@ def name_of(source: DataSource, row: int) -> str:
 
 
 def _source_example(source: DataSource, row: int, *, original: bool) -> Arrays:
-    """Returns one example before augmentation; with `original`, images in the size of their files."""
+    """Returns one example before augmentation.
+
+    With `original`, images have the size of their files.
+    """
     if isinstance(source, Selection):
         return _source_example(*source.locate(row), original=original)
     if isinstance(source, ArraySource):

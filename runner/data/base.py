@@ -1,4 +1,7 @@
-"""The data interface of the runner: named arrays, specs, sources and datasets. Imports NumPy only."""
+"""The data interface of the runner: named arrays, specs, sources and datasets.
+
+Imports NumPy only.
+"""
 
 from __future__ import annotations
 
@@ -83,11 +86,14 @@ class DataSource(Protocol):
 
 @runtime_checkable
 class ExampleSource(DataSource, Protocol):
-    """A source that makes one example at a time, by decoding or by user code, so that workers can share the work."""
+    """A source that makes one example at a time, by decoding or by user code.
+
+    Workers can share its work.
+    """
 
     @property
     def holds_gil(self) -> bool:
-        """Whether making an example runs Python code; False if its libraries release the GIL."""
+        """True if making an example runs Python code that keeps the GIL."""
         ...
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
@@ -145,7 +151,10 @@ class ArraySource:
 
 
 def column(source: DataSource, name: str) -> Array | None:
-    """Returns one complete array of a source, (size, ...), or None if every example would have to be made for it."""
+    """Returns one complete array of a source, (size, ...).
+
+    None if every example would have to be made for it.
+    """
     read_column: Callable[[str], Array | None] | None = getattr(source, "column", None)
     if read_column is None:
         return None
@@ -186,7 +195,9 @@ def ordered_splits(splits: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The mapping from values of the data to numbers; recorded with a run, so that later data is read the same way.
+    """The mapping from values of the data to numbers.
+
+    It is recorded with a run, so that later data is read the same way.
 
     Attributes:
       categories: integer array -> names of its categories, if it was read from strings.
@@ -313,7 +324,7 @@ class Dataset:
 
     @property
     def selecting(self) -> DataSource:
-        """Examples that evaluations during training use, and that select the best checkpoint."""
+        """Examples for evaluations during training and for selecting the best checkpoint."""
         if self.validation is None:
             return self.test
         return self.validation

@@ -1,4 +1,7 @@
-"""Checks between keys of `dataset`, before a data library is imported; see `runner.checks.run`."""
+"""Checks between keys of `dataset`, before a data library is imported.
+
+See `runner.checks.run`.
+"""
 
 from __future__ import annotations
 

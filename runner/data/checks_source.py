@@ -1,4 +1,7 @@
-"""Checks of single data sources, by which their entries in `runner.data.registry` are checked. Imports no library."""
+"""Checks of single data sources, for their entries in `runner.data.registry`.
+
+Imports no data library.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +84,14 @@ def check_builder(config: DatasetConfig) -> None:
 
 
 def matches(path: str) -> Sequence[Path]:
-    """Returns the file, the folder or the files of a glob that a path names; empty: nothing exists there."""
+    """Returns the file, the folder or the files of a glob that a path names.
+
+    The list is empty if nothing exists there.
+    """
     expanded = Path(path).expanduser()
     if expanded.exists():
         return [expanded]
+    # A set, because a pattern with several `**` matches some files more than once.
     names = sorted(set(glob.glob(str(expanded), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
     return list(filter(Path.is_file, map(Path, names)))
 
@@ -124,6 +131,7 @@ def _missing(path: str, content: str, example: str) -> ConfigError:
       example: of such a path.
     """
     absolute = Path(path).expanduser().absolute()
+    # The files next to it are candidates for "did you mean".
     neighbors: list[str] = []
     if absolute.parent.is_dir():
         neighbors = sorted(file.name for file in absolute.parent.iterdir())

@@ -1,4 +1,7 @@
-"""Checks between the keys of `dataset` that concern text; see `runner.data.checks`."""
+"""Checks between the keys of `dataset` that concern text.
+
+See `runner.data.checks`.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,17 @@ def is_text(config: DatasetConfig) -> bool:
 
 
 def bytes_vocabulary(config: DatasetConfig) -> int | None:
-    """Returns the vocabulary size of a byte tokenizer; None: only the tokenizer knows its size."""
+    """Returns the vocabulary size of a byte tokenizer.
+
+    Returns None if only the tokenizer knows its size.
+    """
     if config.tokenizer not in (None, BYTES):
         return None
     return _single_tokens(config)
 
 
 def _single_tokens(config: DatasetConfig) -> int:
-    """Returns the number of single bytes and end tokens, with which every vocabulary begins."""
+    """Returns the number of single bytes and end tokens at the start of a vocabulary."""
     has_end_token = config.end_token is not None
     return SINGLE_BYTES + has_end_token
 
@@ -81,6 +87,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         )
     _check_tokenizer(config, recorded=recorded)
     _check_vocabulary_size(config)
+    # The library is looked for and not imported, because a config error must come before any slow import.
     if config.tokenizer != BYTES and importlib.util.find_spec("tokenizers") is None:
         raise invalid(
             "dataset.tokenizer",
@@ -109,6 +116,7 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
         problem = path_problem(tokenizer)
         if problem is not None:
             raise invalid(key, config.tokenizer, problem=problem, fix=f"set {key}=tokenizer.json")
+    # Only the suffix distinguishes a path from a misspelled kind, which gets a suggestion.
     is_file_name = tokenizer.endswith(".json")
     if is_file_name and (recorded or Path(tokenizer).expanduser().is_file()):
         return

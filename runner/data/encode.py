@@ -1,4 +1,4 @@
-"""Encoding of user data as the arrays that a model takes: float32, int32, bool, and uint8 for images.
+"""Encoding of user data as arrays: float32, int32, bool, and uint8 for images.
 
 Nothing is guessed: a value that is missing, not finite, too large or not a number is an error that names its place.
 """
@@ -50,7 +50,7 @@ Value = TypeVar("Value")
 
 
 def cleaned(text: str) -> str:
-    """Returns a name in the form that config keys and libraries accept: other characters become `_`."""
+    """Returns a name with `_` for each character that config keys don't accept."""
     name = re.sub(r"\W+", "_", text.strip()).strip("_")
     if name[:1].isdigit():
         return f"_{name}"
@@ -249,7 +249,10 @@ def _common_specs(
 
 
 def infer_spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
-    """Returns the spec of an array (N, ...); arrays with the shape of images get their dims."""
+    """Returns the spec of an array (N, ...).
+
+    Arrays with the shape of images get their dims.
+    """
     shape = array.shape[1:]
     has_image_shape = len(shape) == 3 and shape[-1] in _IMAGE_CHANNELS
     dims: tuple[str, ...] = ()
@@ -335,7 +338,10 @@ def _check_finite(place: str, values: Array) -> None:
 def _categories(
     name: str, columns: Mapping[str, Column], where: Mapping[str, str], recorded: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the categories of a column of strings: those of the recorded run, or all of its strings, sorted."""
+    """Returns the categories of a column of strings.
+
+    They are those of the recorded run, or all of its strings, sorted.
+    """
     strings: set[str] = set()
     string_columns: dict[str, StringColumn] = {}
     rows = 0
@@ -376,7 +382,7 @@ def is_number(text: str) -> bool:
 
 
 def _first_non_number(columns: Mapping[str, StringColumn]) -> tuple[str, int, str]:
-    """Returns the split, the row from 1 and the string of the first value that is not a number."""
+    """Returns split, row (from 1) and string of the first value that is no number."""
     for split, column in columns.items():
         for row, code in enumerate(column.codes):
             if not is_number(column.values[code]):

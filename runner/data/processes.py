@@ -68,7 +68,8 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             return {_ERROR: ""}
         try:
             return {_ARRAYS: self._examples(*request)}
-        except Exception as error:  # returned as a value, because an exception would end the worker
+        # The error is returned as a value, because an exception would end the worker.
+        except Exception as error:
             if isinstance(error, DataError):
                 return {_ERROR: " ".join(str(error).split())}
             return {_ERROR: describe(error)}
@@ -180,7 +181,10 @@ class _Worker:
 
 
 class Processes:
-    """A pool of worker processes, each started on first use; each makes a few examples at a time."""
+    """A pool of worker processes, each started on first use.
+
+    Each makes a few examples at a time.
+    """
 
     def __init__(self, count: int, seed: int) -> None:
         """Creates the pool.
@@ -203,7 +207,8 @@ class Processes:
         """Returns why a source can't be sent to another process; empty if it can."""
         try:
             self._number(source)
-        except Exception as error:  # a user object's own pickling raises anything
+        # The pickling of a user's object may raise errors of any type.
+        except Exception as error:
             return describe(error)
         return ""
 
@@ -259,7 +264,7 @@ class Processes:
 
 
 def _begin(seed: int, index: int, count: int) -> None:
-    """Prepares a worker: leaves terminal signals to the parent, and ends with it however that ends.
+    """Prepares a worker: its parent handles terminal signals and ends it.
 
     Args:
       seed: of the run.
@@ -282,7 +287,7 @@ def _end_with_parent(sentinel: int) -> None:
 
 
 def _use_cpu_only() -> None:
-    """Hides accelerators from the user's code in a worker: their memory belongs to the run."""
+    """Hides accelerators from user code in a worker: their memory belongs to the run."""
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     # Grain imports JAX if it is installed, and JAX has then read the environment already.
     jax = sys.modules.get("jax")

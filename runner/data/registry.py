@@ -1,4 +1,6 @@
-"""The table of data sources: one entry per kind of data. Imports neither NumPy nor a source's libraries.
+"""The table of data sources: one entry per kind of data.
+
+Imports neither NumPy nor a source's libraries.
 
 To add a source, write a module `runner/data/sources/<name>.py` (or a package), add its entry to `SOURCES` and write
 `conf/dataset/<name>.yaml`. The module has two functions:
@@ -119,4 +121,5 @@ def entry(config: DatasetConfig) -> SourceEntry:
 
 def named(config: DatasetConfig) -> SourceEntry:
     """Returns the source that `dataset.name` selects if `dataset.builder` is null."""
+    # Only TFDS knows the names of its builders, and it is not imported here.
     return SOURCES.get(config.name, TFDS)

@@ -1,4 +1,4 @@
-"""The examples that a run uses: split expressions, the validation holdout, and a test split if the data has none."""
+"""The examples that a run uses: split expressions, holdout and test split."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _read_only(array: Array) -> Array:
 def _check_labels(
     key: str, text: str, full: FullDataset, arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec]
 ) -> None:
-    """Rejects examples whose labels the publisher withholds, which TFDS encodes as -1."""
+    """Rejects examples with withheld labels, which TFDS encodes as -1."""
     for name, spec in specs.items():
         is_label = bool(spec.names) and not spec.shape
         if is_label and (arrays[name].min() < 0 or arrays[name].max() >= len(spec.names)):

@@ -1,4 +1,7 @@
-"""TFDS split expressions, parsed without TFDS: `train`, `train[:5000]`, `train[10%:]+test[-1000:]`."""
+"""TFDS split expressions, parsed without TFDS.
+
+Examples are `train`, `train[:5000]` and `train[10%:]+test[-1000:]`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ def parse_split(text: str) -> tuple[Slice, ...]:
 
 
 def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Resolves terms to ranges of examples; percents are rounded to the closest example, TFDS's default.
+    """Resolves terms to ranges of examples.
+
+    Percents are rounded to the closest example, TFDS's default.
 
     Args:
       slices: terms from `parse_split`.

@@ -1,4 +1,7 @@
-"""Standardization of numeric inputs: (x - mean) / standard deviation, both of the train split, per column."""
+"""Standardization of numeric inputs: (x - mean) / standard deviation, per column.
+
+Both are of the train split.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def _is_standardized_by_default(spec: ArraySpec) -> bool:
 
 
 def measure(source: DataSource, names: Collection[str]) -> Encoding:
-    """Returns the mean and standard deviation of a split's arrays, computed in float64.
+    """Returns the mean and standard deviation of a split's arrays, in float64.
 
     Args:
       source: the train split.
@@ -77,7 +80,10 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
 
 
 class _Moments:
-    """Running mean and sum of squared distances to it, merged per block (Chan, Golub and LeVeque, 1979)."""
+    """Running mean and sum of squared distances to it, merged per block.
+
+    Source: Chan, Golub and LeVeque, 1979.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -98,7 +104,10 @@ class _Moments:
         self._count = count
 
     def deviation(self) -> Array:
-        """Returns the standard deviation of each column; 1 for a constant column, which then becomes 0."""
+        """Returns the standard deviation of each column.
+
+        It is 1 for a constant column, which then becomes 0.
+        """
         deviation = np.sqrt(self._squares / self._count)
         return np.where(deviation > 0, deviation, 1.0)
 
@@ -157,7 +166,7 @@ def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -
 
 
 def _broadcastable(numbers: Array) -> Array:
-    """Returns a scalar for an array without dims, else one number per entry of the last dim."""
+    """Returns a scalar for an array without dims, else one number per column."""
     if len(numbers) == 1:
         scalar: Array = numbers[0]
         return scalar
@@ -165,7 +174,7 @@ def _broadcastable(numbers: Array) -> Array:
 
 
 def _columns(shape: Sequence[int]) -> int:
-    """Returns the number of columns of an example of that shape: the entries of its last dim, or 1 without dims."""
+    """Returns the columns of an example: the size of its last dim, or 1 without dims."""
     if not shape:
         return 1
     return shape[-1]

@@ -1,4 +1,7 @@
-"""Readers for files of arrays and tables: .npz, .npy, .csv and .parquet. Nothing in a file is ever unpickled."""
+"""Readers for files of arrays and tables: .npz, .npy, .csv and .parquet.
+
+Nothing in a file is ever unpickled.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,10 @@ def _parse_csv(path: Path) -> pa.Table:
 
 
 def _reduced(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch with floats as float32, the dtype of the arrays, and strings dictionary-encoded."""
+    """Returns a batch with floats as float32 and strings dictionary-encoded.
+
+    float32 is the dtype of the arrays.
+    """
     columns = []
     for column in batch.columns:
         if pa.types.is_float64(column.type):
@@ -162,7 +168,10 @@ def _reduced(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _as_float32(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Returns float64 as float32; larger values become infinite, which `encode` rejects."""
+    """Returns float64 as float32.
+
+    Larger values become infinite, which `encode` rejects.
+    """
     return pc.cast(column, pa.float32(), safe=False)
 
 

@@ -80,7 +80,7 @@ class Vocabulary:
 
     @property
     def end_is_text(self) -> bool:
-        """Whether some text is encoded as the end token, which decoding would then drop."""
+        """True if some text is encoded as the end token, which decoding would then drop."""
         if self.kind == BYTES or self.end is None or self.end_token is None:
             return False
         if self.end_token in self.special and not isinstance(self._library.model, tokenizers.models.BPE):
@@ -124,7 +124,9 @@ class Vocabulary:
         return self.encode_pieces([text])[0].astype(np.int32)
 
     def encode_pieces(self, pieces: Sequence[str]) -> list[npt.NDArray[np.unsignedinteger]]:
-        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer encodes them in parallel.
+        """Returns the tokens of several texts, each (n,) of `dtype`.
+
+        A tokenizer encodes them in parallel.
 
         Raises:
           EncodingError: the tokenizer has no tokens for a text and no unknown token.
@@ -136,11 +138,15 @@ class Vocabulary:
     def _encode_with_library(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
             return self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
-        except Exception as error:  # tokenizers raises bare exceptions
+        # The library tokenizers raises bare exceptions.
+        except Exception as error:
             raise EncodingError(in_one_line(str(error))) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens, without end tokens; incomplete characters become U+FFFD."""
+        """Returns the text of tokens, without end tokens.
+
+        Incomplete characters become U+FFFD.
+        """
         ids = np.asarray(list(tokens), np.int64)
         if self.end is not None:
             ids = ids[ids != self.end]
@@ -171,7 +177,9 @@ class Vocabulary:
         return counts
 
     def tokenizer_json(self) -> str:
-        """Returns the content of a tokenizer.json; for bytes, one that encodes every text as its bytes.
+        """Returns the content of a tokenizer.json.
+
+        For bytes, it is one that encodes every text as its bytes.
 
         It neither truncates nor pads, as `encode` does not.
         """
@@ -224,7 +232,10 @@ class Vocabulary:
 
 
 def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
-    """Returns a tokenizer.json with a BPE without merges: token i is byte i, and 256 is the end token."""
+    """Returns a tokenizer.json with a BPE without merges.
+
+    Token i is byte i, and 256 is the end token.
+    """
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     added_tokens: list[dict[str, object]] = []
     if end_token is not None:
@@ -242,7 +253,10 @@ def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
 
 
 def _byte_characters() -> list[str]:
-    """Returns the character that byte-level tokenizers write for each byte: the byte itself if it is printable."""
+    """Returns the character that byte-level tokenizers write for each byte.
+
+    It is the byte itself if that is printable.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     substitutes = iter(range(0x100, 0x200))
     characters = []
@@ -255,7 +269,7 @@ def _byte_characters() -> list[str]:
 
 
 def _count_bytes(token: str, stages: str, suffix: str) -> int:
-    """Returns the UTF-8 bytes of a token, by the conventions of the tokenizer's stages."""
+    """Returns the UTF-8 bytes of a token, by the tokenizer's own conventions."""
     if suffix and token.endswith(suffix):
         # The suffix ends a word and decodes to one space.
         return _count_bytes(token.removesuffix(suffix), stages, "") + 1

@@ -1,4 +1,7 @@
-"""Tables that fit a terminal: headings and paths are wrapped, and columns without room are named below the table."""
+"""Tables that fit a terminal: cells are wrapped, and some columns left out.
+
+The columns without room are named below the table.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def fitted(
     styles: Sequence[str] = (),
     has_sum: bool = False,
 ) -> Group:
-    """Returns a table that is no wider than the terminal, unless its longest words don't fit.
+    """Returns a table no wider than the terminal, if its longest words fit.
 
     First the headings are wrapped, then the cells; then columns are dropped, which a line below the table names.
 
@@ -173,7 +176,7 @@ def _fit(
 
 
 def _narrow(widths: list[int], smallest: Sequence[int], room: int) -> None:
-    """Narrows the widest column by one character, again and again, until all fit or none can be narrowed."""
+    """Narrows the widest column by one character until all fit or none can shrink."""
     while sum(widths) > room:
         candidates = [index for index in range(len(widths)) if widths[index] > smallest[index]]
         if not candidates:
@@ -183,7 +186,7 @@ def _narrow(widths: list[int], smallest: Sequence[int], room: int) -> None:
 
 
 def _longest(texts: Sequence[str], words: re.Pattern[str]) -> int:
-    """Returns the length of the longest word, including the indent of a word that is not the first."""
+    """Returns the length of the longest word, with the indent of a later word."""
     longest = 0
     for text in texts:
         indent = 0

@@ -32,7 +32,7 @@ _STEPS_SHOWN = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where to look for runs.
+    """The places in which runs are looked for.
 
     Attributes:
       uri: URI of the tracking store; `none`: no store; null: the default one.
@@ -65,7 +65,10 @@ class Place:
         return open_tracking(TrackingConfig(uri=self.uri))
 
     def runs(self, store: Store | None) -> list[ListedRun]:
-        """Returns all runs, newest first; prints a line to stderr for each that can't be read."""
+        """Returns all runs, newest first.
+
+        Prints a line to stderr for each that can't be read.
+        """
         listed, warnings = find(store, self.checkpoints, outputs_dir() / "runs")
         _warn(warnings)
         return listed
@@ -128,7 +131,10 @@ def _sheet(listed: Sequence[ListedRun]) -> Sheet:
 
 
 def _short_id(run: ListedRun) -> str:
-    """Returns what identifies a run in a table: MLflow's ids are random, so eight characters do."""
+    """Returns a run's id for a table.
+
+    MLflow's ids are random, so eight characters identify a run.
+    """
     if run.is_stored or run.is_foreign:
         return run.run[:8]
     return run.run
@@ -143,7 +149,7 @@ def _remark(run: ListedRun) -> str:
 
 
 def _steps(run: ListedRun) -> str:
-    """Returns the steps of a run's last checkpoints, with `*` at the best one, as a cell shows them."""
+    """Returns the steps of a run's last checkpoints as a cell, `*` at the best one."""
     if run.saved is None:
         return ""
     best_step = None

@@ -19,7 +19,10 @@ from runner.tracking.store import Store, open_store
 
 
 class MlflowAttachment(Attachment):
-    """Adds to one run at once, without a thread: the run has ended, so no training step waits."""
+    """Adds to one run at once, without a thread.
+
+    The run has ended, so no training step waits.
+    """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -61,7 +64,10 @@ class MlflowAttachment(Attachment):
 
 
 def open_run(uri: str, experiment: str, run_id: str) -> MlflowAttachment:
-    """Opens a recorded run by its store's absolute URI; see `runner.tracking.attach.attach`."""
+    """Opens a recorded run by its store's absolute URI.
+
+    See `runner.tracking.attach.attach`.
+    """
     store = open_store(uri, experiment)
     try:
         run = store.client.get_run(run_id)

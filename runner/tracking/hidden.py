@@ -1,4 +1,4 @@
-"""Tags that a run's page does not list: our own bookkeeping, and the whole config.
+"""Tags that a run's page does not list: bookkeeping, and the whole config.
 
 MLflow's UI lists no tag whose name begins with `mlflow.`. Bookkeeping is stored under such names, so that the page
 lists only tags that a person reads.
@@ -78,7 +78,10 @@ def tags_of(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def packed(params: Mapping[str, str]) -> str | None:
-    """Returns a whole config as the value of one tag; None if it is too long for a tag."""
+    """Returns a whole config as the value of one tag.
+
+    Returns None if it is too long for a tag.
+    """
     compressed = zlib.compress(json.dumps(params).encode(), 9)
     text = base64.b64encode(compressed).decode()
     if len(text) > TAG_LIMIT:

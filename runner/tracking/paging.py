@@ -1,4 +1,7 @@
-"""Paged search of runs in a tracking store. Imports no MLflow: the caller passes the client."""
+"""Paged search of runs in a tracking store.
+
+Imports no MLflow: the caller passes the client.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def experiment_ids(client: MlflowClient) -> dict[str, str]:
 def pages(
     client: MlflowClient, experiments: Sequence[str], filter_string: str, order: Sequence[str] | None = None
 ) -> Iterator[Run]:
-    """Yields every run of some experiments that matches a filter, however many pages that takes.
+    """Yields every run of some experiments that matches a filter, page by page.
 
     Args:
       client: client of the store.

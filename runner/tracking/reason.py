@@ -1,4 +1,7 @@
-"""Short reasons for errors of MLflow, SQLAlchemy, requests or a driver, without SQL or a page of HTML."""
+"""Short reasons for errors of MLflow, SQLAlchemy, requests or a driver.
+
+They have no SQL and no page of HTML.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ def reason(error: BaseException) -> str:
 
 
 def http_code(error: BaseException) -> int | None:
-    """Returns the HTTP status of a response that is not MLflow's own; None for any other error."""
+    """Returns the HTTP status of a response that is not MLflow's own.
+
+    Returns None for any other error.
+    """
     match = re.search(r"failed with error code (\d{3}) |too many (\d{3}) error responses", str(error))
     if match is None:
         return None

@@ -125,7 +125,7 @@ def as_text(value: object) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Returns the text, shortened to `limit` characters with a mark at its end if it is longer."""
+    """Returns the text; a longer one is cut to `limit` characters with an end mark."""
     if len(text) <= limit:
         return text
     mark = f" ... [cut, {len(text)} characters]"

@@ -122,7 +122,10 @@ def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Returns whether storing the same record later may work: the network, server, disk or a lock may recover."""
+    """Returns whether storing the same record later may work.
+
+    The network, server, disk or a lock may recover.
+    """
     if isinstance(error, MlflowException):
         if error.error_code == _DATABASE_ERROR:
             message = str(error)

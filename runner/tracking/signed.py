@@ -1,4 +1,4 @@
-"""Lines of JSON that are signed with a key, each of them together with all lines before it."""
+"""Lines of JSON that are signed with a key, each with all lines before it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _GIT_TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a new or resumed run is recorded with.
+    """The record of a new or resumed run.
 
     Attributes:
       name: run name.
@@ -48,7 +48,10 @@ class RunSpec:
     listed: Mapping[str, object] | None = None
 
     def stored(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the params to store and the tag that has the whole config; no tag if the params are all of it."""
+        """Returns the params to store and the tag that has the whole config.
+
+        There is no tag if the params are all of it.
+        """
         params = clean_params(self.params)
         if self.listed is None:
             return params, {}
@@ -88,7 +91,9 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
 
 
 def resume(store: Store, run_id: str, spec: RunSpec) -> str:
-    """Resumes a run: its status becomes RUNNING and its process this one. A param keeps its first value.
+    """Resumes a run: its status becomes RUNNING and its process this one.
+
+    A param keeps its first value.
 
     A param that has changed is recorded as the tag `resumed.<param>`.
 
@@ -147,7 +152,7 @@ def _stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _source_tags(root: Path) -> dict[str, str]:
-    """Returns the tags that MLflow's own fluent interface sets, and whether git has uncommitted changes."""
+    """Returns MLflow's own source tags, and whether git has uncommitted changes."""
     program = Path(sys.argv[0])
     source = program.name
     if source == "__main__.py":

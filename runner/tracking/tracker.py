@@ -174,7 +174,10 @@ class MlflowTracker(Tracker):
         return is_kept
 
     def _drain(self, status: Status, *, in_haste: bool) -> bool:
-        """Waits for the remaining records, with a limit if a scheduler, a person or another process is waiting."""
+        """Waits for the remaining records, with a limit if somebody else is waiting.
+
+        That is a scheduler, a person or another process.
+        """
         if in_haste:
             return self._writer.flush(min(self._finish_timeout_s, _HASTE_S))
         if status == "KILLED":
@@ -182,7 +185,10 @@ class MlflowTracker(Tracker):
         return self._writer.drain(self._finish_timeout_s)
 
     def _is_in_store(self) -> bool:
-        """Returns whether the store still has the run and its status; asks only if it rejected something."""
+        """Returns whether the store still has the run and its status.
+
+        Asks only if it rejected something.
+        """
         rejected = self._writer.rejected
         if not rejected:
             return True
@@ -208,7 +214,10 @@ class MlflowTracker(Tracker):
         return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id, self._view), *self._notes]
 
     def show_page(self) -> None:
-        """Queues the description, and stores the columns of the list of runs; see `Tracker`."""
+        """Queues the description, and stores the columns of the list of runs.
+
+        See `Tracker`.
+        """
         if self.page.columns and self._view is None:
             self._view = view.save(self._store, self.page.task, self.page.columns)
         self._writer.add(self._description("RUNNING"))
@@ -231,7 +240,7 @@ class MlflowTracker(Tracker):
         return Point(key, value, now, int(step))
 
     def _end(self, status: Status, remaining: list[Record], *, attempts: int) -> bool:
-        """Saves the remaining records, and stores the status unless points come before it.
+        """Saves the remaining records, and stores the status if no points precede it.
 
         Returns:
           Whether nothing is lost.
@@ -303,7 +312,10 @@ def start_run(
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
-    """Starts or resumes a run; see `runner.tracking.open_tracker`, whose name, params and tags are in `spec`."""
+    """Starts or resumes a run.
+
+    See `runner.tracking.open_tracker`, whose name, params and tags are in `spec`.
+    """
     uri = tracking_uri(config.uri, root)
     store = open_store(uri, config.experiment)
     # Before runs are marked as KILLED: what a dead run could not store may include its true status.

@@ -1,4 +1,6 @@
-"""Files of records that could not be stored: JSON lines, signed, which `runner.tracking.replaying` stores later.
+"""Files of records that could not be stored: signed JSON lines.
+
+`runner.tracking.replaying` stores them later.
 
 A file is this user's statement about one run. It is accepted only if this user owns it, nobody else can write to it,
 and every line is signed with the key next to its folder (`outputs/.key`). The first line, its head, names the run, the
@@ -33,7 +35,7 @@ _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLO
 
 
 class NotOursError(ValueError):
-    """A file that this user did not write, or that can't be distinguished from one that another user wrote."""
+    """A file that this user did not write, or that another user may have written."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ def write(path: Path, uri: str, run_id: str, records: Sequence[Record], folder: 
 def write_somewhere(
     root: Path, name: str, uri: str, run_id: str, records: Sequence[Record], folder: Path | None = None
 ) -> Path:
-    """Writes records to the first of `unsent_folders.folders` that accepts them; see `write`.
+    """Writes records to the first of `unsent_folders.folders` that accepts them.
+
+    See `write`.
 
     Args:
       root: the project's folder.
@@ -114,7 +118,9 @@ def write_somewhere(
 
 
 def append(path: Path, head: dict[str, str], records: Sequence[Record], secret: bytes) -> None:
-    """Appends records to a file whose lock is held; without a key they are not signed.
+    """Appends records to a file whose lock is held.
+
+    Without a key they are not signed.
 
     Args:
       path: the file.
@@ -140,7 +146,7 @@ def append(path: Path, head: dict[str, str], records: Sequence[Record], secret: 
 
 
 def _lines_to_append(path: Path, head: dict[str, str], records: Sequence[Record], secret: bytes) -> bytes:
-    """Returns the lines to append, after cutting off a last line that its writer did not complete."""
+    """Returns the lines to append; cuts off an incomplete last line of the file."""
     data = _read_bytes(path)
     complete = data.rfind(b"\n") + 1
     if complete < len(data):
@@ -178,7 +184,10 @@ def read(path: Path, secret: bytes) -> UnsentFile:
 
 
 def read_first_line(path: Path) -> str:
-    """Returns a file's first line, without checking its signature; raises as `read` does."""
+    """Returns a file's first line, without checking its signature.
+
+    Raises as `read` does.
+    """
     with _open_own(path) as handle, os.fdopen(os.dup(handle), encoding="utf-8") as file:
         return file.readline()
 
@@ -246,7 +255,9 @@ def _parse_head(line: str) -> dict[str, str]:
 
 
 def checked(texts: Sequence[str], secret: bytes) -> list[str]:
-    """Returns the lines without their signatures, which must all be valid if the first line has one.
+    """Returns the lines without their signatures.
+
+    If the first line has one, all must be valid.
 
     Raises:
       NotOursError: a signature is wrong or missing, or there is no key.

@@ -1,4 +1,4 @@
-"""Checks of the tracking URI that need no MLflow, so that an invalid one is reported at once."""
+"""Checks of the tracking URI that need no MLflow, so that errors are immediate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MIN_SIMILARITY = 0.55
 
 
 def check(config: TrackingConfig) -> None:
-    """Rejects a tracking URI that MLflow can't use, whether it is from the config or from the environment.
+    """Rejects a tracking URI, of the config or environment, that MLflow can't use.
 
     Raises:
       ConfigError: its form or its scheme is invalid, or a database's driver is not installed.

@@ -1,4 +1,6 @@
-"""Columns of MLflow's list of runs, stored as a tag of the experiment that the printed link names.
+"""Columns of MLflow's list of runs, stored as a tag of the experiment.
+
+The printed link names the tag.
 
 MLflow 3.17 opens `/#/experiments/<id>/runs?viewStateShareKey=<key>` with the state that the tag
 `mlflow.sharedViewState.<key>` contains as JSON: a column is `metrics.`name``, `params.`name`` or `tags.`name``.

@@ -1,4 +1,4 @@
-"""`arrays`: a user's tables and arrays, as a .npz, .npy, .csv or .parquet file or a folder of them."""
+"""`arrays`: a user's tables and arrays (.npz, .npy, .csv, .parquet)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _all_files(files: Files) -> list[Path]:
 
 
 def _is_worth_caching(files: Files) -> bool:
-    """Returns whether the files are text that takes noticeable time to parse at each start."""
+    """Returns whether the files are text that takes noticeable time to parse."""
     all_files = _all_files(files)
     suffixes = {file.suffix.lower() for file in all_files}
     if suffixes != {".csv"}:
@@ -160,7 +160,10 @@ def _unknown_feature(name: str, files: Files) -> ConfigError:
 
 
 def _read_split(files: Sequence[Path], features: Sequence[str] | None, where: str) -> dict[str, Column]:
-    """Reads the files of one split: .npy files as one array each, all others as pieces of one table."""
+    """Reads the files of one split.
+
+    A .npy file is one array, and all others are pieces of one table.
+    """
     columns: dict[str, Column] = {}
     pieces: list[tuple[Path, dict[str, Column]]] = []
     for file in files:

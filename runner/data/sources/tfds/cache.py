@@ -1,4 +1,7 @@
-"""The decoded cache: `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW][-...]/<split>/<array>.npy`."""
+"""The cache of decoded TFDS datasets.
+
+Its files are `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW][-...]/<split>/<array>.npy`.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,10 @@ def _full_name(builder: str, config: str | None) -> str:
 
 
 def data_dir(config: DatasetConfig) -> Path:
-    """Returns the folder of prepared data: `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    """Returns the folder of prepared data.
+
+    It is `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    """
     folder = config.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return Path(folder).expanduser().absolute()
 
@@ -243,7 +249,10 @@ def _read_meta(path: Path) -> Meta | None:
 
 
 def _upgraded(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Completes a meta.json of the first format, which has no specs; the shape is that of the stored images."""
+    """Completes a meta.json of the first format, which has no specs.
+
+    The shape is that of the stored images.
+    """
     del fields["num_classes"]
     label = ArraySpec((), "int32", (), tuple(fields.pop("class_names")))
     shape: tuple[int, ...] = ()
@@ -294,7 +303,10 @@ def remove(folder: Path) -> None:
 
 
 def text_file(folder: Path, split: str) -> Path:
-    """Returns the file of a split's documents, one object per line with the field `text`."""
+    """Returns the file of a split's documents.
+
+    It has one object per line, with the field `text`.
+    """
     return folder / split / _TEXT_FILE
 
 

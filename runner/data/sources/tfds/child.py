@@ -1,4 +1,4 @@
-"""Starts the child process that decodes a TFDS dataset, and receives its messages.
+"""Starts the child process that decodes a TFDS dataset; receives its messages.
 
 TFDS runs in a child process because it initializes TensorFlow, which must not happen here before the mesh is set up.
 """

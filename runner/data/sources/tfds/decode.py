@@ -1,4 +1,4 @@
-"""The job of the child process: prepares a TFDS dataset and writes it, decoded, into the cache.
+"""The job of the child process: decodes a TFDS dataset into the cache.
 
 `runner.data.sources.tfds.child` starts it, through `worker`.
 """
@@ -84,7 +84,7 @@ def run(job: Mapping[str, Any], send: Callable[[str, str], None]) -> None:
 
 
 def decode(root: Path, request: Request, *, download: bool, use_mirror: bool, report: Callable[[str], None]) -> None:
-    """Prepares a dataset and decodes it into the cache, unless another process just did.
+    """Prepares and decodes a dataset, unless another process just did.
 
     Args:
       root: the data_dir.
@@ -229,7 +229,7 @@ def _write_split(
     size: int,
     folder: Path,
 ) -> None:
-    """Writes a split's arrays through memory maps, batch by batch, so that they need not fit into memory."""
+    """Writes a split's arrays through memory maps, so they need not fit into memory."""
     folder.mkdir(parents=True)
     arrays = {}
     for name, feature in features.items():
@@ -272,7 +272,7 @@ def _write_texts(builder: Any, features: Mapping[str, SelectedFeature], split: s
 
 
 def _number_strings(name: str, values: Array, numbers: dict[bytes, int]) -> Array:
-    """Returns the strings of a batch as numbers, in the order of their first occurrence."""
+    """Returns the strings of a batch as numbers, in order of first occurrence."""
     batch_numbers = np.empty(len(values), np.int32)
     for index, value in enumerate(values):
         batch_numbers[index] = numbers.setdefault(bytes(value), len(numbers))
@@ -285,7 +285,10 @@ def _number_strings(name: str, values: Array, numbers: dict[bytes, int]) -> Arra
 
 
 def _sort_categories(name: str, numbers: Mapping[bytes, int], folder: Path, splits: list[str]) -> tuple[str, ...]:
-    """Renumbers a feature's strings alphabetically, independent of the order of examples; returns the strings."""
+    """Renumbers a feature's strings alphabetically; returns the strings.
+
+    So the numbers do not depend on the order of examples.
+    """
     categories = sorted(numbers)
     new_numbers = np.empty(len(categories), np.int32)
     for new_number, category in enumerate(categories):
@@ -331,7 +334,10 @@ def _batches(builder: Any, features: Mapping[str, SelectedFeature], split: str) 
 
 
 def _partial_decoding(features: Mapping[str, SelectedFeature]) -> dict[str, Any]:
-    """Returns the selected features as the nested dict that TFDS takes, so that no other feature is decoded."""
+    """Returns the selected features as TFDS's nested dict.
+
+    With it, no other feature is decoded.
+    """
     selection: dict[str, Any] = {}
     for feature in features.values():
         *parents, leaf = feature.feature.split("/")

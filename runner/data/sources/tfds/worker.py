@@ -1,4 +1,7 @@
-"""The entry point of the child process; it claims stdout for messages before a library can print there."""
+"""The entry point of the child process.
+
+It claims stdout for messages before a library can print there.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def main(job: str) -> None:
 
 
 def _message_sender() -> Callable[[str, str], None]:
-    """Returns the function that sends messages through stdout, and redirects other output to stderr, the log."""
+    """Returns the function that sends messages through stdout.
+
+    Other output is redirected to stderr, the log.
+    """
     channel: IO[str] = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
