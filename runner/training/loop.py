@@ -522,12 +522,13 @@ def _mean(batches: Sequence[Evaluation]) -> Evaluation:
     totals: dict[str, Array] = {}
     for name in batches[0].totals:
         totals[name] = np.sum([batch.totals[name] for batch in batches], axis=0)
-    outputs = [batch.outputs for batch in batches]
+    examples = 0
+    outputs: list[Array] = []
+    for batch in batches:
+        examples += batch.examples
+        outputs.append(batch.outputs)
     # An engine drops the outputs of a large split. Those of all batches are there, or none.
-    has_outputs = all(len(rows) for rows in outputs)
-    return Evaluation(
-        metrics,
-        sum(batch.examples for batch in batches),
-        totals,
-        np.concatenate(outputs) if has_outputs else outputs[0][:0],
-    )
+    joined = outputs[0][:0]
+    if all(map(len, outputs)):
+        joined = np.concatenate(outputs)
+    return Evaluation(metrics, examples, totals, joined)
