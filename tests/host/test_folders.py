@@ -195,7 +195,9 @@ def test_a_folder_with_something_else_is_refused_and_stays_as_it_is(data: Path, 
     (tmp_path / "link").symlink_to(data)
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     for path in (data, tmp_path / "link", data / "config.yaml", data / "config.yaml" / "below", tmp_path / "gone"):
-        with pytest.raises(ConfigError, match=r"hydra\.run\.dir=.*: (contains files that no run wrote|must be a folder)"):
+        with pytest.raises(
+            ConfigError, match=r"hydra\.run\.dir=.*: (contains files that no run wrote|must be a folder)"
+        ):
             folders.claim("hydra.run.dir", path)
     assert tree(data) == before
 
