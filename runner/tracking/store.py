@@ -17,11 +17,11 @@ from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
 from runner.errors import TrackingError
+from runner.host.folders import user_folder
 from runner.host.heap import without_collection
 from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.signals import current
-from runner.host.user_folder import user_folder
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet, warn
 from runner.tracking.paging import experiment_ids, pages

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from runner.errors import TrackingError
 from runner.host import key
+from runner.host.folders import is_own
 from runner.host.lock import locked
 from runner.host.outputs import append_whole
 from runner.tracking import unsent_folders
@@ -211,7 +212,7 @@ def _open_own(path: Path) -> Iterator[int]:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise NotOursError("not a regular file")
-        if not key.is_own(status):
+        if not is_own(status):
             raise NotOursError("another user owns it, or can write to it")
         yield handle
     finally:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.host.key import is_own
+from runner.host.folders import is_own
 
 _UNSENT = "unsent"
 _NOT_PRIVATE = "belongs to another user, or others can write to it"
