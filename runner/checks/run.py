@@ -20,15 +20,14 @@ from runner.layout.axes import batch_axis
 from runner.model import gpt_options, target
 from runner.optim import checks as checks_optimizer
 from runner.processes import checks as checks_cluster
+from runner.task import registry as task
 from runner.tracking import uri
 
 if TYPE_CHECKING:
     from runner.model.hub import check as hub
-    from runner.task import registry as task
 else:
-    # They import NumPy, which `--help` and most config errors do without.
+    # It imports NumPy, which `--help` and most config errors do without.
     hub = late("runner.model.hub.check")
-    task = late("runner.task.registry")
 
 
 def check(config: RunConfig) -> RunConfig:

@@ -168,9 +168,12 @@ def _boolean(value: object) -> bool:
     if isinstance(value, bool | int):
         return bool(value)
     word = str(value).lower()
-    if word not in (*_TRUE, *_FALSE):
-        raise ValueError(value)
-    return word in _TRUE
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    # An integer that is written as a string, "00" too, counts as the integer.
+    return int(word) != 0
 
 
 def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> ConfigError:

@@ -14,7 +14,8 @@ def before_the_model(config: RunConfig) -> list[str]:
     """Returns those that are called before the engine is made: data source, augmentation, loss, metrics."""
     paths = [config.dataset.target, config.dataset.builder or ""]
     paths += [step.target for step in config.dataset.augment]
-    if config.task.name == "custom":
+    # As in other groups, `target` (`_target_` in YAML) is a user's function; then all other strings are functions too.
+    if "target" in config.task.options:
         for value in config.task.options.values():
             if isinstance(value, str):
                 paths.append(value)

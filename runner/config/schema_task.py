@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import checked, choice, empty_problem, integer, number
+from runner.config.fields import checked, empty_problem, integer, number
 from runner.errors import shown
-
-LANGUAGE_MODEL = "language_model"
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,8 @@ class TaskConfig:
       options: the keys of the task's own dataclass in `OPTIONS`.
     """
 
-    name: str = choice("classification", "classification", "multilabel", "regression", LANGUAGE_MODEL, "custom")
+    # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
+    name: str = "classification"
     target: list[str] = field(default_factory=list)
     inputs: list[str] | None = None
     example_weight: str | None = None
@@ -168,6 +167,6 @@ OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "multilabel": MultilabelOptions,
     "regression": RegressionOptions,
-    LANGUAGE_MODEL: LanguageModelOptions,
+    "language_model": LanguageModelOptions,
     "custom": CustomOptions,
 }

@@ -6,7 +6,7 @@ import math
 
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import as_float32, changed, check_name
-from runner.errors import invalid
+from runner.errors import invalid, shown
 from runner.optim.rules import RULE_KEYS
 from runner.optim.schedules import SCHEDULE_KEYS, learning_rate
 
@@ -161,7 +161,9 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
         except OverflowError:
             rate = math.inf
         if not math.isfinite(rate):
-            keys = ", ".join(f"{_SCHEDULE}.{key}={getattr(schedule, key)}" for key in SCHEDULE_KEYS[schedule.name])
+            keys = ", ".join(
+                f"{_SCHEDULE}.{key}={shown(getattr(schedule, key))}" for key in SCHEDULE_KEYS[schedule.name]
+            )
             raise invalid(
                 "optimizer.learning_rate",
                 config.learning_rate,

@@ -15,13 +15,13 @@ from functools import cached_property
 
 import numpy as np
 
+from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
 from runner.optim import rules
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import learning_rate
-from runner.task import namespace
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
@@ -177,7 +177,7 @@ class Reference(ABC):
           rng: source of the noise.
         """
         task = self._request.data.task
-        host = namespace.of(np)
+        host = array_functions(np)
         kept = self.weights()
         used = {path: start.get(ema_path(path), value) for path, value in kept.items()}
         self.assign(off_weights(used, noise, rng) if noise else used)
@@ -301,14 +301,14 @@ class Reference(ABC):
         size = min(_FEW, batches.weights.shape[1] // count)
         batch = {name: array[step][:size] for name, array in batches.arrays.items()}
         share_b = (batch[WEIGHT] > 0).astype(np.float32) / size
-        inputs = self._request.data.task.inputs(namespace.of(np), batch)
+        inputs = self._request.data.task.inputs(array_functions(np), batch)
         return self.gradients(inputs, batch, share_b.astype(np.float32), step * count, 1.0)[1]
 
     def _summed_gradients(self, step: int, share_b: Array, batches: HostBatches) -> tuple[float, dict[str, Array]]:
         """Returns one batch's loss and gradients, added up over the micro-batches that it is computed in."""
         count = self._request.config.trainer.accumulate_steps
         task = self._request.data.task
-        host = namespace.of(np)
+        host = array_functions(np)
         size = len(share_b) // count
         loss = 0.0
         sums: dict[str, Array] = {}

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 from jax import lax
 
+from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array
 from runner.engine.jax import private
@@ -30,7 +31,6 @@ from runner.model import scope
 from runner.optim import rules
 from runner.optim.clipping import clip
 from runner.optim.schedules import learning_rate
-from runner.task import namespace
 from runner.task.base import LOSS, Outputs, Task
 
 Arrays = dict[str, jax.Array]
@@ -104,7 +104,7 @@ class Step:
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
         self._rule = rules.make_rule(config.optimizer, jnp)
-        ops = namespace.of(jnp)
+        ops = arrays.of(jnp)
         self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens))
         self._attention = partial(
             fused_where_alike,

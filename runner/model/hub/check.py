@@ -9,12 +9,12 @@ from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, TaskConf
 from runner.data import checks_text
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.model.hub import catalog, heads, options, presets
+from runner.task import registry as tasks
 
 TARGET = "runner.model.keras_hub.build"
 
 # Options of the builder itself; all others are options of KerasHub's class.
 _BUILDER_OPTIONS = ("backbone", "task", "preset", "lora_rank", "fused_head", "config")
-_LANGUAGE_MODEL = "language_model"
 
 # KerasHub's tokenizer whose tokens are bytes, as those of dataset.tokenizer=bytes are.
 _BYTE_TOKENIZER = "ByteTokenizer"
@@ -55,7 +55,7 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
     fused_head = builder_options.get("fused_head", False)
     if not isinstance(fused_head, bool):
         raise invalid("model.fused_head", fused_head, problem="must be true or false", fix="leave it out")
-    backbone = _check_class(config.model, per_token=config.task.name == _LANGUAGE_MODEL)
+    backbone = _check_class(config.model, per_token=tasks.entry(config.task).predicts == "token")
     if checks_text.is_text(config.dataset):
         preset = builder_options.get("preset")
         if preset is not None:
@@ -213,7 +213,7 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
     units = task.options.get("vocabulary")
     if units is None:
         units = checks_text.bytes_vocabulary(dataset)
-    if task.name == _LANGUAGE_MODEL and size is not None and units is not None:
+    if tasks.entry(task).predicts == "token" and size is not None and units is not None:
         has_task_class = name.replace("Backbone", "CausalLM") in catalog.public()
         written_key = None
         if not preset:
