@@ -33,12 +33,14 @@ def check(config: RunConfig) -> None:
             fix="set task=language_model",
         )
     if config.model.target == gpt_options.TARGET and entry.predicts == "example":
-        data = "" if is_text else " and dataset=text, dataset=shakespeare or dataset=pydoc"
+        fix = "set task=language_model"
+        if not is_text:
+            fix += " and dataset=text, dataset=shakespeare or dataset=pydoc"
         raise invalid(
             "task",
             task.name,
             problem="needs one output per example, but model=gpt has logits per token",
-            fix=f"set task=language_model{data}",
+            fix=fix,
         )
     if entry.predicts != "token":
         return
@@ -51,8 +53,10 @@ def check(config: RunConfig) -> None:
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     """Returns the error for a language model on a dataset without tokens."""
+    tokenize = ""
     is_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
-    tokenize = "dataset.tokenizer=bytes if it has a text feature, else " if is_tfds else ""
+    if is_tfds:
+        tokenize = "dataset.tokenizer=bytes if it has a text feature, else "
     return invalid(
         "task",
         task.name,

@@ -35,14 +35,18 @@ class TaskConfig:
 
 def _classes_problem(classes: object) -> str | None:
     """Returns what is wrong with a number of classes, or with their names, or None."""
-    if isinstance(classes, list):
-        return "names must be unique" if len(set(map(str, classes))) < len(classes) else _count_problem(len(classes))
-    return _count_problem(classes)
+    if not isinstance(classes, list):
+        return _count_problem(classes)
+    if len(set(map(str, classes))) < len(classes):
+        return "names must be unique"
+    return _count_problem(len(classes))
 
 
 def _count_problem(count: object) -> str | None:
     is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 2
-    return None if is_count else "must be at least 2, or a list of at least 2 names"
+    if is_count:
+        return None
+    return "must be at least 2, or a list of at least 2 names"
 
 
 def _class_weights_problem(weights: object) -> str | None:
