@@ -7,16 +7,6 @@ from typing import Any
 
 from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number, text
 
-ARRAYS = "arrays"
-CUSTOM = "custom"
-DIGITS = "digits"
-IMAGE_FOLDER = "image_folder"
-PYDOC = "pydoc"
-SHAKESPEARE = "shakespeare"
-TEXT = "text"
-TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # sources whose examples are sequences of tokens
-OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)  # sources of a user's own data
-
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
 # Limits of a vocabulary and of a row, in tokens. Both are choices far above published models: a larger number is a

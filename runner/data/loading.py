@@ -71,7 +71,9 @@ def load(
     if names:
         # The statistics are those of the train split, which exists only after the selection. All splits are then
         # standardized with them and selected once more.
-        statistics = measure(dataset.train, names) if encoding is None else encoding
+        statistics = encoding
+        if statistics is None:
+            statistics = measure(dataset.train, names)
         dataset = make_dataset(standardized(full, statistics, names), config, seed)
     validation = dataset.validation
     if validation is not None:
