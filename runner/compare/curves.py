@@ -43,13 +43,17 @@ def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Cu
     batch_sizes = {label: record.params.get(_BATCH_SIZE, "") for label, record in runs.items()}
     are_different = len(set(batch_sizes.values())) > 1
     by_examples = are_different and all(size.isdecimal() for size in batch_sizes.values())
+    along = "training steps"
+    if by_examples:
+        along = "training examples"
     points: dict[str, Sequence[tuple[float, float]]] = {}
     for label, record in runs.items():
         curve = history(client, record.run_id, metric)
         if len(curve) < 2:
             continue
-        examples_per_step = int(batch_sizes[label]) if by_examples else 1
+        examples_per_step = 1
+        if by_examples:
+            examples_per_step = int(batch_sizes[label])
         points[label] = [(step * examples_per_step, value) for step, value in curve]
-    along = "training examples" if by_examples else "training steps"
     rises = not lower_is_better(metric, list(runs.values()))
     return Curves(metric, along, rises, points)

@@ -14,6 +14,7 @@ from runner.compare.records import RunRecord
 from runner.compare.render import Sheet
 from runner.config.convert import flatten
 from runner.errors import ConfigError
+from runner.tracking.paging import experiment_ids
 from runner.tracking.records import as_text
 
 _MISSING = "-"
@@ -66,7 +67,7 @@ def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
     Raises:
       ConfigError: no run matches, or an id's start matches several.
     """
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    experiments = list(experiment_ids(client).values())
     order = ["attributes.start_time DESC"]
     if which == _LATEST:
         for run in client.search_runs(experiments, order_by=order, max_results=_RUNS_SEARCHED):
@@ -95,7 +96,7 @@ def _sheet(
             rows.append((key, first_values.get(key, _MISSING), second_values.get(key, _MISSING)))
     names = [first.name, second.name]
     if first.name == second.name:
-        names = [f"{record.name} {record.run_id[:8]}" for record in (first, second)]
+        names = [f"{first.name} {first.run_id[:8]}", f"{second.name} {second.run_id[:8]}"]
     return Sheet((title, *names), tuple(rows))
 
 
@@ -116,4 +117,4 @@ def _plan(client: MlflowClient, run_id: str) -> dict[str, str] | None:
     for transfer in content.get("traffic", []):
         name = f"{transfer.get('phase')} {transfer.get('kind')} {transfer.get('axis')} bytes"
         values[name] = transfer.get("bytes")
-    return {key: as_text(value) for key, value in values.items()}
+    return dict(zip(values, map(as_text, values.values()), strict=True))

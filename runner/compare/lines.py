@@ -152,7 +152,9 @@ def stat(values: Sequence[float]) -> Stat:
     count = len(values)
     if not all(map(math.isfinite, values)):
         return Stat(sum(values) / count, math.nan, count)
-    deviation = statistics.stdev(values) if count > 1 else 0.0
+    deviation = 0.0
+    if count > 1:
+        deviation = statistics.stdev(values)
     return Stat(statistics.fmean(values), deviation, count)
 
 

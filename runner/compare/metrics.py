@@ -44,7 +44,9 @@ def _declared_by(record: RunRecord) -> Mapping[str, str]:
         content = json.loads(record.tags.get(metrics.TAG, ""))
     except ValueError:
         return {}
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return {}
+    return content
 
 
 def judged_by(records: Sequence[RunRecord]) -> str:
@@ -60,9 +62,13 @@ def columns(records: Sequence[RunRecord], first: str) -> list[str]:
       records: runs.
       first: the metric of the first column.
     """
-    evaluated = [name for name in directions(records) if name != metrics.LOSS]
-    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in (*evaluated, metrics.LOSS)]
-    names = (first, *evaluated, metrics.LOSS, *tested, _TRAIN_LOSS, *_SPEED)
+    # The loss is the last metric of each split.
+    evaluated = list(directions(records))
+    if metrics.LOSS in evaluated:
+        evaluated.remove(metrics.LOSS)
+    evaluated.append(metrics.LOSS)
+    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in evaluated]
+    names = (first, *evaluated, *tested, _TRAIN_LOSS, *_SPEED)
     return list(dict.fromkeys(names))
 
 
@@ -96,7 +102,9 @@ def lower_is_better(metric: str, records: Sequence[RunRecord] = ()) -> bool:
       records: runs, whose tasks may declare it. Otherwise its name decides: losses, times, bytes.
     """
     split, _, name = metric.partition("/")
-    declared = directions(records).get(metrics.EVAL + name) if split else None
+    declared = None
+    if split:
+        declared = directions(records).get(metrics.EVAL + name)
     return (declared or _direction_by_name(metric)) == metrics.MINIMIZE
 
 

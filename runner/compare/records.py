@@ -18,7 +18,7 @@ from runner.config import renamed
 from runner.config.convert import flatten
 from runner.errors import ConfigError, DataError
 from runner.tracking.hidden import params_of, tags_of
-from runner.tracking.paging import pages
+from runner.tracking.paging import experiment_ids, pages
 from runner.tracking.records import clean_params
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
     path = folder / "config.yaml"
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
-        params = clean_params(dict(flatten(content))) if isinstance(content, dict) else None
+        params = None
+        if isinstance(content, dict):
+            params = clean_params(dict(flatten(content)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     # A full disk, another program or a person may have left anything there. YAML, OmegaConf and the code that reads
@@ -182,8 +184,7 @@ def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
     Raises:
       ConfigError: an experiment does not exist, or a filter can't be parsed.
     """
-    tests = [_tag_test(text) for text in wanted.tags]
-    tests += [_metric_test(text) for text in wanted.metrics]
+    tests = [*map(_tag_test, wanted.tags), *map(_metric_test, wanted.metrics)]
     experiments = _experiment_ids(client, wanted.experiments)
     query = ""
     if wanted.parent_run_id:
@@ -207,7 +208,7 @@ def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, f
 
 
 def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:
-    ids = {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
+    ids = experiment_ids(client)
     for name in names:
         if name not in ids:
             raise ConfigError(f"--experiment {name}: unknown experiment; the store has {', '.join(sorted(ids))}")

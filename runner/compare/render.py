@@ -60,7 +60,10 @@ def sheet_of(
     lead = lead or {}
     extra = extra or {}
     keys = keys_of(lines)
-    shown = [metric for metric in metrics if any(metric in line.metrics for line in lines)]
+    recorded: set[str] = set()
+    for line in lines:
+        recorded.update(line.metrics)
+    shown = [metric for metric in metrics if metric in recorded]
     is_folded = any(len(line.records) > 1 for line in lines)
     titles = [*lead, *short_keys(keys).values(), *extra]
     first_number = len(lead) + len(keys) + len(extra)
@@ -126,7 +129,9 @@ def rich_table(sheet: Sheet, title: str, width: int) -> Group:
     for row in sheet.rows:
         # The status of a folded line is followed by a count, as in `FINISHED 2`.
         rows.append([Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row])
-    styles = ["bold" if index == sheet.best else "" for index in range(len(rows))]
+    styles = [""] * len(rows)
+    if sheet.best is not None:
+        styles[sheet.best] = "bold"
     return fitted(columns, rows, width, title=title, styles=styles)
 
 
@@ -153,7 +158,9 @@ def to_csv(sheet: Sheet) -> str:
 
 def to_markdown(sheet: Sheet) -> str:
     """Returns the table as Markdown; the best row is bold."""
-    rule = ["---:" if index in sheet.numeric else "---" for index in range(len(sheet.titles))]
+    rule = ["---"] * len(sheet.titles)
+    for index in sheet.numeric:
+        rule[index] = "---:"
     lines = [_markdown_row(sheet.titles), _markdown_row(rule)]
     for index, cells in enumerate(sheet.rows):
         lines.append(_markdown_row(cells, is_bold=index == sheet.best))
@@ -164,5 +171,7 @@ def _markdown_row(cells: Sequence[str], *, is_bold: bool = False) -> str:
     texts = []
     for cell in cells:
         text = cell.replace("|", "\\|").replace("\n", " ")
-        texts.append(f"**{text}**" if is_bold and text else text)
+        if is_bold and text:
+            text = f"**{text}**"
+        texts.append(text)
     return f"| {' | '.join(texts)} |"

@@ -18,6 +18,7 @@ from runner.config.names import short_keys, varied_name
 from runner.config.schema import TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED
 from runner.host import folders
+from runner.tracking.paging import experiment_ids
 from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking
 
@@ -67,7 +68,7 @@ def _selected(store: Store, options: argparse.Namespace) -> list[RunRecord]:
     """Returns the runs that the options select."""
     wanted = Filter(options.experiment, None, options.tag, options.metric, options.status)
     if options.sweep:
-        ids = {experiment.name: experiment.experiment_id for experiment in store.client.search_experiments()}
+        ids = experiment_ids(store.client)
         # `load` reports an experiment that does not exist.
         experiments = [ids[name] for name in options.experiment if name in ids]
         parent = find(store, options.sweep, experiments)
@@ -75,7 +76,10 @@ def _selected(store: Store, options: argparse.Namespace) -> list[RunRecord]:
     records = load(store.client, wanted)
     if not options.run:
         return records
-    run_ids = {differences.find_run(store.client, which, "--run ").info.run_id for which in options.run}
+    run_ids = set()
+    for which in options.run:
+        run = differences.find_run(store.client, which, "--run ")
+        run_ids.add(run.info.run_id)
     return [record for record in records if record.run_id in run_ids]
 
 
@@ -140,7 +144,9 @@ def diff(options: argparse.Namespace) -> int:
       TrackingError: the store can't be used.
     """
     store = open_tracking(TrackingConfig(uri=options.uri))
-    first, second = [from_run(differences.find_run(store.client, which)) for which in options.diff]
+    first_id, second_id = options.diff
+    first = from_run(differences.find_run(store.client, first_id))
+    second = from_run(differences.find_run(store.client, second_id))
     sheets = {
         "config": differences.config_diff(first, second),
         "results": differences.metric_diff(first, second),
@@ -156,7 +162,10 @@ def diff(options: argparse.Namespace) -> int:
             console.print(render.rich_table(sheet, f"{name}: {len(sheet.rows)} differ", console.width))
     if options.out:
         folders.claim("--out", options.out)
-        parts = [render.to_markdown(sheet) for sheet in sheets.values() if sheet is not None and sheet.rows]
+        parts = []
+        for sheet in sheets.values():
+            if sheet is not None and sheet.rows:
+                parts.append(render.to_markdown(sheet))
         (options.out / "diff.md").write_text("\n".join(parts))
         print(f"written: diff.md in {options.out}")
     return EXIT_DONE

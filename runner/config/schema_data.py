@@ -7,16 +7,6 @@ from typing import Any
 
 from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number, text
 
-ARRAYS = "arrays"
-CUSTOM = "custom"
-DIGITS = "digits"
-IMAGE_FOLDER = "image_folder"
-PYDOC = "pydoc"
-SHAKESPEARE = "shakespeare"
-TEXT = "text"
-TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # sources whose examples are sequences of tokens
-OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)  # sources of a user's own data
-
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
 # Limits of a vocabulary and of a row, in tokens. Both are choices far above published models: a larger number is a
@@ -45,7 +35,9 @@ class AugmentConfig:
 def _standardize_problem(value: object) -> str | None:
     """Returns what is wrong with `dataset.standardize`, or None."""
     are_names = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
-    return None if isinstance(value, bool) or are_names else "must be true, false or a list of array names"
+    if isinstance(value, bool) or are_names:
+        return None
+    return "must be true, false or a list of array names"
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,12 @@ class Step(Generic[Options]):
         return arrays
 
     def _on_images(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
-        return {name: change(array) if name in self._images else array for name, array in arrays.items()}
+        changed = {}
+        for name, array in arrays.items():
+            if name in self._images:
+                array = change(array)
+            changed[name] = array
+        return changed
 
     def _with_image_size(self, size: list[int]) -> dict[str, ArraySpec]:
         """Returns the specs with images of another height and width."""

@@ -103,7 +103,9 @@ def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
     try:
         if simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
             return None
-        space = "GRAY" if channels == 1 else "RGB"
+        space = "RGB"
+        if channels == 1:
+            space = "GRAY"
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, fastdct=False, fastupsample=False)
     except ValueError:
         return None

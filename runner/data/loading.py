@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
-from runner.config.schema_task import LANGUAGE_MODEL
 from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
@@ -31,8 +30,9 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     unscaled = list(task.target or TARGETS)
     if task.example_weight:
         unscaled.append(task.example_weight)
-    if task.name == LANGUAGE_MODEL:
-        unscaled.append(task.options.get("label_weight") or LABEL_WEIGHT)
+    # Tasks of tokens have this option; null stands for the array of this name.
+    if "label_weight" in task.options:
+        unscaled.append(task.options["label_weight"] or LABEL_WEIGHT)
     with stages.stage(f"preparing {_display_name(config.dataset)}"):
         return load(config.dataset, config.trainer.seed, encoding, unscaled)
 
@@ -71,7 +71,9 @@ def load(
     if names:
         # The statistics are those of the train split, which exists only after the selection. All splits are then
         # standardized with them and selected once more.
-        statistics = measure(dataset.train, names) if encoding is None else encoding
+        statistics = encoding
+        if statistics is None:
+            statistics = measure(dataset.train, names)
         dataset = make_dataset(standardized(full, statistics, names), config, seed)
     validation = dataset.validation
     if validation is not None:

@@ -126,8 +126,12 @@ class _Worker:
         Raises:
           RuntimeError: the worker died.
         """
+        # The worker keeps a source, so it is sent only once.
         is_known = number in self._sent_sources
-        request = (number, None if is_known else pickled, epoch, rows)
+        new_source = None
+        if not is_known:
+            new_source = pickled
+        request = (number, new_source, epoch, rows)
         with self._asking:
             if self._connection is None:
                 # Grain starts the process only when the first answer is requested below. So another thread waits for
@@ -214,7 +218,7 @@ class Processes:
         try:
             answer = worker.ask(number, self._pickled[number][1], epoch, rows)
         except (RuntimeError, StopIteration, OSError, ValueError) as error:
-            names = sorted({name_of(source, int(row)) for row in (rows[0], rows[-1])})
+            names = sorted({name_of(source, int(rows[0])), name_of(source, int(rows[-1]))})
             # Grain appends advice to search its logs, which users of the runner do not have.
             reason = " ".join(str(error).split()).partition(". Search")[0] or "it ended"
             raise DataError(

@@ -97,8 +97,9 @@ def train_plan(
     Raises:
       ValueError: `remainder` is neither.
     """
-    total = steps_in_epoch(size, batch_size, remainder)
-    stop = total if steps is None else min(total, steps)
+    stop = steps_in_epoch(size, batch_size, remainder)
+    if steps is not None:
+        stop = min(stop, steps)
     order = epoch_order(seed, epoch, size, shuffle)
     return _batches(order, batch_size, start_step, stop)
 
@@ -115,8 +116,9 @@ def eval_plan(size: int, batch_size: int, limit: int | None = None, rows: int | 
     Returns:
       The batches. Padding has weight 0 and is at the end of its batch, so the weights sum to the number of examples.
     """
-    total = steps_in_epoch(size, batch_size, "pad")
-    stop = total if limit is None else min(total, limit)
+    stop = steps_in_epoch(size, batch_size, "pad")
+    if limit is not None:
+        stop = min(stop, limit)
     plan = _batches(np.arange(size, dtype=np.int64), batch_size, 0, stop)
     padding = (rows or batch_size) - batch_size
     if not padding:

@@ -103,7 +103,10 @@ class Vocabulary:
     @cached_property
     def sha256(self) -> str:
         """Digest of the vocabulary, as hex."""
-        content = [self.kind, self.end_token, json.loads(self.tokenizer) if self.tokenizer else None]
+        tokenizer = None
+        if self.tokenizer:
+            tokenizer = json.loads(self.tokenizer)
+        content = [self.kind, self.end_token, tokenizer]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -172,11 +175,13 @@ class Vocabulary:
 
         It neither truncates nor pads, as `encode` does not.
         """
-        content = json.loads(self.tokenizer) if self.tokenizer else _byte_tokenizer(self.end_token)
-        disabled = {key: None for key in ("truncation", "padding") if content.get(key) is not None}
-        if self.tokenizer and not disabled:
+        if not self.tokenizer:
+            return json.dumps(_byte_tokenizer(self.end_token))
+        content = json.loads(self.tokenizer)
+        enabled = [key for key in ("truncation", "padding") if content.get(key) is not None]
+        if not enabled:
             return self.tokenizer
-        return json.dumps(content | disabled)
+        return json.dumps(content | dict.fromkeys(enabled))
 
     def to_json(self) -> dict[str, str | None]:
         """Returns plain values for the record of a run; the tokenizer is compressed."""
@@ -226,7 +231,7 @@ def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         added_tokens.append({"id": 256, "content": end_token} | flags | {"special": True})
     characters = _byte_characters()
-    model = {"type": "BPE", "vocab": {character: byte for byte, character in enumerate(characters)}, "merges": []}
+    model = {"type": "BPE", "vocab": dict(zip(characters, range(256), strict=True)), "merges": []}
     return {
         "version": "1.0",
         "added_tokens": added_tokens,
@@ -240,7 +245,13 @@ def _byte_characters() -> list[str]:
     """Returns the character that byte-level tokenizers write for each byte: the byte itself if it is printable."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     substitutes = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(substitutes)) for byte in range(256)]
+    characters = []
+    for byte in range(256):
+        code_point = byte
+        if byte not in printable:
+            code_point = next(substitutes)
+        characters.append(chr(code_point))
+    return characters
 
 
 def _count_bytes(token: str, stages: str, suffix: str) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.augment import Augmented, sources, write_examples
-from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty_arrays
+from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty_arrays, take
 from runner.errors import DataError, invalid
 from runner.host import cores
 
@@ -139,7 +139,7 @@ class Reader:
         source = self.source
         assert write is not None
         assert isinstance(source, Augmented)
-        return lambda: write(source, epoch, rows[chunk], {name: array[chunk] for name, array in arrays.items()})
+        return lambda: write(source, epoch, rows[chunk], take(arrays, chunk))
 
 
 class Workers:
@@ -148,7 +148,10 @@ class Workers:
     def __init__(self, config: DatasetConfig, seed: int) -> None:
         self._config = config
         self._seed = seed
-        self._count = cores.available() if config.workers is None else config.workers
+        count = config.workers
+        if count is None:
+            count = cores.available()
+        self._count = count
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
 

@@ -107,6 +107,10 @@ def show_last_tenth(axes: Axes, values: Iterable[float], *, rises: bool) -> None
 
 def name_places(axes: Axes, positions: Sequence[float], names: Sequence[str]) -> None:
     """Labels positions of the x axis, rotated if the names are long."""
-    is_rotated = max(map(len, names), default=0) > _MAX_NAME_LENGTH
-    rotation = 30 if is_rotated else 0
-    axes.set_xticks(list(positions), list(names), rotation=rotation, ha="right" if is_rotated else "center")
+    rotation = 0
+    alignment = "center"
+    if max(map(len, names), default=0) > _MAX_NAME_LENGTH:
+        rotation = 30
+        # The end of a rotated name is below its position.
+        alignment = "right"
+    axes.set_xticks(list(positions), list(names), rotation=rotation, ha=alignment)

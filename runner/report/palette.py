@@ -74,7 +74,9 @@ def ink_on(color: Color) -> str:
     luminance = 0.0
     for weight, channel in zip(_LUMINANCE_WEIGHTS, color, strict=True):
         luminance += weight * _linear(channel)
-    return "white" if luminance < _DARK else "black"
+    if luminance < _DARK:
+        return "white"
+    return "black"
 
 
 def _linear(channel: int) -> float:

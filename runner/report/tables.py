@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -63,7 +63,7 @@ def fitted(
     """
     # Cleaned before the layout, which counts characters.
     columns = [replace(column, title=clean(column.title)) for column in columns]
-    rows = [[_cleaned(cell) for cell in row] for row in rows]
+    rows = [list(map(_cleaned, row)) for row in rows]
     kept, widths = _fit(columns, rows, width)
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -73,9 +73,12 @@ def fitted(
         header_style="bold",
     )
     for column, column_width in zip(kept, widths, strict=True):
+        justify: JustifyMethod = "left"
+        if column.right:
+            justify = "right"
         table.add_column(
             Text(broken(column.title, column_width, _HEADING_WORD)),
-            justify="right" if column.right else "left",
+            justify=justify,
             width=column_width,
             overflow="fold",
             no_wrap=False,
@@ -87,7 +90,10 @@ def fitted(
         cells = []
         for index, column_width in zip(indices, widths, strict=True):
             cells.append(_wrapped(row[index], column_width))
-        table.add_row(*cells, style=styles[number] if styles else None)
+        style = None
+        if styles:
+            style = styles[number]
+        table.add_row(*cells, style=style)
     parts: list[Text | Table] = [table]
     if title:
         parts.insert(0, Text(clean(title), style="bold"))
@@ -128,7 +134,9 @@ def _cleaned(cell: str | Text) -> str | Text:
 
 
 def _wrapped(cell: str | Text, width: int) -> Text:
-    text = cell if isinstance(cell, Text) else Text(cell)
+    text = cell
+    if isinstance(text, str):
+        text = Text(text)
     if len(text.plain) <= width:
         return text
     return Text(broken(text.plain, width), style=text.style)

@@ -20,6 +20,7 @@ from runner.errors import invalid
 from runner.host import folders
 from runner.runs.selection import Selection
 from runner.tracking import process
+from runner.tracking.paging import experiment_ids
 from runner.tracking.store import Store, search
 from runner.training.checkpoint import runs, storage
 from runner.training.checkpoint.runs import SavedRun
@@ -88,7 +89,10 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
     tracked: dict[str, Run] = {}
     if store is not None:
         tracked = {run.info.run_id: run for run in _stored_runs(store)}
-        missing = [saved.run for saved in saved_runs if saved.run_id and saved.run not in tracked]
+        missing = []
+        for saved in saved_runs:
+            if saved.run_id and saved.run not in tracked:
+                missing.append(saved.run)
         tracked |= _deleted_runs(store, missing)
     listed = []
     for run_id, run in tracked.items():
@@ -105,8 +109,12 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
 
 def _stored_runs(store: Store) -> list[Run]:
     """Returns the store's runs, without the parents of sweeps."""
-    experiments = [experiment.experiment_id for experiment in store.client.search_experiments()]
-    return [run for run in search(store, experiments, "") if run.data.tags.get(_KIND_TAG) != _SWEEP]
+    experiments = list(experiment_ids(store.client).values())
+    training_runs = []
+    for run in search(store, experiments, ""):
+        if run.data.tags.get(_KIND_TAG) != _SWEEP:
+            training_runs.append(run)
+    return training_runs
 
 
 def _deleted_runs(store: Store, run_ids: Iterable[str]) -> dict[str, Run]:
@@ -170,8 +178,7 @@ def _untracked(saved: SavedRun) -> ListedRun:
 
 def _last_saved(saved: SavedRun) -> float:
     """Returns when a run wrote its last checkpoint, the last trace of an untracked run."""
-    times = [storage.place(saved.folder, step).lstat().st_mtime for step in storage.steps(saved.folder)]
-    return max(times)
+    return max(storage.place(saved.folder, step).lstat().st_mtime for step in storage.steps(saved.folder))
 
 
 def _checkpoints(saved: SavedRun | None) -> dict[str, Any]:
@@ -212,7 +219,9 @@ def _of_output_folders(outputs: Path, known: Collection[str]) -> list[ListedRun]
         except OSError:
             # The run did not start.
             continue
-        status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
+        status = "UNFINISHED"
+        if (folder / "summary.json").is_file():
+            status = "FINISHED"
         result = result_of(RunRecord("", folder.name, status, {}, results_of(folder)))
         listed.append(ListedRun(run, folder.name, status, started, None, result, config=config))
     return listed
@@ -230,7 +239,9 @@ def readable(listed: Iterable[ListedRun], limit: int) -> tuple[list[ListedRun], 
     for run in listed:
         if limit and len(shown) == limit:
             break
-        problem = None if run.config is None else _config_problem(run.config)
+        problem = None
+        if run.config is not None:
+            problem = _config_problem(run.config)
         if problem is None:
             shown.append(run)
         else:
@@ -269,9 +280,9 @@ def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]
     """
     named = {named_run(listed, text).run for text in selection.runs}
     newest: list[str] = []
-    if selection.keep:
-        with_checkpoints = [run.run for run in listed if run.saved is not None]
-        newest = with_checkpoints[: selection.keep]
+    for run in listed:
+        if run.saved is not None and len(newest) < (selection.keep or 0):
+            newest.append(run.run)
     selected = []
     for run in listed:
         if selection.runs and run.run not in named:
@@ -308,5 +319,7 @@ def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
     if len(by_start) == 1:
         return by_start[0]
     newest = ", ".join(run.run for run in listed[:_SUGGESTIONS]) or "none yet"
-    problem = "several run ids start with this" if by_start else "no run has this id or name"
+    problem = "no run has this id or name"
+    if by_start:
+        problem = "several run ids start with this"
     raise invalid("run", text, problem=f"{problem} (newest: {newest})", fix="set run=latest or run=<id>")

@@ -44,7 +44,9 @@ def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool)
     skipped = list[str]()
     foreign = list[str]()
     for run in selected:
-        title = run.run if run.name == run.run else f"{run.run} ({run.name})"
+        title = run.run
+        if run.name != run.run:
+            title = f"{run.run} ({run.name})"
         has_record = run.is_stored and run.status != "DELETED"
         if run.saved is None and not (with_records and has_record):
             continue
@@ -76,7 +78,9 @@ def warnings(removable: Sequence[ListedRun], listed: Sequence[ListedRun]) -> lis
     for run in listed:
         origin = run.origin.partition("@")[0]
         if origin in cleaned and run.run not in cleaned:
-            own = "has checkpoints of its own" if run.saved else "has no checkpoint of its own"
+            own = "has no checkpoint of its own"
+            if run.saved:
+                own = "has checkpoints of its own"
             lines.append(f"run {run.run} ({run.name}) branches from {run.origin}, and {own}")
     return lines
 

@@ -30,7 +30,9 @@ class MlflowAttachment(Attachment):
         now = int(time.time() * 1000)
         points = []
         for key, value in values.items():
-            points.append(Point(clean_key(key), value if math.isfinite(value) else math.nan, now, step))
+            if not math.isfinite(value):
+                value = math.nan
+            points.append(Point(clean_key(key), value, now, step))
         with self._as_tracking_error():
             MlflowWriter(self._store.client, self._run_id).write(points, is_retry=False)
 

@@ -10,6 +10,7 @@ from mlflow.entities import Run
 
 from runner.tracking import page
 from runner.tracking.hidden import tags_of
+from runner.tracking.paging import experiment_ids
 from runner.tracking.process import PID, is_gone
 from runner.tracking.store import Store, search
 
@@ -23,7 +24,7 @@ def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
       store: every active experiment in it is searched.
       warn: shows one line to the user, for each run that is marked.
     """
-    experiments = [experiment.experiment_id for experiment in store.client.search_experiments()]
+    experiments = list(experiment_ids(store.client).values())
     for run in search(store, experiments, "attributes.status = 'RUNNING'"):
         if is_gone(tags_of(run.data.tags)):
             _mark_killed(store.client, run)

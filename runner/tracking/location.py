@@ -168,7 +168,9 @@ def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None)
         if address is None:
             lines.append(f"view with: {_ui_command(uri, port)}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
-    columns = f"&viewStateShareKey={view}" if view else ""
+    columns = ""
+    if view:
+        columns = f"&viewStateShareKey={view}"
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
     lines.append(f"all runs: {all_runs}?{_WORKFLOW}{columns}")
     return lines
@@ -189,12 +191,16 @@ def free_port(first: int = _FIRST_PORT) -> int:
 
 
 def _ui_command(uri: str, port: int) -> str:
-    program = "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
+    program = "mlflow"
+    if shutil.which(program) is None:
+        program = f"{shlex.quote(sys.executable)} -m mlflow"
     is_from_variable = os.environ.get("MLFLOW_TRACKING_URI", "").strip() == uri
     store = shlex.quote(shown(uri))
     if is_from_variable and shown(uri) != uri:
         # The command works when pasted and still shows no secret.
         store = '"$MLFLOW_TRACKING_URI"'
-    # Windows has no such prefix of a command.
-    environment = "" if os.name == "nt" else _UI_ENVIRONMENT
+    environment = _UI_ENVIRONMENT
+    if os.name == "nt":
+        # Windows has no such prefix of a command.
+        environment = ""
     return f"{environment}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port} --workers 1"

@@ -91,8 +91,13 @@ class Page:
 
     def _links(self, address: str) -> list[tuple[str, str]]:
         """Returns the table's rows of links to the artifacts."""
-        pictures = [path for path in self.files if path.endswith(_PICTURE_SUFFIXES)]
-        others = [path for path in self.files if path not in pictures]
+        pictures = []
+        others = []
+        for path in self.files:
+            if path.endswith(_PICTURE_SUFFIXES):
+                pictures.append(path)
+            else:
+                others.append(path)
         rows = []
         for title, paths in (("pictures", pictures), ("files", others)):
             if paths:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _PAGE_SIZE = 1000
 
 
+def experiment_ids(client: MlflowClient) -> dict[str, str]:
+    """Returns the id of every active experiment, by name."""
+    return {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
+
+
 def pages(
     client: MlflowClient, experiments: Sequence[str], filter_string: str, order: Sequence[str] | None = None
 ) -> Iterator[Run]:
@@ -26,6 +31,9 @@ def pages(
       filter_string: in MLflow's syntax; empty: every run.
       order: in MLflow's syntax; null: newest first.
     """
+    order_by = None
+    if order is not None:
+        order_by = list(order)
     token = None
     while experiments:
         # Not across the yields: what the caller does with a run is its own.
@@ -34,7 +42,7 @@ def pages(
                 list(experiments),
                 filter_string=filter_string,
                 max_results=_PAGE_SIZE,
-                order_by=None if order is None else list(order),
+                order_by=order_by,
                 page_token=token,
             )
         yield from page

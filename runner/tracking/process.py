@@ -173,7 +173,9 @@ def _boot_id() -> str:
     except (OSError, ValueError):
         # Other systems have no such id, but the address of a network device. On Linux without /proc it would be a
         # container's address, which every other host gives to its containers too.
-        return "" if sys.platform == "linux" else f"{uuid.getnode():x}"
+        if sys.platform == "linux":
+            return ""
+        return f"{uuid.getnode():x}"
 
 
 def _namespace() -> str:

@@ -101,7 +101,9 @@ def _ignored_line(folder: Path, why: str, names: Sequence[str]) -> str:
 
 def _printable(name: str) -> str:
     """Returns a name that can't control the terminal."""
-    return name if name.isprintable() else ascii(name)
+    if name.isprintable():
+        return name
+    return ascii(name)
 
 
 def _replay(path: Path, uri: str | None, warn: Callable[[str], None], *, signed_only: bool) -> int:
@@ -151,7 +153,9 @@ def _store(client: MlflowClient, unsent: UnsentFile, path: Path) -> tuple[list[R
     """
     writer = MlflowWriter(client, unsent.head["run_id"])
     # Releases that signed nothing named no folder either: their runs wrote into the project's outputs.
-    folder = Path(unsent.head["folder"]) if unsent.is_signed else outputs_dir()
+    folder = outputs_dir()
+    if unsent.is_signed:
+        folder = Path(unsent.head["folder"])
     rejected: list[Record] = []
     why = ""
     try:

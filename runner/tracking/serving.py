@@ -56,7 +56,9 @@ def port_of(command: Sequence[str]) -> int | None:
             port = value or next_word
             if port.isdigit():
                 return int(port)
-    return _DEFAULT_PORT if "ui" in command or "server" in command else None
+    if "ui" in command or "server" in command:
+        return _DEFAULT_PORT
+    return None
 
 
 def _command_lines() -> Iterator[list[str]]:

@@ -33,7 +33,9 @@ class Chain:
         """Returns a signed line without its signature; None if the signature is wrong."""
         text, signature = _split(line)
         is_valid = hmac.compare_digest(self._signature(text).encode(), signature.encode())
-        return text if is_valid else None
+        if not is_valid:
+            return None
+        return text
 
     def _signature(self, line: str) -> str:
         message = _PURPOSE + self._previous + line.encode()

@@ -127,7 +127,9 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
 
 def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
-    location = None if path is None else (path.parent / _ARTIFACTS).as_uri()
+    location = None
+    if path is not None:
+        location = (path.parent / _ARTIFACTS).as_uri()
     try:
         experiment_id = client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING})
         return client.get_experiment(experiment_id)

@@ -10,6 +10,7 @@ from runner.config.schema import TrackingConfig
 from runner.errors import ConfigError
 from runner.host.paths import project_root
 from runner.tracking.location import tracking_uri
+from runner.tracking.paging import experiment_ids
 from runner.tracking.store import Store, open_store, search
 
 KIND_TAG = "runner.kind"
@@ -43,7 +44,7 @@ def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
     """
     searched = list(experiments)
     if not searched:
-        searched = [experiment.experiment_id for experiment in store.client.search_experiments()]
+        searched = list(experiment_ids(store.client).values())
     runs = search(store, searched, f"tags.`{KIND_TAG}` = 'sweep'")
     for run in runs:
         if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:

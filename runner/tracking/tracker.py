@@ -87,7 +87,10 @@ class MlflowTracker(Tracker):
         now = _now_ms()
         self._last_step = step
         self.page.log(values)
-        self._writer.add_points([self._point(name, float(value), now, step) for name, value in values.items()])
+        points = []
+        for name, value in values.items():
+            points.append(self._point(name, float(value), now, step))
+        self._writer.add_points(points)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
@@ -105,7 +108,10 @@ class MlflowTracker(Tracker):
             warn(f"could not record {path}: there is no such file")
             return
         self._writer.add(Artifact(str(path.absolute()), folder or ""))
-        self.page.add_file(f"{folder}/{path.name}" if folder else path.name)
+        artifact_path = path.name
+        if folder:
+            artifact_path = f"{folder}/{path.name}"
+        self.page.add_file(artifact_path)
 
     def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
         """Stores a model at once; see `Tracker`."""
@@ -154,7 +160,10 @@ class MlflowTracker(Tracker):
             # Another signal must not lose what is saved here.
             with current().deferring():
                 remaining = self._writer.abandon()
-                is_kept = self._end(status, remaining, attempts=_STATUS_ATTEMPTS if is_drained else 1)
+                attempts = 1
+                if is_drained:
+                    attempts = _STATUS_ATTEMPTS
+                is_kept = self._end(status, remaining, attempts=attempts)
                 # These three run whatever the others returned. The last one looks at what the first may have rejected.
                 is_kept &= self._save(self._writer.rejected, are_rejected=True)
                 is_kept &= self._is_in_store()
@@ -237,8 +246,10 @@ class MlflowTracker(Tracker):
                     self._run_writer.write([ending], is_retry=False)
             return is_kept
         is_kept = self._save(remaining)
-        # A run that has lost records has not finished.
-        ending = Ending("FAILED" if status == "FINISHED" and not is_kept else status, _now_ms())
+        if status == "FINISHED" and not is_kept:
+            # A run that has lost records has not finished.
+            status = "FAILED"
+        ending = Ending(status, _now_ms())
         if self._described_status not in ("", ending.status):
             # The status itself says it too, so a failure is no loss.
             with contextlib.suppress(Exception):
@@ -263,7 +274,13 @@ class MlflowTracker(Tracker):
         """
         if not records:
             return True
-        name = f"{self.run_id}.rejected.jsonl" if are_rejected else f"{self.run_id}.jsonl"
+        name = f"{self.run_id}.jsonl"
+        kind = "records"
+        what_next = "the next run stores them; to store them now"
+        if are_rejected:
+            name = f"{self.run_id}.rejected.jsonl"
+            kind = "rejected records"
+            what_next = "to retry"
         try:
             path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records, folder=self._folder)
         except TrackingError as error:
@@ -271,8 +288,6 @@ class MlflowTracker(Tracker):
             note = f"{len(records)} records are lost: the store is unavailable, and {error}"
         else:
             is_saved = True
-            kind = "rejected records" if are_rejected else "records"
-            what_next = "to retry" if are_rejected else "the next run stores them; to store them now"
             note = f"saved {len(records)} {kind} in {path}; {what_next}: python -m runner.tracking.replay {path}"
         self._notes.append(note)
         warn(note)

@@ -159,7 +159,7 @@ def _lines_to_append(path: Path, head: dict[str, str], records: Sequence[Record]
         lines.append(json.dumps(head))
     lines += map(to_json, records)
     if secret:
-        lines = [chain.sign(line) for line in lines]
+        lines = list(map(chain.sign, lines))
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -227,7 +227,7 @@ def parse(path: Path, data: bytes, secret: bytes) -> UnsentFile:
         # Its writer died in the middle of this line.
         lines = lines[:-1]
     try:
-        texts = [line.decode() for line in lines if line]
+        texts = list(map(bytes.decode, filter(None, lines)))
         plain_lines = checked(texts, secret)
         head = _parse_head(plain_lines[0])
         records = [_checked_record(from_json(line)) for line in plain_lines[1:]]
@@ -257,7 +257,9 @@ def checked(texts: Sequence[str], secret: bytes) -> list[str]:
     chain = Chain(secret)
     plain_lines = []
     for text in texts:
-        line = chain.check(text) if secret else None
+        line = None
+        if secret:
+            line = chain.check(text)
         if line is None:
             raise NotOursError(_OTHER_KEY)
         plain_lines.append(line)

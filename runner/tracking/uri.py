@@ -82,7 +82,9 @@ def _scheme_suggestion(kind: str) -> str | None:
         if not matches:
             return None
         similar = matches[0]
-    form = "sqlite:///<file>" if similar == "sqlite" else f"{similar}://"
+    form = f"{similar}://"
+    if similar == "sqlite":
+        form = "sqlite:///<file>"
     return f"did you mean {form}?"
 
 
@@ -123,7 +125,9 @@ def _check_driver(key: str, uri: str, kind: str, driver: str) -> None:
     name = driver or _default_driver(kind)
     if name not in drivers:
         matches = get_close_matches(name, drivers, n=1)
-        suggestion = matches[0] if matches else _default_driver(kind)
+        suggestion = _default_driver(kind)
+        if matches:
+            suggestion = matches[0]
         problem = f"unknown driver '{name}', {kind} has {', '.join(drivers)}"
         raise _invalid(key, uri, problem, f"did you mean {kind}+{suggestion}://?")
     if _is_installed(drivers[name]):

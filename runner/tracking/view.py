@@ -60,7 +60,9 @@ def saved(store: Store, name: str) -> str | None:
     # The view is only part of a link, so no error of the store may end a run.
     except Exception:
         return None
-    return name if _TAG + name in tags else None
+    if _TAG + name not in tags:
+        return None
+    return name
 
 
 def _state(metrics: Sequence[str]) -> dict[str, object]:

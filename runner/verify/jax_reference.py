@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from runner import arrays
 from runner.arrays import Tensor
 from runner.data.base import Array
 from runner.engine.jax.adapter import Keras3Factory, check_model
@@ -27,7 +28,6 @@ from runner.engine.jax.randomness import seed_indices
 from runner.model import scope
 from runner.optim.paths import owner_of, slot_path
 from runner.optim.stock import stock_optimizer
-from runner.task import namespace
 from runner.verify.jax_float64 import in_float64
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
@@ -56,7 +56,7 @@ class JaxReference(Reference):
         super().__init__(request)
         config = request.config
         seed = config.trainer.seed
-        self._ops = namespace.of(jnp)
+        self._ops = arrays.of(jnp)
         self._task = request.data.task
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
         check_model(self._model, config, request.data)

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from runner import arrays
 from runner.arrays import Tensor
 from runner.data.base import Array
 from runner.engine.dtensor import masks, private
@@ -23,7 +24,6 @@ from runner.layout import mesh
 from runner.model import scope, target
 from runner.optim.paths import slot_path
 from runner.optim.stock import stock_optimizer
-from runner.task import namespace
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
 
@@ -46,7 +46,7 @@ class KerasReference(Reference):
         """
         super().__init__(request)
         tf_keras.backend.experimental.enable_tf_random_generator()
-        self._ops = namespace.of(tf)
+        self._ops = arrays.of(tf)
         self._task = request.data.task
         self._device = f"/{mesh.device_kind(request.config.mesh).upper()}:0"
         with tf.device(self._device):

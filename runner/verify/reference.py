@@ -15,13 +15,13 @@ from functools import cached_property
 
 import numpy as np
 
+from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
 from runner.optim import rules
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import learning_rate
-from runner.task import namespace
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
@@ -194,7 +194,7 @@ class Reference(ABC):
           rng: source of the noise.
         """
         task = self._request.data.task
-        host = namespace.of(np)
+        host = array_functions(np)
         weights = self.weights()
         # A run evaluates the moving averages of its weights where it keeps them.
         used = {path: start.get(ema_path(path), value) for path, value in weights.items()}
@@ -327,7 +327,7 @@ class Reference(ABC):
         size = min(_FLOAT64_EXAMPLES, batches.weights.shape[1] // count)
         batch = {name: array[step][:size] for name, array in batches.arrays.items()}
         share_b = (batch[WEIGHT] > 0).astype(np.float32) / size
-        inputs = self._request.data.task.inputs(namespace.of(np), batch)
+        inputs = self._request.data.task.inputs(array_functions(np), batch)
         _, gradients = self.gradients(inputs, batch, share_b.astype(np.float32), step * count, 1.0)
         return gradients
 
@@ -335,7 +335,7 @@ class Reference(ABC):
         """Returns one batch's loss and gradients, added up over its microbatches."""
         count = self._request.config.trainer.accumulate_steps
         task = self._request.data.task
-        host = namespace.of(np)
+        host = array_functions(np)
         size = len(share_b) // count
         loss = 0.0
         sums: dict[str, Array] = {}

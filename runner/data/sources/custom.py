@@ -88,7 +88,9 @@ class CustomExamples:
         arrays = _read_example(self.examples, row, self.where)
         for name in [*self.specs, *arrays]:
             if name not in arrays or name not in self.specs:
-                has = "has" if name in arrays else "has no"
+                has = "has no"
+                if name in arrays:
+                    has = "has"
                 raise DataError(
                     f"{self.example_name(row)} {has} {name!r}, but the first example has "
                     f"{join_names(list(self.specs))}; return the same arrays for every example"
@@ -142,9 +144,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             problem=f"must return {_FORMS}, not {_describe_kind(returned)}",
             fix="change its return value",
         )
-    where = {split: f"{config.target}, split {split}" for split in contents}
-    if len(contents) == 1:
-        where = dict.fromkeys(contents, config.target)
+    where = dict.fromkeys(contents, config.target)
+    if len(contents) > 1:
+        for split in contents:
+            where[split] += f", split {split}"
 
     tables: dict[str, dict[str, Column]] = {}
     objects: dict[str, object] = {}
@@ -219,12 +222,16 @@ def _is_indexed(value: object) -> bool:
 def _by_split(returned: object) -> dict[str, object] | None:
     """Returns the content of each split, or None if the returned value has none of the forms."""
     if not isinstance(returned, Mapping):
-        return {"train": returned} if _is_indexed(returned) else None
+        if _is_indexed(returned):
+            return {"train": returned}
+        return None
     values = list(returned.values())
     if "train" in returned and all(map(_is_split, values)):
         return {str(name): value for name, value in returned.items()}
     has_arrays_only = all(_is_array(value) or isinstance(value, list) for value in values)
-    return {"train": returned} if values and has_arrays_only else None
+    if values and has_arrays_only:
+        return {"train": returned}
+    return None
 
 
 def _is_split(value: object) -> bool:
@@ -302,7 +309,9 @@ def _values_by_name(returned: object, where: str) -> dict[str, object]:
         *inputs, label = returned
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             return by_clean_name([*inputs[0].items(), ("label", label)], where)
-        names = ["x"] if len(inputs) == 1 else [f"x{index}" for index in range(len(inputs))]
+        names = ["x"]
+        if len(inputs) > 1:
+            names = [f"x{index}" for index in range(len(inputs))]
         return dict(zip([*names, "label"], returned, strict=True))
     raise DataError(f"{where} is a {type(returned).__name__}; return a dict, or a tuple (x, y)")
 
@@ -337,7 +346,9 @@ def _check_same_specs(sources: Mapping[str, DataSource], where: Mapping[str, str
 
 
 def _describe_spec(spec: ArraySpec | None) -> str:
-    return "missing" if spec is None else f"{spec.dtype} {list(spec.shape)}"
+    if spec is None:
+        return "missing"
+    return f"{spec.dtype} {list(spec.shape)}"
 
 
 def _array_digest(sources: Mapping[str, ArraySource]) -> str:
@@ -351,5 +362,8 @@ def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> st
         total.update(f"{split} {source.size} ".encode() + specs_as_bytes(source.specs))
     total.update(json.dumps(config.options, sort_keys=True, default=str).encode())
     path = definition.source_of(config.target.rpartition(".")[0])
-    total.update(path.read_bytes() if path else config.target.encode())
+    code = config.target.encode()
+    if path:
+        code = path.read_bytes()
+    total.update(code)
     return total.hexdigest()

@@ -52,7 +52,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     targets = labels[order].astype(np.int32)
     specs = {
         "image": ArraySpec(pixels.shape[1:], "uint8", IMAGE_DIMS),
-        "label": ArraySpec((), "int32", names=tuple(str(digit) for digit in range(10))),
+        "label": ArraySpec((), "int32", names=tuple(map(str, range(10)))),
     }
     train: dict[str, Array] = {"image": pixels[:_TRAIN_EXAMPLES], "label": targets[:_TRAIN_EXAMPLES]}
     test: dict[str, Array] = {"image": pixels[_TRAIN_EXAMPLES:], "label": targets[_TRAIN_EXAMPLES:]}

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,9 @@ class ImageFolder:
 
     def column(self, name: str) -> Array | None:
         """Returns the labels, for which no file is read; None for the images."""
-        return self.labels if name == "label" else None
+        if name == "label":
+            return self.labels
+        return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns one resized image and its label."""
@@ -131,22 +134,27 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     listed = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
     folder_classes: set[str] = set()
     all_files: list[str] = []
-    for files in listed.values():
-        folder_classes.update(label for _, label in files)
-        all_files.extend(file for file, _ in files)
+    for file, label in chain.from_iterable(listed.values()):
+        all_files.append(file)
+        folder_classes.add(label)
     classes = sorted(folder_classes)
     if encoding is not None:
         classes = list(encoding.categories.get("label", classes))
     _check_classes(config, sorted(folder_classes), classes)
 
     scanned = scan(root, all_files, decode=config.skip_broken)
-    broken = {file: result.broken for file, result in scanned.items() if result.broken}
+    broken = {}
+    results = []
+    for file, result in scanned.items():
+        if result.broken:
+            broken[file] = result.broken
+        else:
+            results.append(result)
     if broken:
         _report_broken(config, root, broken)
     usable: dict[str, list[LabeledFile]] = {}
     for split, files in listed.items():
         usable[split] = [(file, label) for file, label in files if file not in broken]
-    results = [result for result in scanned.values() if not result.broken]
     if not results:
         first = next(iter(broken))
         raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, for example {first}")
@@ -190,11 +198,13 @@ def _hash_of_name(labeled: LabeledFile) -> bytes:
 def _split_folders(root: Path) -> dict[str, Path]:
     """Returns the folder of each split: the subfolders named after splits, else the folder itself as `train`."""
     folders = {split: root / split for split in SPLITS if _has_class_folders(root / split)}
-    return folders if "train" in folders else {"train": root}
+    if "train" not in folders:
+        return {"train": root}
+    return folders
 
 
 def _has_class_folders(folder: Path) -> bool:
-    return folder.is_dir() and any(_is_class_folder(entry) for entry in folder.iterdir())
+    return folder.is_dir() and any(map(_is_class_folder, folder.iterdir()))
 
 
 def _is_class_folder(path: Path) -> bool:
@@ -207,7 +217,8 @@ def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
     for class_folder in sorted(folder.iterdir()):
         if _is_class_folder(class_folder):
             relative = class_folder.relative_to(root).as_posix()
-            listed.extend((file, class_folder.name) for file in _images_below(str(class_folder), relative))
+            for file in _images_below(str(class_folder), relative):
+                listed.append((file, class_folder.name))
     if not listed:
         raise invalid(
             "dataset.path",
@@ -259,7 +270,9 @@ def _check_classes(config: DatasetConfig, folder_classes: Sequence[str], classes
 
 
 def _channels(results: Sequence[ScannedFile]) -> int:
-    return 1 if all(result.gray for result in results) else 3
+    if all(result.gray for result in results):
+        return 1
+    return 3
 
 
 def _image_size(config: DatasetConfig, results: Sequence[ScannedFile]) -> tuple[int, int]:

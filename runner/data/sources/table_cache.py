@@ -168,12 +168,13 @@ def _map_arrays(table: Path, columns: Mapping[str, Mapping[str, object]]) -> Arr
 def _limit_size(cache: Path, newest: str) -> None:
     """Deletes the least recently used tables while all of them together exceed the limit."""
     tables = []
+    total = 0
     with suppress(OSError):
         for meta in cache.glob(f"*/{META}"):
             size = sum(file.stat().st_size for file in meta.parent.glob("*.npy"))
             is_newest = meta.parent.name == newest
             tables.append((is_newest, meta.stat().st_mtime, size, meta.parent))
-    total = sum(size for _, _, size, _ in tables)
+            total += size
     for is_newest, _, size, table in sorted(tables):
         if total <= MAX_BYTES or is_newest:
             return

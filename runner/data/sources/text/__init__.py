@@ -62,7 +62,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     """
     assert config.path is not None
     splits = files.find(config.path)
-    count = sum(len(inputs) for inputs in splits.values())
+    count = sum(map(len, splits.values()))
     source = config.path
     if count > 1:
         source += f", {count:,} files"
@@ -127,7 +127,9 @@ def _check_not_empty(corpus: Corpus, config: DatasetConfig, stored: Mapping[str,
     if has_text and not has_tokens:
         raise _unsuitable_tokenizer(config, "drops all of the text")
     if not has_tokens or "train" not in stored:
-        where = " in the split train" if stored and "train" not in stored else ""
+        where = ""
+        if stored and "train" not in stored:
+            where = " in the split train"
         raise DataError(f"{corpus.source}: there is no text{where}; check dataset.path and the files")
 
 
@@ -148,7 +150,9 @@ class _Encoder:
     def splits(self) -> list[str]:
         """Names of the splits."""
         names = list(self._corpus.splits)
-        return names if "test" in names else [*names, "test"]
+        if "test" not in names:
+            names.append("test")
+        return names
 
     @property
     def boundary(self) -> Boundary:
@@ -176,11 +180,10 @@ class _Encoder:
 
     def vocabulary(self, store: TokenStore, encoding: Encoding | None) -> Vocabulary:
         """Returns the vocabulary that encodes the text."""
-        recorded = encoding.vocabulary if encoding else None
         end_token = self._config.end_token
         tokenizer = self._config.tokenizer or BYTES
-        if recorded is not None:
-            return _recorded_vocabulary(self._config, recorded)
+        if encoding is not None and encoding.vocabulary is not None:
+            return _recorded_vocabulary(self._config, encoding.vocabulary)
         if tokenizer == BYTES:
             return Vocabulary(BYTES, end_token)
         if tokenizer != BPE:
@@ -245,10 +248,14 @@ def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *,
       DataError: it has fewer than two tokens.
     """
     sequences = PackedSequences(stored.stream, stored.starts, length, apart)
-    # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
-    needed = 2 if apart else length + 1
+    needed = 2
+    if not apart:
+        # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
+        needed = length + 1
     count = len(stored.stream)
-    tokens = "1 token" if count == 1 else f"{count:,} tokens"
+    tokens = f"{count:,} tokens"
+    if count == 1:
+        tokens = "1 token"
     if count < 2:
         raise DataError(f"split {split} of {corpus.name} has {tokens}, but needs {needed:,}; use more text")
     if count < needed:

@@ -41,9 +41,12 @@ def train(texts: Iterable[str], size: int, end_token: str | None) -> Vocabulary:
     # As in GPT-2: every byte has a token and merges stay inside words, so decoding restores every text exactly.
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    special_tokens = []
+    if end_token is not None:
+        special_tokens.append(end_token)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[] if end_token is None else [end_token],
+        special_tokens=special_tokens,
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

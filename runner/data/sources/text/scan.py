@@ -43,14 +43,16 @@ def digest(splits: Mapping[str, Sequence[TextInput]], column: str, records_folde
             else:
                 suffix = text_input.suffix.lower()
                 sha256 = file_digests[str(text_input.absolute())]
-            column_part = f" {column}" if suffix in _SUFFIXES_WITH_COLUMNS else ""
+            column_part = ""
+            if suffix in _SUFFIXES_WITH_COLUMNS:
+                column_part = f" {column}"
             total.update(f"{split}{column_part} {sha256}\n".encode())
     return total.hexdigest()
 
 
 def stats(splits: Mapping[str, Sequence[TextInput]]) -> list[Stat]:
     """Returns the size and time of change of every file, which show whether one changed in the meantime."""
-    return [_stat(path) for path in _paths(splits)]
+    return list(map(_stat, _paths(splits)))
 
 
 def _paths(splits: Mapping[str, Sequence[TextInput]]) -> list[Path]:

@@ -166,8 +166,10 @@ def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | Non
 def _map(path: Path, dtype: np.dtype, count: int) -> Array:
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} has another size")
-    # An empty file can't be mapped.
-    return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
+    if not count:
+        # An empty file can't be mapped.
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r", shape=(count,))
 
 
 class _SplitWriter:
@@ -176,7 +178,9 @@ class _SplitWriter:
     def __init__(self, folder: Path, name: str, end: int | None, dtype: np.dtype) -> None:
         self._tokens = (folder / f"{name}.tokens").open("wb")
         self._starts = (folder / f"{name}.starts").open("wb")
-        self._end = None if end is None else np.array([end], dtype)
+        self._end = None
+        if end is not None:
+            self._end = np.array([end], dtype)
         self._document_count = 0
         self._token_count = 0
         self._byte_count = 0

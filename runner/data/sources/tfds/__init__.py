@@ -54,5 +54,7 @@ def _code_digest(builder: str | None) -> str | None:
     if builder is None:
         return None
     source = definition.source_of(builder.rpartition(".")[0])
-    content = source.read_bytes() if source else b""
+    content = b""
+    if source:
+        content = source.read_bytes()
     return hashlib.sha256(content).hexdigest()[:12]

@@ -46,7 +46,10 @@ def one_line(error: BaseException, limit: int = 200) -> str:
     text = " ".join(str(error).split())
     if len(text) > limit:
         text = text[:limit].rstrip() + "…"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    kind = type(error).__name__
+    if not text:
+        return kind
+    return f"{kind}: {text}"
 
 
 def find_builder(root: Path, request: Request) -> Any:
@@ -82,7 +85,9 @@ def find_builder(root: Path, request: Request) -> Any:
             f"dataset.name={request.name}: needs a module that is not installed ({one_line(error)}); install it"
         ) from error
     except Exception as error:  # builders raise anything
-        typed = f"{request.name}:{request.version}" if request.version else request.name
+        typed = request.name
+        if request.version:
+            typed += f":{request.version}"
         fix = f"try dataset.name={request.name}"
         raise invalid("dataset.name", typed, problem=one_line(error), fix=fix) from error
 
@@ -112,7 +117,9 @@ def _own_builder(root: Path, request: Request) -> Any:
 def _unknown(key: str, value: str, known: list[str], problem: str) -> ConfigError:
     similar = difflib.get_close_matches(value, known, n=_SUGGESTIONS, cutoff=_SIMILARITY)
     suggestions = similar or known[:_SUGGESTIONS]
-    fix = f"did you mean {' or '.join(suggestions)}?" if suggestions else "leave the config out"
+    fix = "leave the config out"
+    if suggestions:
+        fix = f"did you mean {' or '.join(suggestions)}?"
     return invalid(key, value, problem=problem, fix=fix)
 
 
@@ -195,11 +202,14 @@ def selected_text(builder: Any, request: Request) -> SelectedFeature:
     else:
         names = [name for name in _supervised_names(builder.info.supervised_keys) if name in texts][:1]
     if len(names) != 1 or names[0] not in texts:
+        fix = "leave dataset.tokenizer out"
+        if texts:
+            fix = f"set {_FEATURES}=[{texts[0]}]"
         raise invalid(
             _FEATURES,
             ",".join(names) or None,
             problem=f"must name one text feature of {request.name} (its text features: {', '.join(texts) or 'none'})",
-            fix=f"set {_FEATURES}=[{texts[0]}]" if texts else "leave dataset.tokenizer out",
+            fix=fix,
         )
     return SelectedFeature(names[0], ArraySpec((), "int32"), is_string=True)
 
@@ -234,11 +244,11 @@ def _select(name: str, feature: Any, request: Request, *, is_named: bool) -> Sel
     if type(feature) is tfds.features.Image:
         return _select_image(name, feature, request)
     if isinstance(feature, tfds.features.ClassLabel) and feature.num_classes is not None:
-        return SelectedFeature(name, ArraySpec((), "int32", names=tuple(str(label) for label in feature.names)))
+        return SelectedFeature(name, ArraySpec((), "int32", names=tuple(map(str, feature.names))))
     described = f"{request.name}: {name} is {type(feature).__name__}"
     fix = f"select other features, such as {_FEATURES}=[image,label]"
     simple_types = (tfds.features.Tensor, tfds.features.Scalar, tfds.features.Text, tfds.features.ClassLabel)
-    has_fixed_shape = feature.shape is not None and all(size is not None for size in feature.shape)
+    has_fixed_shape = feature.shape is not None and None not in feature.shape
     if type(feature) not in simple_types or not has_fixed_shape:
         problem = f"must be images, labels, numbers or arrays of a fixed shape, but {described}"
         raise invalid(_FEATURES, name, problem=problem, fix=fix)

@@ -110,13 +110,13 @@ class Meta:
         """Name of the folder in the cache."""
         parts = [self.name, self.config, self.version]
         if self.image_size:
-            parts.append("x".join(str(side) for side in self.image_size))
+            parts.append("x".join(map(str, self.image_size)))
         if self.features:
             parts.append(",".join(self.features))
         parts.append(self.code)
         if self.format == TEXTS_FORMAT:
             parts.append("text")
-        name = "-".join(part for part in parts if part)
+        name = "-".join(filter(None, parts))
         return re.sub(r"[^\w.+-]", "_", name)
 
     @property
@@ -131,11 +131,15 @@ class Meta:
 
     def file(self, array: str) -> str:
         """Returns the name of an array's file in the folder of a split."""
-        return _IMAGES_FILES[array] if self.format == _IMAGES_FORMAT else f"{array}.npy"
+        if self.format == _IMAGES_FORMAT:
+            return _IMAGES_FILES[array]
+        return f"{array}.npy"
 
 
 def _full_name(builder: str, config: str | None) -> str:
-    return f"{builder}/{config}" if config else builder
+    if not config:
+        return builder
+    return f"{builder}/{config}"
 
 
 def data_dir(config: DatasetConfig) -> Path:
@@ -163,7 +167,9 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
     if config.image_size:
         height, width = config.image_size
         size = (height, width)
-    features = tuple(config.features) if config.features else None
+    features = None
+    if config.features:
+        features = tuple(config.features)
     text = config.tokenizer is not None
     if config.builder is not None:
         return Request(config.builder, image_size=size, features=features, code=code, text=text)
@@ -181,7 +187,9 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
 
 def as_list(values: Sequence[Value] | None) -> list[Value] | None:
     """Returns values as JSON stores them; None if there are none."""
-    return list(values) if values else None
+    if not values:
+        return None
+    return list(values)
 
 
 def find(root: Path, request: Request) -> tuple[Path, Meta] | None:
@@ -200,7 +208,7 @@ def find(root: Path, request: Request) -> tuple[Path, Meta] | None:
         meta = _read_meta(path)
         if meta is None or not _matches(meta, request):
             continue
-        version = [int(part) for part in meta.version.split(".")]
+        version = list(map(int, meta.version.split(".")))
         if newest is None or version > newest_version:
             newest = (path.parent, meta)
             newest_version = version
@@ -226,7 +234,9 @@ def _read_meta(path: Path) -> Meta | None:
         fields = json.loads(path.read_text("utf-8"))
         if fields.get("format") == _IMAGES_FORMAT:
             fields = _upgraded(path.parent, fields)
-        return Meta(**fields) if fields.get("format") in _FORMATS else None
+        if fields.get("format") not in _FORMATS:
+            return None
+        return Meta(**fields)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         # Another layout, or deleted in the meantime: the data is decoded again.
         return None

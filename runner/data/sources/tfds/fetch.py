@@ -97,7 +97,10 @@ def _download_with_tfds(builder: Any, report: Callable[[str], None]) -> str | No
     """Downloads and prepares with TFDS; returns None, or why it failed."""
     has_local_files = any(Path(builder.data_dir_root).glob("downloads/*"))
     is_local = bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS) or has_local_files
-    report(f"{builder.name}: {'preparing with TFDS' if is_local else 'downloading with TFDS'}")
+    stage = "downloading with TFDS"
+    if is_local:
+        stage = "preparing with TFDS"
+    report(f"{builder.name}: {stage}")
     with _short_timeouts():
         if not is_local:
             failure = _connection_failure(builder)

@@ -20,7 +20,9 @@ def main(job: str) -> None:
     send = _message_sender()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     content = json.loads(job)
-    sys.path += [path for path in content["paths"] if path not in sys.path]
+    for path in content["paths"]:
+        if path not in sys.path:
+            sys.path.append(path)
     # Not at the top, because it imports TensorFlow, which prints.
     import_module("runner.data.sources.tfds.decode").run(content, send)
 

@@ -141,7 +141,9 @@ def _unpack_deb(package: Path) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(unpacked.stdout)) as archive:
             for file in DIGESTS["fashion_mnist"]:
                 member = archive.extractfile(f"./usr/share/datasets/fashion-mnist/{file}.gz")
-                contents[file] = gzip.decompress(member.read()) if member else b""
+                contents[file] = b""
+                if member is not None:
+                    contents[file] = gzip.decompress(member.read())
     except (OSError, EOFError, KeyError, tarfile.TarError) as error:
         raise DataError(f"the Debian package {DEBIAN_PACKAGE} is corrupted ({type(error).__name__})") from error
     return contents
