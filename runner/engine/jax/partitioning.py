@@ -207,9 +207,11 @@ def _gathered_for_logits(
     instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
     constrains the head by itself; a head that is sharded once is gathered by XLA.
     """
-    # A model that returns hidden states leaves the logits to the loss, which computes them in chunks.
-    if private.is_functional(model) and isinstance(model.output, Mapping) and HIDDEN in model.output:
-        return {}
+    if private.is_functional(model):
+        # A Sequential model that was never called with symbolic inputs has no output: Keras raises AttributeError.
+        outputs = getattr(model, "output", None)
+        if isinstance(outputs, Mapping) and HIDDEN in outputs:
+            return {}
     batch_axes = on.data_axes
     gathered = {}
     for index, path in enumerate(trainable):
