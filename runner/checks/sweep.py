@@ -19,7 +19,7 @@ else:
 
 
 def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
-    """Returns the group with its metric and direction, neither of them `auto` or null.
+    """Returns the group with a metric and a direction, not `auto` or null.
 
     Args:
       config: whose single values are checked.

@@ -13,7 +13,7 @@ from runner.task import registry as tasks
 
 
 def check(config: RunConfig) -> None:
-    """Checks that the dataset has the targets of the task, and that the model predicts them.
+    """Checks that dataset and model have the targets and outputs of the task.
 
     Args:
       config: whose groups are checked.

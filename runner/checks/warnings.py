@@ -68,7 +68,9 @@ def _no_effect(prefix: str, group: object, keys: Sequence[str], needed: str) -> 
 
 
 def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
-    """Returns a warning for a schedule that the run does not reach, or that ends training early.
+    """Returns a warning for a schedule that does not fit the length of the run.
+
+    The run does not reach it, or it ends training early.
 
     Args:
       config: checked.
@@ -99,7 +101,9 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
 
 
 def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> list[str]:
-    """Returns a warning if another order of the mesh axes needs less communication between processes.
+    """Returns a warning if another order of the mesh axes is better.
+
+    It needs less communication between processes.
 
     Gradients are summed over the batch axis once per step, while layers wait for communication over the other axes.
 

@@ -25,7 +25,10 @@ _MOST_PATHS = 12
 
 
 def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> LayoutConfig:
-    """Returns the config with the proposals of `auto` appended to its rules; unchanged if `auto` is false."""
+    """Returns the config with the proposals of `auto` appended to its rules.
+
+    Unchanged if `auto` is false.
+    """
     if not config.auto:
         return config
     proposed = [proposal.rule for proposal in propose(variables, config, axes)]
@@ -145,7 +148,10 @@ def lint(
 
 
 def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    """Returns a warning for each large variable that is replicated although a model axis is free."""
+    """Returns a warning for each large replicated variable.
+
+    Empty if no model axis is free.
+    """
     free_axes = model_axes(config, axes)
     if not free_axes:
         return []
@@ -181,7 +187,7 @@ def _is_unexplained_kernel(placement: Placement) -> bool:
 
 
 def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:
-    """Returns the reason why a variable is replicated, else the dims that could be sharded."""
+    """Returns why a variable is replicated, else the dims that could be sharded."""
     if placement.reason:
         return placement.reason
     if placement.passed:
@@ -196,7 +202,7 @@ def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:
 
 
 def _rules_without_effect(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    """Returns a warning for each `shard` rule that matches variables and shards none of them."""
+    """Returns a warning for each `shard` rule that shards no variable it matches."""
     by_rule: dict[int | None, list[Placement]] = {}
     for placement in placed.values():
         by_rule.setdefault(placement.rule, []).append(placement)
