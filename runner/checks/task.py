@@ -54,6 +54,7 @@ def check(config: RunConfig) -> None:
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     """Returns the error for a language model on a dataset without tokens."""
+    # A TFDS builder may have a text feature, which a tokenizer turns into tokens.
     tokenize = ""
     is_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
     if is_tfds:

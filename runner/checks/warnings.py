@@ -47,6 +47,7 @@ def of_config(config: RunConfig) -> list[str]:
 
 def _unused_keys(config: TrainerConfig) -> list[str]:
     """Returns a warning for each changed key whose feature is off."""
+    # Whoever sets such a key probably means to use its feature.
     warnings = []
     if config.on_nan != "restore":
         warnings += _no_effect("trainer", config, ("nan_rate_factor", "nan_restores"), "trainer.on_nan=restore")

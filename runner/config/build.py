@@ -193,6 +193,7 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
       spec: the field.
     """
     fix = fix_of(None, spec, field_key, misfit.key)
+    # A field without a default or an example gets an example of its type.
     if default_or_example(spec) is None and misfit.key == field_key:
         fix = f"set {field_key}={_EXAMPLES[get_origin(misfit.kind) or misfit.kind]}"
     return invalid(misfit.key, misfit.value, problem=f"must be {type_in_words(misfit.kind)}", fix=fix)

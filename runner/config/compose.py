@@ -83,6 +83,7 @@ def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[
       number: the job's, from 0.
     """
     composed = loader.load_sweep_config(multirun, list(overrides))
+    # As Hydra's own launcher does.
     with open_dict(composed):
         composed.hydra.job.id = number
         composed.hydra.job.num = number

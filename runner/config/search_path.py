@@ -126,6 +126,7 @@ def own() -> list[Path]:
     if named is not None:
         user_folders.append(named)
     in_project = paths.project_root() / "conf"
+    # The flag may name this very folder, which then counts once.
     if in_project != named and _has_options(in_project):
         user_folders.append(in_project)
     return user_folders

@@ -20,6 +20,7 @@ def composed_with() -> list[str]:
     for source in hydra.runtime.config_sources:
         if source.provider == "command-line":
             arguments.append(f"{FLAG}={portable(source.path)}")
+    # The recorded command must find the same options again.
     name = str(hydra.job.config_name)
     if name != PRIMARY:
         arguments.append(f"{NAME_FLAG}={name}")

@@ -33,5 +33,6 @@ def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Map
         if SEQUENCE in array.dims:
             spec[1 + array.dims.index(SEQUENCE)] = config.sequence
         by_name[name] = tuple(spec)
+    # Every batch has one weight per example.
     by_name[WEIGHT] = (examples_axis,)
     return by_name

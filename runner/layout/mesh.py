@@ -169,6 +169,7 @@ def crossing(axes: dict[str, int], processes: int) -> list[str]:
     crossing_axes = []
     inner = 1
     for name, count in reversed(axes.items()):
+        # A process with a multiple of inner * count consecutive devices has the whole axis.
         if count > 1 and own % (inner * count):
             crossing_axes.append(name)
         inner *= count

@@ -57,6 +57,7 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
     for path, shape in variables.items():
         matches[path] = first_match(table, path, shape, axes, structure)
     problems = [*_misfits(config, matches), *_unused_rules(config, matches)]
+    # A message is one line, which has room for the first problem only.
     if problems:
         message = str(problems[0])
         if len(problems) > 1:
@@ -89,6 +90,7 @@ def _unused_rules(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> lis
     table = RuleTable(config.rules)
     errors = []
     for index, rule in enumerate(config.rules):
+        # Optional rules are for presets that fit many models, so they need not apply.
         if index in used or rule.optional:
             continue
         matched_paths = table.matched(index, matches)
@@ -99,8 +101,10 @@ def _unused_rules(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> lis
             )
             fix = "mark it optional: true, or write rules with spec"
         elif matched_paths:
-            earlier = sorted({matches[path].placement.rule or 0 for path in matched_paths})
-            names = ", ".join(f"layout.rules[{other}]" for other in earlier)
+            earlier = set()
+            for path in matched_paths:
+                earlier.add(matches[path].placement.rule or 0)
+            names = ", ".join(f"layout.rules[{other}]" for other in sorted(earlier))
             problem = f"earlier rules match all of its variables ({names})"
             fix = "move it up or remove it"
         else:
@@ -176,7 +180,9 @@ def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axe
             advice = f"layout=auto left it: {proposal_reasons[path]}"
         else:
             advice = _advice(placement, free_axes)
-        lines.append(f"{path}, shape {list(placement.shape)}, is replicated over axis {axis_names}; {advice}")
+        lines.append(
+            f"{path}, shape {list(placement.shape)}, is replicated over axis {axis_names}; {advice}"
+        )
     return alike_once(lines)
 
 
@@ -208,6 +214,7 @@ def _rules_without_effect(config: LayoutConfig, placed: Mapping[str, Placement],
         by_rule.setdefault(placement.rule, []).append(placement)
     lines = []
     for index, rule in enumerate(config.rules):
+        # A spec that does not fit is an error, but `shard` leaves a variable replicated that it can't shard.
         placements = by_rule.get(index, [])
         shards_any = any(any(placement.spec) for placement in placements)
         if rule.shard is not None and placements and not shards_any:

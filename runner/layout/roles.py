@@ -115,6 +115,7 @@ def words_of(name: str) -> set[str]:
 
     For example {"query", "dense"} of `query_dense`.
     """
+    # Numbers are left out: `query_1` is a query too.
     return set(re.findall(r"[a-z]+", name.lower()))
 
 

@@ -121,6 +121,7 @@ def only_path(match: str) -> str | None:
     """Returns the only path that a pattern matches; None if it may match several."""
     if not _LITERAL.fullmatch(match):
         return None
+    # `re.escape`, which writes the rules of `layout=auto`, puts a backslash before punctuation.
     return _ESCAPED.sub(r"\1", match)
 
 
@@ -145,6 +146,7 @@ def first_match(
         rule = table.rules[index]
         if rule.transformer is not None:
             role = structure.roles.get(path)
+            # A variable that is no part of a transformer is left to the next rule.
             if role is None or (rule.transformer == EXPERTS and role.experts is None):
                 continue
             spec, reason = place(role, shape, rule.transformer, axes, rule.store)

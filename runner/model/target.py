@@ -16,6 +16,7 @@ LAYOUTS = "layouts"
 _KEY = "model._target_"
 
 _SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+# Beginnings of annotations of lists, which end with `]`.
 _LIST_PREFIXES = ("list[", "Sequence[", "tuple[")
 
 
@@ -36,6 +37,7 @@ def takes(config: ModelConfig, name: str) -> bool:
     True if its source does not tell.
     """
     arguments = definition.find(config.target).arguments
+    # A builder with `**kwargs` takes everything.
     if arguments is None or arguments.kwarg is not None:
         return True
     return name in _names([*arguments.args, *arguments.kwonlyargs])

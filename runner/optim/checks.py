@@ -143,6 +143,7 @@ def _check_pieces(config: ScheduleConfig) -> None:
     if not config.boundaries:
         problem = f"needs {_SCHEDULE}.boundaries, the steps at which the rate changes"
         raise invalid(f"{_SCHEDULE}.name", config.name, problem=problem, fix=fix)
+    # One factor holds before each boundary, and one after the last.
     if len(factors) != len(config.boundaries) + 1:
         problem = f"must have {len(config.boundaries) + 1} entries, one more than {_SCHEDULE}.boundaries"
         raise invalid(key, factors, problem=problem, fix=fix)

@@ -62,6 +62,7 @@ def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
         if _is_task_of(hub, task_class, backbone):
             own_classes[name] = task_class
     if task is None:
+        # A task with one output per example does not tell whether the inputs are texts or images; the backbone does.
         kinds = ["TextClassifier", "ImageClassifier"]
         if per_token:
             kinds = ["CausalLM"]

@@ -142,6 +142,7 @@ def instantiated(hub: Any, value: Any) -> Any:
         if CLASS not in options:
             return options
         name = options.pop(CLASS)
+        # A part of a model is itself a model, or a layer.
         described_class = getattr(hub.models, name, None) or getattr(hub.layers, name)
         return described_class(**options)
     if isinstance(value, Sequence) and not isinstance(value, str):
