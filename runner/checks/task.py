@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from runner.config.options import task_options
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
-from runner.data import checks_text
+from runner.data import checks_text, registry
 from runner.errors import ConfigError, invalid
 from runner.model import gpt_options
 from runner.task import registry as tasks
@@ -44,8 +44,7 @@ def check(config: RunConfig) -> None:
         )
     if entry.predicts != "token":
         return
-    # Only the data itself tells what these two sources have.
-    may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
+    may_have_tokens = registry.entry(dataset).tokens == "maybe"
     if not is_text and not may_have_tokens:
         raise _no_tokens(dataset, task)
     if is_text and entry.samples_text:
@@ -56,8 +55,7 @@ def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     """Returns the error for a language model on a dataset without tokens."""
     # A TFDS builder may have a text feature, which a tokenizer turns into tokens.
     tokenize = ""
-    is_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
-    if is_tfds:
+    if registry.entry(dataset).tokens == "tokenizer":
         tokenize = "dataset.tokenizer=bytes if it has a text feature, else "
     return invalid(
         "task",

@@ -7,18 +7,6 @@ from typing import Any
 
 from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number, text
 
-ARRAYS = "arrays"
-CUSTOM = "custom"
-DIGITS = "digits"
-IMAGE_FOLDER = "image_folder"
-PYDOC = "pydoc"
-SHAKESPEARE = "shakespeare"
-TEXT = "text"
-# Sources whose examples are sequences of tokens.
-TEXTS = (PYDOC, SHAKESPEARE, TEXT)
-# Sources of a user's own data.
-OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)
-
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
 # Limits of a vocabulary and of a row, in tokens. Both are choices far above published models: a larger number is a

@@ -246,7 +246,10 @@ class Sweep:
     def shared(self) -> Shared:
         """Returns what jobs on other machines need."""
         opened = self.parent
-        return Shared(self.module, None if opened is None else opened.run_id, tuple(self.varied))
+        run_id = None
+        if opened is not None:
+            run_id = opened.run_id
+        return Shared(self.module, run_id, tuple(self.varied))
 
     def earlier_run(self, job: Job) -> Run | None:
         """Returns the job's run in the sweep that this one resumes; None where it has none."""
@@ -394,8 +397,11 @@ def arguments_of(config: DictConfig) -> list[str]:
     """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's, which win."""
     params = OmegaConf.select(config, "hydra.sweeper.params") or {}
     typed = as_typed(config.hydra.overrides.task)
-    typed_keys = {key_of(override) for override in typed}
-    preset = [f"{key}={value}" for key, value in params.items() if key not in typed_keys]
+    typed_keys = set(map(key_of, typed))
+    preset: list[str] = []
+    for key, value in params.items():
+        if key not in typed_keys:
+            preset.append(f"{key}={value}")
     return [*preset, *typed]
 
 
