@@ -180,9 +180,7 @@ def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axe
             advice = f"layout=auto left it: {proposal_reasons[path]}"
         else:
             advice = _advice(placement, free_axes)
-        lines.append(
-            f"{path}, shape {list(placement.shape)}, is replicated over axis {axis_names}; {advice}"
-        )
+        lines.append(f"{path}, shape {list(placement.shape)}, is replicated over axis {axis_names}; {advice}")
     return alike_once(lines)
 
 
