@@ -11,10 +11,18 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from runner.host.late import late
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    # Learning rates are evaluated before a config is known to be valid, which needs no NumPy.
+    np = late("numpy")
 
 # A number, or an array of NumPy, TensorFlow or JAX. No type spans the three.
 Tensor = Any
@@ -47,6 +55,8 @@ class Elementary:
     cos: Function
     to_float: Function
 
+
+_HALF_PRECISION = ("bfloat16", "float16")
 
 # Of Python numbers.
 NUMBERS = Elementary(
@@ -110,6 +120,11 @@ class Arrays(Elementary):
       stack: (arrays, axis).
       concatenate: (arrays, axis).
       take: (table, indices), (V,) and int32 (...) -> the table's entries (...), of a table that is not sharded.
+      sparse_cross_entropy: (labels, logits), int32 (...) and float32 (..., C) -> nats (...).
+      cross_entropy: (probabilities, logits), both float32 (..., C) -> nats (...).
+      sigmoid_cross_entropy: (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise.
+      head_losses: (hidden, head, bias, label, weight), see the function `head_losses` of this module. An engine may
+        replace it by one that never has all logits in memory.
     """
 
     name: str
@@ -155,6 +170,10 @@ class Arrays(Elementary):
     stack: Function
     concatenate: Function
     take: Function
+    sparse_cross_entropy: Function
+    cross_entropy: Function
+    sigmoid_cross_entropy: Function
+    head_losses: Function
 
     @property
     def keras(self) -> ModuleType:
@@ -163,10 +182,10 @@ class Arrays(Elementary):
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
         """Returns an array's shape."""
-        return tuple(int(size) for size in x.shape)
+        return tuple(map(int, x.shape))
 
 
-_NAMES = tuple(field.name for field in fields(Arrays) if field.name != "name")
+FIELDS = tuple(field.name for field in fields(Arrays))
 
 
 @cache
@@ -184,7 +203,9 @@ def of(module: ModuleType) -> Arrays:
     for known, make in makers.items():
         # By its `__name__` the module that is imported as tensorflow may be an inner one, as `tensorflow._api.v2.v2`.
         if name == known or name.startswith(f"{known}."):
-            return make(module)
+            namespace = make(module)
+            # The losses of a head are written in the other functions of the same namespace.
+            return replace(namespace, head_losses=partial(head_losses, namespace))
     raise ValueError(f"unknown array module {name}; known modules: {', '.join(makers)}")
 
 
@@ -194,12 +215,14 @@ def elementary(module: ModuleType) -> Elementary:
     Args:
       module: `math` for Python numbers, or a module that `of` takes.
     """
-    return NUMBERS if module is math else of(module)
+    if module is math:
+        return NUMBERS
+    return of(module)
 
 
 def _under_same_names(module: ModuleType) -> dict[str, Function]:
     """Returns those of the functions that a module has under the same name."""
-    return {name: getattr(module, name) for name in _NAMES if hasattr(module, name)}
+    return {name: getattr(module, name) for name in FIELDS if name != "name" and hasattr(module, name)}
 
 
 def _of_tensorflow(tf: Any) -> Arrays:
@@ -213,7 +236,10 @@ def _of_tensorflow(tf: Any) -> Arrays:
             like = y
         if tf.is_tensor(x):
             like = x
-        x, y = (value if tf.is_tensor(value) else tf.ones_like(like) * value for value in (x, y))
+        if not tf.is_tensor(x):
+            x = tf.ones_like(like) * x
+        if not tf.is_tensor(y):
+            y = tf.ones_like(like) * y
         return tf.where(condition, x, y)
 
     own: dict[str, Function] = {
@@ -244,6 +270,10 @@ def _of_tensorflow(tf: Any) -> Arrays:
         "stack": lambda arrays, axis=0: tf.stack(list(arrays), axis),
         "concatenate": lambda arrays, axis=0: tf.concat(list(arrays), axis),
         "take": lambda table, indices: tf.gather(table, indices),
+        "sparse_cross_entropy": lambda labels, logits: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits),
+        "cross_entropy": lambda labels, logits: tf.nn.softmax_cross_entropy_with_logits(labels, logits),
+        "sigmoid_cross_entropy": lambda labels, logits: tf.nn.sigmoid_cross_entropy_with_logits(labels, logits),
+        "head_losses": head_losses,
     }
     functions = _under_same_names(tf) | own
     return Arrays(name="tensorflow", keras_name="tf_keras", **functions)
@@ -269,40 +299,114 @@ def _of_jax(jnp: Any) -> Arrays:
     return _like_numpy(jnp, "jax.numpy", own)
 
 
-def _of_numpy(np: Any) -> Arrays:
+def _of_numpy(numpy: Any) -> Arrays:
     def logsumexp(x: Tensor) -> Tensor:
-        top = np.max(x, -1, keepdims=True)
-        top = np.where(np.isfinite(top), top, 0)
-        return np.log(np.sum(np.exp(x - top), -1)) + np.squeeze(top, -1)
+        top = numpy.max(x, -1, keepdims=True)
+        top = numpy.where(numpy.isfinite(top), top, 0)
+        return numpy.log(numpy.sum(numpy.exp(x - top), -1)) + numpy.squeeze(top, -1)
 
     def log_softmax(x: Tensor) -> Tensor:
         return x - logsumexp(x)[..., None]
 
     def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        x, y = (np.float32(value) if isinstance(value, float) else value for value in (x, y))
-        return np.where(condition, x, y)
+        # A Python float would widen float32 arrays to float64.
+        if isinstance(x, float):
+            x = numpy.float32(x)
+        if isinstance(y, float):
+            y = numpy.float32(y)
+        return numpy.where(condition, x, y)
 
     own: dict[str, Function] = {
-        "rsqrt": lambda x: 1.0 / np.sqrt(x),
-        "to_float": lambda x: np.asarray(x, np.float32),
-        "sigmoid": lambda x: 0.5 * (1.0 + np.tanh(0.5 * x)),
-        "softplus": lambda x: np.logaddexp(x, np.zeros_like(x)),
+        "rsqrt": lambda x: 1.0 / numpy.sqrt(x),
+        "to_float": lambda x: numpy.asarray(x, numpy.float32),
+        "sigmoid": lambda x: 0.5 * (1.0 + numpy.tanh(0.5 * x)),
+        "softplus": lambda x: numpy.logaddexp(x, numpy.zeros_like(x)),
         "stop_gradient": lambda x: x,
         "where": where,
-        "argmax": lambda x, axis=-1: np.argmax(x, axis).astype(np.int32),
-        "one_hot": lambda x, count: (np.asarray(x)[..., None] == np.arange(count)).astype(np.float32),
-        "softmax": lambda x: np.exp(log_softmax(x)),
+        "argmax": lambda x, axis=-1: numpy.argmax(x, axis).astype(numpy.int32),
+        "one_hot": lambda x, count: (numpy.asarray(x)[..., None] == numpy.arange(count)).astype(numpy.float32),
+        "softmax": lambda x: numpy.exp(log_softmax(x)),
         "log_softmax": log_softmax,
         "logsumexp": logsumexp,
     }
-    return _like_numpy(np, "numpy", own)
+    return _like_numpy(numpy, "numpy", own)
 
 
 def _like_numpy(module: Any, name: str, own: dict[str, Function]) -> Arrays:
     """Returns the functions of a library that has NumPy's under NumPy's names."""
+
+    def sparse_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
+        # By a product with the one-hot labels: a gather along a sharded dim would communicate.
+        label_logits = module.sum(logits * own["one_hot"](labels, module.shape(logits)[-1]), -1)
+        return own["logsumexp"](logits) - label_logits
+
+    def sigmoid_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
+        # max(x, 0) - x * z + log(1 + exp(-|x|)), chosen as in TensorFlow: nothing overflows, and the slope at 0 is
+        # right.
+        is_positive = logits >= 0
+        linear = module.where(is_positive, logits, module.zeros_like(logits)) - logits * labels
+        return linear + module.log1p(module.exp(module.where(is_positive, -logits, logits)))
+
     shared: dict[str, Function] = {
         "cast": lambda x, dtype: module.asarray(x).astype(dtype),
         "take": lambda table, indices: module.take(table, indices, axis=0),
+        "sparse_cross_entropy": sparse_cross_entropy,
+        "cross_entropy": lambda labels, logits: -module.sum(labels * own["log_softmax"](logits), -1),
+        "sigmoid_cross_entropy": sigmoid_cross_entropy,
+        "head_losses": head_losses,
     }
     functions = _under_same_names(module) | shared | own
     return Arrays(name=name, keras_name="keras", **functions)
+
+
+def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns each token's cross-entropy in nats, and 1 where the most probable token is its label, else 0.
+
+    Both are computed from sums and extremes over the vocabulary, which each device takes of its own shard: a gather of
+    a label's logit, or an argmax, would bring the shards together.
+
+    Args:
+      ops: the engine's.
+      logits: (..., V) of a vocabulary of V tokens, in any precision; a mesh axis may shard V.
+      label: int32 (...), from 0 to V - 1.
+
+    Returns:
+      Both float32 (...).
+    """
+    # Sums of exponentials over a vocabulary lose most of their digits in 16 bits.
+    if logits.dtype.name in _HALF_PRECISION:
+        logits = ops.cast(logits, "float32")
+    size = int(logits.shape[-1])
+    token = np.arange(size, dtype=np.int32).reshape((1,) * len(label.shape) + (size,))
+    is_label = ops.equal(ops.expand_dims(label, -1), token)
+    # Subtracting the largest logit keeps the exponentials from overflowing; it has no gradient, as it cancels out.
+    largest = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
+    shifted = logits - largest
+    label_logit = ops.sum(ops.where(is_label, shifted, ops.zeros_like(shifted)), axis=-1)
+    nats = ops.log(ops.sum(ops.exp(shifted), axis=-1)) - label_logit
+    # The first of the largest, as argmax returns it: the smallest number among the tokens that have the largest logit.
+    is_largest = ops.greater_equal(ops.stop_gradient(shifted), 0.0)
+    past_the_end = ops.cast(ops.zeros_like(shifted), "int32") + size
+    first = ops.min(ops.where(is_largest, ops.zeros_like(past_the_end) + token, past_the_end), axis=-1)
+    return nats, ops.cast(ops.equal(first, label), "float32")
+
+
+def head_losses(
+    ops: Arrays, hidden: Tensor, head: Tensor, bias: Tensor | None, label: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns `token_losses` of the logits `hidden @ head + bias`, all of which are computed at once.
+
+    Args:
+      ops: the engine's.
+      hidden: (B, T, D).
+      head: (D, V).
+      bias: (V,); None: none.
+      label: int32 (B, T).
+      weight: float32 (B, T), to which the gradients of the nats are proportional. Not used here, but by an engine that
+        computes the gradients together with the losses.
+    """
+    del weight
+    logits = ops.matmul(hidden, head)
+    if bias is not None:
+        logits = logits + bias
+    return token_losses(ops, logits, label)

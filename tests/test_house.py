@@ -136,6 +136,7 @@ def test_the_words_of_classification_are_seen(word: str) -> None:
 
 # Files beside task/, data/ and model/ that name them all the same.
 NAMED = {
+    "arrays.py": "has the cross-entropies that the libraries have themselves",
     "config/schema_task.py": "says what the options of the tasks are",
     "training/metric_history.py": "reads checkpoints of a release that knew no other task",
 }

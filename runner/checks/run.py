@@ -17,18 +17,18 @@ from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
 from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
 from runner.model import gpt_options, target
 from runner.optim import checks as checks_optimizer
 from runner.processes import checks as checks_cluster
+from runner.task import registry as task
 from runner.tracking import uri
 
 if TYPE_CHECKING:
     from runner.model.hub import check as hub
-    from runner.task import registry as task
 else:
-    # They import NumPy, which `--help` and most config errors do without.
+    # It imports NumPy, which `--help` and most config errors do without.
     hub = late("runner.model.hub.check")
-    task = late("runner.task.registry")
 
 
 def check(config: RunConfig) -> RunConfig:
@@ -91,10 +91,10 @@ def _check_tracking(config: TrackingConfig) -> None:
 def _check_batches(config: RunConfig) -> None:
     """Checks that the batch axis divides every batch, and every microbatch of a training batch."""
     axis = batch_axis(config.layout, config.mesh.axes)
-    axis_size = config.mesh.axes[axis] if axis else 1
+    size = axis_size(config.mesh.axes, axis)
     microbatches = config.trainer.accumulate_steps
-    _check_batch_size("batch_size", config.dataset.batch_size, axis, axis_size, microbatches)
-    _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, axis_size, 1)
+    _check_batch_size("batch_size", config.dataset.batch_size, axis, size, microbatches)
+    _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
     if microbatches > 1 and config.optimizer.reread_slots:
         raise invalid(
             "trainer.accumulate_steps",
@@ -104,18 +104,20 @@ def _check_batches(config: RunConfig) -> None:
         )
 
 
-def _check_batch_size(key: str, batch: int | None, axis: str | None, axis_size: int, microbatches: int) -> None:
-    divisor = axis_size * microbatches
+def _check_batch_size(key: str, batch: int | None, axis: str | None, size: int, microbatches: int) -> None:
+    divisor = size * microbatches
     if batch is None or batch % divisor == 0:
         return
     reasons = []
-    if axis_size > 1:
+    if size > 1:
         reasons.append(f"size of mesh axis {axis!r}")
     if microbatches > 1:
         reasons.append(f"trainer.accumulate_steps={microbatches}")
     lower = batch // divisor * divisor
     upper = lower + divisor
-    nearest = f"{lower} or dataset.{key}={upper}" if lower else str(upper)
+    nearest = str(upper)
+    if lower:
+        nearest = f"{lower} or dataset.{key}={upper}"
     raise invalid(
         f"dataset.{key}",
         batch,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from runner.config.options import task_options
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
-from runner.config.schema_task import LANGUAGE_MODEL, TaskConfig
+from runner.config.schema_task import TaskConfig
 from runner.data import checks_text, registry
 from runner.errors import ConfigError, invalid
 from runner.model import gpt_options
-
-# Tasks that predict one target per example, not one per token.
-_PER_EXAMPLE = ("classification", "multilabel", "regression")
+from runner.task import registry as tasks
 
 
 def check(config: RunConfig) -> None:
@@ -25,28 +23,31 @@ def check(config: RunConfig) -> None:
     """
     dataset = config.dataset
     task = config.task
+    entry = tasks.entry(task)
     is_text = checks_text.is_text(dataset)
-    if is_text and task.name in _PER_EXAMPLE:
+    if is_text and entry.predicts == "example":
         raise invalid(
             "task",
             task.name,
             problem=f"needs one target per example, but dataset={dataset.name} has one per token",
             fix="set task=language_model",
         )
-    if config.model.target == gpt_options.TARGET and task.name in _PER_EXAMPLE:
-        data = "" if is_text else " and dataset=text, dataset=shakespeare or dataset=pydoc"
+    if config.model.target == gpt_options.TARGET and entry.predicts == "example":
+        fix = "set task=language_model"
+        if not is_text:
+            fix += " and dataset=text, dataset=shakespeare or dataset=pydoc"
         raise invalid(
             "task",
             task.name,
             problem="needs one output per example, but model=gpt has logits per token",
-            fix=f"set task=language_model{data}",
+            fix=fix,
         )
-    if task.name != LANGUAGE_MODEL:
+    if entry.predicts != "token":
         return
     may_have_tokens = registry.entry(dataset).tokens == "maybe"
     if not is_text and not may_have_tokens:
         raise _no_tokens(dataset, task)
-    if is_text:
+    if is_text and entry.samples_text:
         _check_sample(dataset, task)
 
 

@@ -28,8 +28,11 @@ def of_config(config: RunConfig) -> list[str]:
     devices = mesh.size(config.mesh.axes)
     available = cores.available()
     if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_PER_CORE * available:
+        noun = "cores"
+        if available == 1:
+            noun = "core"
         warnings.append(
-            f"{devices} virtual devices on {available} {'core' if available == 1 else 'cores'} show what a mesh "
+            f"{devices} virtual devices on {available} {noun} show what a mesh "
             "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
         )
     scheduled = place.scheduled()
@@ -56,10 +59,11 @@ def _unused_keys(config: TrainerConfig) -> list[str]:
 
 
 def _no_effect(prefix: str, group: object, keys: Sequence[str], needed: str) -> list[str]:
-    return [
-        f"{prefix}.{key}={shown(getattr(group, key))} has no effect; set {needed} too, or remove it"
-        for key in changed(group, keys)
-    ]
+    warnings = []
+    for key in changed(group, keys):
+        value = shown(getattr(group, key))
+        warnings.append(f"{prefix}.{key}={value} has no effect; set {needed} too, or remove it")
+    return warnings
 
 
 def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:

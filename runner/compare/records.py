@@ -68,6 +68,8 @@ class RunRecord:
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
     tags = tags_of(run.data.tags)
+    if renamed.VERDICT_TAG in tags:
+        tags[renamed.VERDICT_TAG] = renamed.verdict(tags[renamed.VERDICT_TAG])
     params = params_of(run.data.params, tags)
     seconds = math.nan
     if run.info.end_time:

@@ -79,8 +79,14 @@ class Constraint:
                 ("at most", self.at_most),
                 ("below", self.below),
             )
-            text = " and ".join(f"{word} {as_text(limit)}" for word, limit in limits if limit is not None)
-        return f"{text} {self.unit}" if text and self.unit else text
+            phrases = []
+            for words, limit in limits:
+                if limit is not None:
+                    phrases.append(f"{words} {as_text(limit)}")
+            text = " and ".join(phrases)
+        if text and self.unit:
+            return f"{text} {self.unit}"
+        return text
 
     def is_within(self, value: float) -> bool:
         """Returns whether a number is within the bounds."""
@@ -93,8 +99,11 @@ class Constraint:
 
     def boundary_values(self) -> tuple[float, ...]:
         """Returns the bounds and the numbers around them, for the fuzzer."""
-        limits = (self.at_least, self.above, self.at_most, self.below)
-        return tuple(limit + step for limit in limits if limit is not None for step in (-1, 0, 1))
+        numbers: list[float] = []
+        for limit in (self.at_least, self.above, self.at_most, self.below):
+            if limit is not None:
+                numbers += (limit - 1, limit, limit + 1)
+        return tuple(numbers)
 
 
 ANYTHING = Constraint()
@@ -109,7 +118,9 @@ def constraint_of(spec: Field[Any]) -> Constraint:
 
 def as_text(value: float) -> str:
     """Returns a number with separators, or in the shortest form of a fraction."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}"
 
 
 def _declare(default: Any, constraint: Constraint) -> Any:
@@ -117,7 +128,7 @@ def _declare(default: Any, constraint: Constraint) -> Any:
     if default is MISSING:
         return field(metadata=metadata)
     if isinstance(default, list | dict):
-        return field(default_factory=default.copy if default else type(default), metadata=metadata)
+        return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -264,7 +275,9 @@ def checked(
 
 def blank_problem(value: str) -> str | None:
     """Returns what is wrong with a string that has no visible character, or None."""
-    return None if value.strip() else "must not be empty"
+    if value.strip():
+        return None
+    return "must not be empty"
 
 
 def path_problem(value: str) -> str | None:
@@ -296,4 +309,6 @@ def pattern_problem(value: str) -> str | None:
 
 def empty_problem(value: Sequence[object]) -> str | None:
     """Returns what is wrong with a list or mapping without entries, or None."""
-    return None if value else "must not be empty"
+    if value:
+        return None
+    return "must not be empty"

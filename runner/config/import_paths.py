@@ -7,17 +7,19 @@ from runner.config.schema import RunConfig
 
 def import_paths(config: RunConfig) -> list[str]:
     """Returns all import paths: of the model builder, then data source, augmentation, loss and metrics."""
-    return [path for path in (config.model.target, *before_the_model(config)) if path]
+    return list(filter(None, [config.model.target, *before_the_model(config)]))
 
 
 def before_the_model(config: RunConfig) -> list[str]:
     """Returns those that are called before the engine is made: data source, augmentation, loss, metrics."""
     paths = [config.dataset.target, config.dataset.builder or ""]
     paths += [step.target for step in config.dataset.augment]
-    if config.task.name == "custom":
+    # As in other groups, `target` (`_target_` in YAML) is a user's function; then all other strings are functions too.
+    if "target" in config.task.options:
         for value in config.task.options.values():
             if isinstance(value, str):
                 paths.append(value)
             elif isinstance(value, list):
                 paths += value
-    return [path for path in paths if path]
+    # Built-in parts have an empty path.
+    return list(filter(None, paths))

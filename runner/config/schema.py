@@ -38,14 +38,18 @@ __all__ = [
 
 def _axis_size_problem(size: int) -> str | None:
     """Returns what is wrong with the size of a mesh axis, or None."""
-    return None if size >= 1 or size == -1 else "must be at least 1, or -1 for all remaining devices"
+    if size >= 1 or size == -1:
+        return None
+    return "must be at least 1, or -1 for all remaining devices"
 
 
 def _address_problem(value: str) -> str | None:
     """Returns what is wrong with a `host:port`, or None."""
     host, _, port = value.rpartition(":")
     is_port = re.fullmatch("[0-9]+", port) is not None and 0 < int(port) < 65_536
-    return None if host and is_port else "must be host:port"
+    if host and is_port:
+        return None
+    return "must be host:port"
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,9 @@ class LayoutConfig:
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:
-    return None if patterns else "must have at least one pattern, or be null to train all variables"
+    if patterns:
+        return None
+    return "must have at least one pattern, or be null to train all variables"
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,9 @@ class ModelConfig:
 
 
 def _boundaries_problem(steps: list[int]) -> str | None:
-    return None if sorted(set(steps)) == steps else "must be strictly increasing"
+    if sorted(set(steps)) == steps:
+        return None
+    return "must be strictly increasing"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ _RANGE = ("smallest", "largest")
 
 def _range_problem(limits: tuple[float, ...]) -> str | None:
     """Returns what is wrong with a [smallest, largest] range, or None."""
-    return None if list(limits) == sorted(limits) else "must be [smallest, largest], in this order"
+    if list(limits) == sorted(limits):
+        return None
+    return "must be [smallest, largest], in this order"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ class AugmentConfig:
 def _standardize_problem(value: object) -> str | None:
     """Returns what is wrong with `dataset.standardize`, or None."""
     are_names = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
-    return None if isinstance(value, bool) or are_names else "must be true, false or a list of array names"
+    if isinstance(value, bool) or are_names:
+        return None
+    return "must be true, false or a list of array names"
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import checked, choice, empty_problem, integer, number
+from runner.config.fields import checked, empty_problem, integer, number
 from runner.errors import shown
-
-LANGUAGE_MODEL = "language_model"
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,8 @@ class TaskConfig:
       options: the keys of the task's own dataclass in `OPTIONS`.
     """
 
-    name: str = choice("classification", "classification", "multilabel", "regression", LANGUAGE_MODEL, "custom")
+    # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
+    name: str = "classification"
     target: list[str] = field(default_factory=list)
     inputs: list[str] | None = None
     example_weight: str | None = None
@@ -36,14 +35,18 @@ class TaskConfig:
 
 def _classes_problem(classes: object) -> str | None:
     """Returns what is wrong with a number of classes, or with their names, or None."""
-    if isinstance(classes, list):
-        return "names must be unique" if len(set(map(str, classes))) < len(classes) else _count_problem(len(classes))
-    return _count_problem(classes)
+    if not isinstance(classes, list):
+        return _count_problem(classes)
+    if len(set(map(str, classes))) < len(classes):
+        return "names must be unique"
+    return _count_problem(len(classes))
 
 
 def _count_problem(count: object) -> str | None:
     is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 2
-    return None if is_count else "must be at least 2, or a list of at least 2 names"
+    if is_count:
+        return None
+    return "must be at least 2, or a list of at least 2 names"
 
 
 def _class_weights_problem(weights: object) -> str | None:
@@ -168,6 +171,6 @@ OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "multilabel": MultilabelOptions,
     "regression": RegressionOptions,
-    LANGUAGE_MODEL: LanguageModelOptions,
+    "language_model": LanguageModelOptions,
     "custom": CustomOptions,
 }

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
-from runner.config.schema_task import LANGUAGE_MODEL
 from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
@@ -31,8 +30,9 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     unscaled = list(task.target or TARGETS)
     if task.example_weight:
         unscaled.append(task.example_weight)
-    if task.name == LANGUAGE_MODEL:
-        unscaled.append(task.options.get("label_weight") or LABEL_WEIGHT)
+    # Tasks of tokens have this option; null stands for the array of this name.
+    if "label_weight" in task.options:
+        unscaled.append(task.options["label_weight"] or LABEL_WEIGHT)
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):

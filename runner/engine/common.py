@@ -15,6 +15,7 @@ from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
+from runner.engine.mappings import map_values
 from runner.host import stages
 from runner.layout.inputs import input_specs
 from runner.task.base import LOSS, DataSpec, Evaluation
@@ -115,7 +116,10 @@ class MeshEngine(Engine, Generic[T]):
         task = self._data.task
 
         def start(batch: HostBatches) -> evaluation.BatchResult[T]:
-            return self._start_evaluation(batch, evaluation.examples_of(batch) if task.reads_batch else None)
+            examples = None
+            if task.reads_batch:
+                examples = evaluation.examples_of(batch)
+            return self._start_evaluation(batch, examples)
 
         with self._averaged_weights():
             return evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
@@ -127,7 +131,7 @@ class MeshEngine(Engine, Generic[T]):
         def read(examples: int | None) -> dict[str, Array]:
             result = self._start_evaluation(batch, examples)
             loss_b = np.asarray(self._to_host(result.loss))[:count]
-            return {LOSS: loss_b} | {name: self._to_host(total) for name, total in result.totals.items()}
+            return {LOSS: loss_b} | map_values(self._to_host, result.totals)
 
         with self._averaged_weights():
             return read(None), read(count)
@@ -158,7 +162,9 @@ class MeshEngine(Engine, Generic[T]):
 
     def _per_step(self, collectives: Iterable[Collective]) -> list[Collective]:
         """Returns a step's communication, given that of one microbatch."""
-        return [
-            replace(each, count=each.count * self._microbatches, bytes=each.bytes * self._microbatches)
-            for each in collectives
-        ]
+        of_step = []
+        for collective in collectives:
+            count = collective.count * self._microbatches
+            size = collective.bytes * self._microbatches
+            of_step.append(replace(collective, count=count, bytes=size))
+        return of_step

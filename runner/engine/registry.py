@@ -134,7 +134,9 @@ def keras_package(name: str | None) -> str:
     Tf_keras for a recorded name that is no engine any more.
     """
     entry = ENGINES.get(name or "")
-    return TF_KERAS if entry is None else entry.keras
+    if entry is None:
+        return TF_KERAS
+    return entry.keras
 
 
 def port_openers() -> frozenset[str]:
@@ -144,7 +146,7 @@ def port_openers() -> frozenset[str]:
 
 def keras_3_engines() -> frozenset[str]:
     """Returns the names of the engines that train models of Keras 3."""
-    return frozenset(name for name in ENGINES if has_keras_3(name))
+    return frozenset(filter(has_keras_3, ENGINES))
 
 
 def aliases() -> dict[str, str]:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from runner.arrays import of as array_functions
 from runner.data.base import Array
 from runner.errors import EngineError
 from runner.export.signature import Served
 from runner.export.write import KERAS_FILE, SAVED_MODEL, Written
-from runner.task import namespace
 
 # Of the largest value of an answer. The run and its export sum in another order in float32, whose rounding is 6e-8 per
 # operation; a wrong weight or a wrong input changes the answers by far more.
@@ -149,7 +149,7 @@ def check(
       EngineError: the export can't be loaded.
     """
     served_arrays = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
-    model_inputs = served.model_inputs(namespace.of(np), served_arrays)
+    model_inputs = served.model_inputs(array_functions(np), served_arrays)
     inputs = model_inputs if isinstance(model_inputs, Mapping) else {"": model_inputs}
     with tempfile.TemporaryDirectory(prefix="runner-export-") as name:
         shared = Path(name)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from runner import arrays
+from runner.arrays import Arrays, Tensor
 from runner.data.base import Array, ArraySpec, Encoding
-from runner.task import namespace
-from runner.task.base import DataSpec, Tensor
-from runner.task.namespace import Namespace
+from runner.task.base import DataSpec
 
 NAME = "serving_default"
 
@@ -36,7 +36,7 @@ class Served:
             inputs[name] = replace(spec, dtype="float32") if name in self.encoding.mean else spec
         return inputs
 
-    def model_inputs(self, ops: Namespace, arrays: Mapping[str, Tensor]) -> Tensor:
+    def model_inputs(self, ops: Arrays, arrays: Mapping[str, Tensor]) -> Tensor:
         """Returns the model's inputs for served arrays.
 
         Args:
@@ -46,7 +46,7 @@ class Served:
         standardized = {name: self._standardized(ops, name, arrays[name]) for name in self.inputs}
         return self.spec.task.inputs(ops, standardized)
 
-    def _standardized(self, ops: Namespace, name: str, x: Tensor) -> Tensor:
+    def _standardized(self, ops: Arrays, name: str, x: Tensor) -> Tensor:
         if name not in self.encoding.mean:
             return x
         mean = np.asarray(self.encoding.mean[name])
@@ -78,7 +78,7 @@ class Served:
             exact = {name: np.asarray(output, np.float64) for name, output in outputs.items()}
         else:
             exact = np.asarray(outputs, np.float64)
-        answers = self.spec.task.predictions(namespace.of(np), exact)
+        answers = self.spec.task.predictions(arrays.of(np), exact)
         return {name: np.asarray(answer) for name, answer in answers.items()}
 
     def answer_specs(self, outputs: Array | Mapping[str, Array]) -> dict[str, ArraySpec]:

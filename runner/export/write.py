@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from runner.arrays import Tensor
+from runner.arrays import of as array_functions
 from runner.engine.base import PlainModel
 from runner.errors import describe
 from runner.export.signature import NAME, Served
 from runner.host.late import late
-from runner.task import namespace
 from runner.task.base import named_outputs
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _signature(served: Served) -> dict[str, tf.TensorSpec]:
 
 def answers(plain: PlainModel, served: Served, ops: ModuleType, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns a served model's answers, by name, in float32 and integers."""
-    xp = namespace.of(ops)
+    xp = array_functions(ops)
     outputs = plain.model(served.model_inputs(xp, arrays), training=False)
     if isinstance(outputs, Mapping | list | tuple):
         outputs = {name: xp.cast(output, "float32") for name, output in named_outputs(outputs).items()}

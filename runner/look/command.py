@@ -25,6 +25,7 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.look import contents, picture
 from runner.look import text as text_contents
+from runner.task import registry as tasks
 
 _WIDTH = 160  # characters in a pipe or a file, which have no width of their own: the widest table fits
 
@@ -75,7 +76,7 @@ def _tables(config: RunConfig, data: Dataset) -> list[contents.Table]:
     targets = _targets(config, data)
     if data.vocabulary is not None:
         return [*contents.outline(data, targets), *text_contents.tables(data, data.vocabulary)]
-    tables = contents.tables(data, targets, measures=config.task.name == "regression")
+    tables = contents.tables(data, targets, measures=tasks.entry(config.task).has_measurements)
     if _image(data) is None:  # images are shown in pictures
         tables.append(contents.examples(data.train, data.specs))
     return tables

@@ -6,7 +6,8 @@ import math
 
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import as_float32, changed, check_name
-from runner.errors import invalid
+from runner.errors import invalid, shown
+from runner.optim.registry import OPTIMIZERS
 from runner.optim.rules import RULE_KEYS
 from runner.optim.schedules import SCHEDULE_KEYS, learning_rate
 
@@ -36,14 +37,7 @@ def check(config: OptimizerConfig) -> None:
             problem=f"must be below {limit:g}, the inverse of optimizer.learning_rate, which it is multiplied by",
             fix="set optimizer.weight_decay=0.004",
         )
-    for key in ("frozen_step", "reread_slots"):
-        if getattr(config, key) and config.name != "adam":
-            raise invalid(
-                f"optimizer.{key}",
-                True,
-                problem="reproduces a bug of Adam and works with optimizer=adam only",
-                fix=f"remove optimizer.{key}",
-            )
+    _check_bug_keys(config)
     if config.nesterov and not config.momentum:
         raise invalid(
             "optimizer.nesterov",
@@ -53,6 +47,20 @@ def check(config: OptimizerConfig) -> None:
         )
     _check_clip(config.clip)
     _check_schedule(config.schedule)
+
+
+def _check_bug_keys(config: OptimizerConfig) -> None:
+    """Rejects keys that reproduce a bug of another optimizer."""
+    own_keys = OPTIMIZERS[config.name].bug_keys
+    for name, entry in OPTIMIZERS.items():
+        for key in entry.bug_keys:
+            if getattr(config, key) and key not in own_keys:
+                raise invalid(
+                    f"optimizer.{key}",
+                    True,
+                    problem=f"reproduces a bug of {entry.keras_class} and works with optimizer={name} only",
+                    fix=f"remove optimizer.{key}",
+                )
 
 
 def _check_rule_keys(config: OptimizerConfig) -> None:
@@ -152,7 +160,8 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
     schedule = config.schedule
     # Between these steps every schedule is monotonic, so its extremes are among them.
     turning_points = {0, schedule.warmup_steps, total_steps - 1}
-    turning_points |= {step + 1 for step in schedule.boundaries}
+    for boundary in schedule.boundaries:
+        turning_points.add(boundary + 1)
     for step in sorted(turning_points):
         if not 0 <= step < total_steps:
             continue
@@ -161,7 +170,9 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
         except OverflowError:
             rate = math.inf
         if not math.isfinite(rate):
-            keys = ", ".join(f"{_SCHEDULE}.{key}={getattr(schedule, key)}" for key in SCHEDULE_KEYS[schedule.name])
+            keys = ", ".join(
+                f"{_SCHEDULE}.{key}={shown(getattr(schedule, key))}" for key in SCHEDULE_KEYS[schedule.name]
+            )
             raise invalid(
                 "optimizer.learning_rate",
                 config.learning_rate,
@@ -186,9 +197,13 @@ def check_restores(config: OptimizerConfig, factor: float, restores: int) -> Non
     factors_to_zero = (math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor)
     most = int(factors_to_zero)
     if restores > most:
+        fix = f"set trainer.nan_restores={most}"
+        if not most:
+            # One restore already makes the rate 0, so the factor has to be larger.
+            fix = "set trainer.nan_rate_factor=0.5"
         raise invalid(
             "trainer.nan_restores",
             restores,
             problem=f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0",
-            fix=f"set trainer.nan_restores={most}" if most else "set trainer.nan_rate_factor=0.5",
+            fix=fix,
         )

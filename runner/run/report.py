@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, SavesLight, ShowsPieces
@@ -18,7 +19,6 @@ from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
 from runner.layout import mesh
 from runner.processes.team import current
-from runner.task import namespace
 from runner.task.base import Evaluation, Task
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
 from runner.tracking import Tracker
@@ -97,7 +97,7 @@ def _log_model(outcome: Outcome, tracker: Tracker, folder: Path) -> None:
 def model_inputs(task: Task, source: DataSource, count: int) -> Array | dict[str, Array]:
     """Returns the first examples of a split as the model takes them, at most `count`."""
     rows = np.arange(min(count, source.size))
-    inputs: Array | dict[str, Array] = task.inputs(namespace.of(np), source.read(rows))
+    inputs: Array | dict[str, Array] = task.inputs(arrays.of(np), source.read(rows))
     return inputs
 
 

@@ -312,7 +312,7 @@ class _Training:
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
             batches = feed.evaluation_of(config, splits.selecting, 1)
             outputs = engine.evaluate(batches, keep_outputs=True).outputs
-        for warning in warnings.of_rates(config.optimizer, self.total_steps) + self.task.cautions(outputs):
+        for warning in warnings.of_rates(config.optimizer, self.total_steps) + self.task.warnings(outputs):
             _warn(self.console, warning)
         for line in (_examples_line(config, splits), _selection_line(config, splits, self.data)):
             if line:

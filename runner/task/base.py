@@ -1,4 +1,4 @@
-"""What the rest of the runner knows of a task. Imports neither TensorFlow nor JAX."""
+"""The protocol between tasks and the rest of the runner. Imports neither TensorFlow nor JAX."""
 
 from __future__ import annotations
 
@@ -10,45 +10,53 @@ from typing import Any
 
 import numpy as np
 
+from runner.arrays import Arrays, Tensor
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
+from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError, invalid
-from runner.task.namespace import Namespace
+from runner.task.metrics import LOSS_NAME
 
-Tensor = Any  # an array of NumPy, TensorFlow or JAX
-Ask = Callable[[Batch], Array]  # a batch's arrays (B, ...) -> float32 (B, V), what `Task.next_logits` gives of them
-Outputs = Any  # float32: one tensor (B, ...), or what a model of several outputs gives: by name, or a sequence
-Cell = str | float | int | None  # of a table; None: unknown
+# Computes `Task.next_logits`, float32 (B, V), of a batch's arrays (B, ...).
+Ask = Callable[[Batch], Array]
+# The float32 outputs of a model: one tensor (B, ...), or several by name or in a sequence.
+Outputs = Any
+# A cell of a table; None: unknown.
+Cell = str | float | int | None
+# Column names, and rows.
 Table = tuple[Sequence[str], Sequence[Sequence[Cell]]]
 
-LOSS = "loss"
-BRIGHTEST = 255.0  # of an image's bytes
+LOSS = LOSS_NAME
+# Largest value of a byte, which images are divided by.
+BRIGHTEST = 255.0
 
 
 def is_bytes(spec: ArraySpec) -> bool:
-    """Tells whether an array is an image of bytes, which a step scales to [0, 1]."""
+    """Returns whether an array is an image of bytes, which a step scales to [0, 1]."""
     return spec.is_image and spec.dtype == "uint8"
 
 
 def model_dtype(spec: ArraySpec) -> str:
-    """Returns the dtype in which a model takes an array: float32 of fractions, bools and images, else its own."""
-    return "float32" if is_bytes(spec) or np.dtype(spec.dtype).kind in "bf" else spec.dtype
+    """Returns the dtype of an array as a model's input: float32 for floats, bools and images, else its own."""
+    is_float_or_bool = np.dtype(spec.dtype).kind in "bf"
+    return "float32" if is_bytes(spec) or is_float_or_bool else spec.dtype
 
 
 def named_outputs(outputs: Outputs) -> dict[str, Tensor]:
-    """Returns a model's outputs by name: one is `outputs`, those of a sequence are `output_0`, `output_1` and so on.
+    """Returns a model's outputs by name: a single one is `outputs`, those of a sequence `output_0`, `output_1`, ...
 
-    These are the names that Keras gives them when it exports a model. What is nested is joined by `_`.
+    Keras gives them these names when it exports a model. The names of nested outputs are joined by `_`.
     """
     if isinstance(outputs, Mapping):
         items = [(str(name), value) for name, value in outputs.items()]
     elif isinstance(outputs, list | tuple):
-        items = [(f"output_{number}", value) for number, value in enumerate(outputs)]
+        items = [(f"output_{index}", value) for index, value in enumerate(outputs)]
     else:
         return {"outputs": outputs}
     flat: dict[str, Tensor] = {}
     for name, value in items:
         if isinstance(value, Mapping | list | tuple):
-            flat |= {f"{name}_{inner}": tensor for inner, tensor in named_outputs(value).items()}
+            for inner_name, tensor in named_outputs(value).items():
+                flat[f"{name}_{inner_name}"] = tensor
         else:
             flat[name] = value
     return flat
@@ -56,11 +64,11 @@ def named_outputs(outputs: Outputs) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """What a task wants of a model.
+    """The output that a task needs from a model.
 
     Attributes:
-      units: size of the last dim of the model's output; None where the task takes any.
-      names: of the units, as those of classes; empty where they have none.
+      units: size of the last dim of the model's output; None: any size.
+      names: names of the units, such as class names; empty: they have none.
     """
 
     units: int | None
@@ -72,11 +80,12 @@ class Evaluation:
     """Metrics over every example of a split.
 
     Attributes:
-      metrics: `loss` and the task's own, by name, in the task's order.
-      examples: how many were counted.
-      totals: float64 sums over all batches by name, of what `Task.addends` made, and `loss` and `weight`.
-      outputs: float32 (examples, ...), the model's, in the split's order; empty if they were not kept, or are several.
-      named_outputs: the same by name, see `named_outputs`, for a model of several outputs; else empty.
+      metrics: `loss` and the task's metrics by name, in the task's order.
+      examples: number of examples.
+      totals: float64 sums over all batches by name: of `Task.addends`, and of `loss` and `weight`.
+      outputs: float32 (examples, ...), the model's outputs in the order of the split; empty if they were not kept, or
+        if there are several.
+      named_outputs: outputs by name, see the function `named_outputs`, for a model with several outputs; else empty.
     """
 
     metrics: Mapping[str, float]
@@ -93,10 +102,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """What a task shows of an evaluation.
+    """Pictures and tables of an evaluation.
 
     Attributes:
-      files: file name -> what writes it to a path, as `confusion.png`.
+      files: file name, such as `confusion.png` -> function that writes the file to a path.
       tables: title -> (column names, rows), which `runner.evaluate` prints; numbers as numbers, None for unknown.
     """
 
@@ -104,24 +113,42 @@ class Report:
     tables: Mapping[str, Table]
 
 
-class Task(ABC):
-    """Loss and metrics of named arrays. One is made a run, by `runner.task.registry.make_task`, and holds no state.
-
-    Its functions of tensors are given the engine's array namespace, so that one text serves every engine. They are
-    traced: what they compute is a function of their arguments alone, elementwise over the examples but for `totals`.
+@dataclass(frozen=True)
+class TaskData:
+    """What a task is made from besides its config.
 
     Attributes:
-      arrays: specs of the arrays that a batch must have, by name; not those of a dataset that the task does not read.
-      input_names: of the arrays that the model takes.
-      outputs: what the model must give.
-      directions: each metric of an evaluation, `loss` first -> `maximize` or `minimize`, whichever is better.
-      step_metrics: names of what `metrics` returns, beside the loss that every step has.
-      constants: numbers that were computed from the train split, as JSON has them. A checkpoint keeps them, since a
-        run that is evaluated on other data computes with those that it was trained with.
-      keeps_outputs: whether an evaluation may give the model's outputs; False where they are too large.
-      tokens: how many an example has, of a task that counts in them; 0: it does not.
+      arrays: specs of the dataset's arrays by name.
+      train: split that class weights and similar constants are computed from; None: they must be in `constants`.
+      constants: `Task.constants` of the run that is resumed or evaluated; empty for a new run.
+      vocabulary: meaning of the tokens of a text dataset; None: the dataset has none.
+    """
+
+    arrays: Mapping[str, ArraySpec]
+    train: DataSource | None = None
+    constants: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    vocabulary: Vocabulary | None = None
+
+
+class Task(ABC):
+    """Loss and metrics of named arrays. A run has one, made by `runner.task.registry.make_task`; it has no state.
+
+    Its functions of tensors take the engine's array namespace, so they are written once for every engine. They are
+    traced: their results depend on their arguments only, and elementwise on the examples except in `totals`.
+
+    Attributes:
+      arrays: specs of the arrays that a batch must have, by name, without arrays of the dataset that the task ignores.
+      input_names: names of the arrays that the model takes.
+      outputs: the output that the model must have.
+      directions: each metric of an evaluation, `loss` first -> `maximize` or `minimize`.
+      step_metrics: names of the results of `metrics`, which every training step has in addition to the loss.
+      constants: numbers computed from the train split, JSON-serializable. A checkpoint has them, because a run that is
+        evaluated on other data must use those that it was trained with.
+      keeps_outputs: whether an evaluation may return the model's outputs; False if they are too large.
+      tokens: number of tokens per example, for a task that counts in tokens; 0: it does not.
       reads_batch: whether the loss or a metric of an example may depend on the other rows of its batch. An evaluation
         then computes both without any row of padding, and a training whose padding would count is rejected.
+      runs_user_code: whether its functions call functions of the user, which may need AutoGraph.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -133,33 +160,36 @@ class Task(ABC):
     keeps_outputs: bool = True
     tokens: int = 0
     reads_batch: bool = False
+    runs_user_code: bool = False
 
-    def inputs(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns what the model takes: the array of the one input, or arrays by name; images in [0, 1].
+    def inputs(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns the model's inputs: the array of a single input, or several arrays by name; images in [0, 1].
 
         Args:
           ops: the engine's.
           batch: arrays (B, ...) by name.
         """
-        taken = {name: self._scaled(ops, name, batch[name]) for name in self.input_names}
-        return taken if len(taken) > 1 else taken[self.input_names[0]]
+        scaled = {name: self._scaled(ops, name, batch[name]) for name in self.input_names}
+        return scaled if len(scaled) > 1 else scaled[self.input_names[0]]
 
-    def _scaled(self, ops: Namespace, name: str, array: Tensor) -> Tensor:
-        """Returns float32 of any fractions, in [0, 1] of the bytes of an image; and whole numbers as they are."""
+    def _scaled(self, ops: Arrays, name: str, array: Tensor) -> Tensor:
+        """Returns floats as float32, the bytes of an image in [0, 1], and integers unchanged."""
         spec = self.arrays[name]
         if is_bytes(spec):
             return ops.cast(array, "float32") / BRIGHTEST
-        return array if model_dtype(spec) == spec.dtype else ops.cast(array, model_dtype(spec))
+        if model_dtype(spec) == spec.dtype:
+            return array
+        return ops.cast(array, model_dtype(spec))
 
     def input_specs(self) -> dict[str, ArraySpec]:
-        """Returns the specs of what the model takes, by name, with the dtypes that it takes them in."""
+        """Returns the specs of the model's inputs by name, with the dtypes that the model takes."""
         specs = {name: self.arrays[name] for name in self.input_names}
         return {name: replace(spec, dtype=model_dtype(spec)) for name, spec in specs.items()}
 
     def weights(self, batch: Batch) -> Array:
-        """Returns float32 (..., B), what each example counts for in the means of a step: its terms of the loss.
+        """Returns float32 (..., B), the weight of each example in the means of a step: its number of loss terms.
 
-        On the host, and known before the step, so that its mean needs no collective. 0 of padding.
+        Computed on the host before the step, so that the sum of the weights needs no collective. 0 for padding.
 
         Args:
           batch: arrays (..., B, *shape) by name.
@@ -168,89 +198,89 @@ class Task(ABC):
 
     @property
     def weighs_arrays(self) -> bool:
-        """Tells whether `weights` reads more than which examples are padding."""
+        """Whether `weights` reads other arrays than `weight`, which marks padding."""
         return type(self).weights is not Task.weights
 
-    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
-        """Returns what `loss`, `metrics` and `totals` compute with; they take a model's outputs as well.
+    def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+        """Returns what `loss`, `metrics` and `totals` are computed from; they accept a model's outputs as well.
 
-        A task whose outputs are large makes its sums here, once for all three.
+        A task whose outputs are large computes its sums here, once for all three.
 
         Args:
           ops: the engine's.
-          outputs: the model's, in the precision that it computes in.
+          outputs: the model's, in its compute precision.
           batch: arrays (B, ...) by name.
         """
         del ops, batch
         return outputs
 
     @abstractmethod
-    def loss(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B,): the sum of each example's terms of the loss, of which it has `weights`.
+    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B,): the sum of each example's loss terms; `weights` is their number.
 
-        Whatever a row of padding gives is left out by the caller.
+        The caller leaves out the rows of padding, whatever their values.
         """
 
     @abstractmethod
-    def metrics(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns float32 (B,) by name: sums of what is averaged over the steps' examples, weighed as the loss is."""
+    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns float32 (B,) by name: sums per example, averaged over a step's examples with the loss's weights."""
 
     @abstractmethod
-    def totals(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns float32 arrays by name of a batch, for `addends`; padding counts for nothing."""
+    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns float32 arrays of a batch by name, for `addends`, without its padding."""
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns what is added up over the batches of an evaluation.
+        """Returns the arrays to sum over the batches of an evaluation.
 
         Args:
-          totals: of one batch, float64, on the host.
+          totals: `totals` of one batch, as float64 on the host.
         """
         return dict(totals)
 
     @abstractmethod
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the metrics beside `loss`, in the order of `directions`.
+        """Returns the metrics except `loss`, in the order of `directions`.
 
         Args:
-          totals: sums over all batches of what `addends` gave.
+          totals: sums of `addends` over all batches.
         """
 
     @abstractmethod
     def check(self, shape: Sequence[int | None]) -> None:
-        """Checks what a model gives for a batch.
+        """Checks the output of a model.
 
         Args:
           shape: of the output, the batch's dim first.
 
         Raises:
-          ConfigError: it is not what the loss takes.
+          ConfigError: the loss can't be computed from it.
         """
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
-        """Checks what a model of several outputs gives; a task that wants a number of units takes one output.
+        """Checks the outputs of a model that has several; a task that needs a number of units takes a single output.
 
         Args:
           shapes: by name.
 
         Raises:
-          ConfigError: it is not what the loss takes.
+          ConfigError: the loss can't be computed from them.
         """
         if self.outputs.units is not None:
-            told = ", ".join(str(list(shape)) for shape in shapes.values())
+            listed = ", ".join(str(list(shape)) for shape in shapes.values())
             raise ConfigError(
-                f"model._target_: the model gives {len(shapes)} outputs, of shapes {told}, and the task "
-                "takes one; give one alone"
+                f"model._target_: the model has {len(shapes)} outputs of shapes {listed}, but the task takes one; "
+                "return a single output"
             )
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks the targets of a split, where they can be had without making every example.
+        """Checks the targets of a split if they can be read without computing every example.
 
         Args:
           source: the split.
-          split: its name, for the refusal.
+          split: its name, for the message.
 
         Raises:
-          ConfigError: one of them is none that the loss takes.
+          ConfigError: the loss can't be computed from one of them.
         """
         del source, split
 
@@ -259,49 +289,53 @@ class Task(ABC):
         """Returns pictures and tables of an evaluation.
 
         Args:
-          evaluation: of the split's examples, from the first on; its outputs may be empty.
+          evaluation: of the first examples of the split, in order; its outputs may be empty.
           source: the split.
           split: its name, for titles.
         """
 
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
-        """Returns what the model makes up, as text to be kept; None of a task whose models make up nothing.
+        """Returns text that the model samples, to be recorded; None if the task or the config has no samples.
 
         Args:
           ask: computes `next_logits` of a batch.
-          step: training steps done.
-          seed: of the run.
-          multiple: what must divide a batch's size.
-          prompt: what it begins with; null: as the config says.
+          step: number of training steps done.
+          seed: the run's.
+          multiple: number that must divide the size of a batch.
+          prompt: start of the text; None: that of the config.
         """
         del ask, step, seed, multiple, prompt
         return None
 
     def check_prompt(self, prompt: str) -> None:
-        """Checks what `sample` is to begin with in place of what the config says.
+        """Checks a prompt for `sample` that replaces the config's.
 
         Raises:
-          ConfigError: the task's models make up nothing, or not of this.
+          ConfigError: the task has no samples, or can't continue this prompt.
         """
-        allowed = "the run's model writes no text: that needs task=language_model and a dataset with a vocabulary"
-        raise invalid("evaluate.prompt", prompt, problem=allowed, fix="leave it out")
+        raise invalid(
+            "evaluate.prompt",
+            prompt,
+            problem="needs a run with task=language_model and a dataset with a vocabulary",
+            fix="remove evaluate.prompt",
+        )
 
-    def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, V), what `sample` asks for; only of a task that makes something up."""
+    def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, V), the logits that `sample` needs; only for a task that has samples."""
         raise NotImplementedError
 
-    def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
-        """Returns what an exported model answers, by name.
+    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
+        """Returns the outputs of an exported model by name.
 
         Args:
-          ops: of the arrays that `outputs` are.
+          ops: the functions of the library that `outputs` are arrays of.
           outputs: the model's.
         """
         del ops
         return named_outputs(outputs)
 
-    def cautions(self, outputs: Array) -> list[str]:
-        """Returns what the outputs of an untrained model tell that is wrong with it, in words.
+    def warnings(self, outputs: Array) -> list[str]:
+        """Returns warnings about the outputs of an untrained model.
 
         Args:
           outputs: float32 (examples, ...).
@@ -312,11 +346,11 @@ class Task(ABC):
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What an engine is built for.
+    """The arrays and the task that an engine is built for.
 
     Attributes:
-      arrays: specs of a batch's arrays by name; `weight` is not among them.
-      task: made of the same specs.
+      arrays: specs of a batch's arrays by name, without `weight`.
+      task: made from the same specs.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -324,5 +358,5 @@ class DataSpec:
 
     @property
     def inputs(self) -> dict[str, ArraySpec]:
-        """Specs of what the model takes, by name."""
+        """Specs of the model's inputs by name."""
         return self.task.input_specs()

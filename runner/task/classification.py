@@ -1,4 +1,4 @@
-"""One class an example: softmax cross-entropy on logits, accuracy, the confusion matrix, what is got wrong."""
+"""One class per example: softmax cross-entropy on logits, accuracy, confusion matrix and misclassified examples."""
 
 from __future__ import annotations
 
@@ -9,45 +9,60 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
 from runner.host.late import late
-from runner.task.base import Evaluation, OutputSpec, Report, Table, Tensor
+from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
-from runner.task.namespace import Namespace
-from runner.task.supervised import Supervised, as_vector, counted, is_real, needed, read_columns, roles
-from runner.task.token_checks import tags_mend
+from runner.task.supervised import (
+    Supervised,
+    as_counts,
+    as_vector,
+    counted,
+    is_real,
+    read_columns,
+    required_train_split,
+    roles,
+)
+from runner.task.token_checks import tags_fix
 
 if TYPE_CHECKING:
     from runner.task import pictures
 else:
     pictures = late("runner.task.pictures")
 
-_MOST_CONFUSED = 1000  # classes of which a batch's whole confusion matrix is counted
-_MOST_WRONG = 24  # examples that are shown
+# Classes up to which a step computes the whole confusion matrix, C x C float32 numbers: 4 MB for 1,000 classes. With
+# more, it counts by class only.
+_MOST_CONFUSED = 1000
+# Misclassified examples in the report: four rows of pictures.
+_MOST_WRONG = 24
 _BALANCED = "balanced"
-_ROUNDING = 1e-2  # of probabilities that sum to 1
+# Absolute error of probabilities that should sum to 1, as files often have them rounded to two digits.
+_ROUNDING = 1e-2
 
 
 def directions(options: ClassificationOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation beside the loss, each with its better direction."""
-    top = {} if options.top_k is None else {f"top_{options.top_k}": MAXIMIZE}
-    return {"accuracy": MAXIMIZE, **top}
+    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
+    metrics = {"accuracy": MAXIMIZE}
+    if options.top_k is not None:
+        metrics[f"top_{options.top_k}"] = MAXIMIZE
+    return metrics
 
 
-def of_steps(options: ClassificationOptions) -> tuple[str, ...]:
-    """Returns the metrics of a training step beside the loss."""
+def step_metrics(options: ClassificationOptions) -> tuple[str, ...]:
+    """Returns the names of the metrics of a training step except the loss."""
     del options
     return ("accuracy",)
 
 
 def check(options: ClassificationOptions) -> None:
-    """Checks options, without a dataset.
+    """Checks options without a dataset.
 
     Raises:
-      ConfigError: a value that can't work.
+      ConfigError: a value is invalid.
     """
     classes = options.classes
     count = len(classes) if isinstance(classes, list) else classes
@@ -56,8 +71,13 @@ def check(options: ClassificationOptions) -> None:
         raise invalid("task.top_k", options.top_k, problem=problem, fix="set a smaller one, or remove task.top_k")
 
 
+def make(config: TaskConfig, options: ClassificationOptions, data: TaskData) -> Task:
+    """Returns the task of a run."""
+    return Classification(config, options, data)
+
+
 class Classification(Supervised):
-    """One class an example, of integer labels, or of a probability a class, as a mixture of examples has.
+    """One class per example, with integer labels or with one probability per class, as for a mixture of examples.
 
     Shapes: B examples, C classes.
 
@@ -65,180 +85,204 @@ class Classification(Supervised):
       class_names: in label order.
     """
 
-    def __init__(
-        self,
-        config: TaskConfig,
-        options: ClassificationOptions,
-        arrays: Mapping[str, ArraySpec],
-        train: DataSource | None,
-        constants: Mapping[str, Sequence[float]],
-    ) -> None:
-        """Takes what `runner.task.registry.make_task` does, with the options typed."""
-        super().__init__(roles(config, arrays), arrays, directions(options))
+    def __init__(self, config: TaskConfig, options: ClassificationOptions, data: TaskData) -> None:
+        """Settles the classes and their weights; see `runner.task.registry.make_task`."""
+        super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         if len(self.target_names) != 1:
             raise invalid(
                 "task.target",
                 list(self.target_names),
-                problem="one array of classes",
-                fix="name one, or set task=multilabel or task=regression",
+                problem="task=classification needs one array of classes",
+                fix="name one array, or set task=multilabel or task=regression",
             )
         self._target = self.target_names[0]
         self._options = options
-        self._is_soft = self._check_target(arrays[self._target])
-        self.class_names = self._names(arrays[self._target], train, constants)
-        if train is not None:
-            self.check_split(train, "train")
+        target_spec = data.arrays[self._target]
+        self._has_probabilities = self._check_target(target_spec)
+        self.class_names = self._resolve_names(target_spec, data)
+        if data.train is not None:
+            self.check_split(data.train, "train")
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
-        self.step_metrics = of_steps(options)
-        weights = self._class_weights(train, constants)
-        self._weights = None if weights is None else np.asarray(weights, np.float32)
-        self.constants = {"classes": [len(self.class_names)]} | ({} if weights is None else {"class_weights": weights})
+        self.step_metrics = step_metrics(options)
+        self.constants = {"classes": [len(self.class_names)]}
+        weights = self._class_weights(data)
+        self._weights = None
+        if weights is not None:
+            self._weights = np.asarray(weights, np.float32)
+            self.constants = {**self.constants, "class_weights": weights}
 
     def _check_target(self, spec: ArraySpec) -> bool:
-        """Returns whether the target is a probability a class."""
-        whole = np.dtype(spec.dtype).kind in "biu"
+        """Returns whether the target has one probability per class, rather than an integer label."""
+        is_integer = np.dtype(spec.dtype).kind in "biu"
+        has_tokens = is_integer and spec.dims == ("sequence",)
         size = int(np.prod(spec.shape))
-        is_text = whole and spec.dims == ("sequence",)
-        if len(spec.shape) <= 1 and (whole or size > 1) and not is_text:
+        if len(spec.shape) <= 1 and (is_integer or size > 1) and not has_tokens:
             return size > 1
+        fix = "store the index of the class, or set task=regression"
+        if has_tokens:
+            fix = "set task=language_model, or name another array"
         raise invalid(
             "task.target",
             self._target,
-            problem="whole numbers, one an example, or one number a class; this array is "
-            f"{spec.dtype} of shape {list(spec.shape)}",
-            fix="set task=language_model, or name another array"
-            if is_text
-            else "store the class's number, or set task=regression",
+            problem="must have one integer per example, or one number per class, but its dtype is "
+            f"{spec.dtype} and its shape {list(spec.shape)}",
+            fix=fix,
         )
 
-    def _names(
-        self, spec: ArraySpec, train: DataSource | None, constants: Mapping[str, Sequence[float]]
-    ) -> tuple[str, ...]:
-        classes = self._options.classes
-        if isinstance(classes, list):
-            names = tuple(map(str, classes))
-        elif classes is not None:
-            names = tuple(map(str, range(int(classes))))
-        elif spec.names:
-            names = tuple(spec.names)
-        elif self._is_soft:
-            names = tuple(map(str, range(spec.shape[0])))
-        elif "classes" in constants:
-            names = tuple(map(str, range(int(constants["classes"][0]))))
-        else:
-            return tuple(map(str, range(self._counted(train))))
-        if self._is_soft and len(names) != spec.shape[0]:
+    def _resolve_names(self, spec: ArraySpec, data: TaskData) -> tuple[str, ...]:
+        """Returns the class names, which are numbers if nothing names the classes."""
+        names = self._find_names(spec, data)
+        if self._has_probabilities and len(names) != spec.shape[0]:
             raise invalid(
-                "task.classes", classes, problem=f"{spec.shape[0]}, as array {self._target} has", fix="leave it out"
+                "task.classes",
+                self._options.classes,
+                problem=f"array {self._target} has {spec.shape[0]} probabilities per example",
+                fix="remove task.classes",
             )
         if len(names) < 2:
-            raise invalid("task.classes", classes, problem="at least 2 classes", fix="set task.classes=2")
+            raise invalid(
+                "task.classes", self._options.classes, problem="needs at least 2 classes", fix="set task.classes=2"
+            )
         return names
 
-    def _counted(self, train: DataSource | None) -> int:
-        """Returns how many classes the train split's labels need."""
+    def _find_names(self, spec: ArraySpec, data: TaskData) -> tuple[str, ...]:
+        classes = self._options.classes
+        if isinstance(classes, list):
+            return tuple(map(str, classes))
+        if classes is None and spec.names:
+            return tuple(spec.names)
+        if classes is not None:
+            count = int(classes)
+        elif self._has_probabilities:
+            count = spec.shape[0]
+        elif "classes" in data.constants:
+            count = int(data.constants["classes"][0])
+        else:
+            count = self._count_classes(data.train)
+        return tuple(str(label) for label in range(count))
+
+    def _count_classes(self, train: DataSource | None) -> int:
+        """Returns the number of classes that the labels of the train split need."""
         labels = None if train is None else column(train, self._target)
         if labels is None:
             raise invalid(
                 "task.classes",
                 None,
-                problem=f"how many there are, which array {self._target} does not tell",
-                fix="say how many, as task.classes=10",
+                problem=f"needs the number of classes, which array {self._target} does not show",
+                fix="set it, such as task.classes=10",
             )
         count = max(int(labels.max(initial=0)) + 1, 2)
+        # More classes than examples: most likely identifiers or amounts. Few classes cost nothing, whatever they are.
         if count > max(len(labels), _MOST_CONFUSED):
             raise invalid(
                 "task.target",
                 self._target,
-                problem=f"the classes' numbers from 0 on; {len(labels):,} examples have numbers up to {count - 1:,}",
-                fix=f"set task=regression, or task.classes={count} where there are so many",
+                problem=f"must have class indices that start at 0, but {len(labels):,} examples have integers up to "
+                f"{count - 1:,}",
+                fix=f"set task=regression, or task.classes={count} if there are so many classes",
             )
         return count
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks that labels are from 0 to classes - 1, or a probability a class."""
+        """Checks that labels are from 0 to classes - 1, or that probabilities sum to 1."""
         labels = column(source, self._target)
-        count = len(self.class_names)
         if labels is None:
             return
-        if self._is_soft:
-            sums = labels.sum(-1)
-            wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (labels.min(-1) < 0))
-            high = int(labels.max(initial=0))
-            if len(wrong) and labels.dtype.kind in "iu" and high > 1 and labels.min() >= 0:
-                raise invalid(
-                    "task.target",
-                    self._target,
-                    problem="task=classification predicts one class per example, and this array has "
-                    f"{labels.shape[1]} integers per example, up to {high} in the {split} split",
-                    fix=tags_mend(self._target, high + 1),
-                )
-            if len(wrong):
-                raise invalid(
-                    "task.target",
-                    self._target,
-                    problem="a probability a class, which sum to 1; "
-                    f"those of example {wrong[0]} of the {split} split sum to {float(sums[wrong[0]]):g}",
-                    fix="set task=multilabel or task=regression",
-                )
+        if self._has_probabilities:
+            self._check_probabilities(labels, split)
             return
+        count = len(self.class_names)
         low = int(labels.min(initial=0))
         high = int(labels.max(initial=0))
         if low < 0 or high >= count:
+            wrong = low if low < 0 else high
             raise invalid(
                 "task.target",
                 self._target,
-                problem=f"labels from 0 to {count - 1}, the {split} split has {low if low < 0 else high}",
-                fix="store the classes' numbers from 0 on, or set task.classes to how many there are",
+                problem=f"labels must be from 0 to {count - 1}, but the {split} split has {wrong}",
+                fix="store class indices that start at 0, or set task.classes to the number of classes",
             )
 
-    def _class_weights(
-        self, train: DataSource | None, constants: Mapping[str, Sequence[float]]
-    ) -> Sequence[float] | None:
-        """Returns one weight a class; None: all are 1."""
+    def _check_probabilities(self, labels: Array, split: str) -> None:
+        """Checks probabilities (N, C)."""
+        sums = labels.sum(-1)
+        wrong = np.flatnonzero((np.abs(sums - 1) > _ROUNDING) | (labels.min(-1) < 0))
+        if not len(wrong):
+            return
+        high = int(labels.max(initial=0))
+        # Several integers per example that are no 0 and 1 are most likely classes of its tokens.
+        if labels.dtype.kind in "iu" and high > 1 and labels.min() >= 0:
+            raise invalid(
+                "task.target",
+                self._target,
+                problem="task=classification predicts one class per example, but this array has "
+                f"{labels.shape[1]} integers per example, up to {high} in the {split} split",
+                fix=tags_fix(self._target, high + 1),
+            )
+        raise invalid(
+            "task.target",
+            self._target,
+            problem="must have one probability per class, with a sum of 1; "
+            f"those of example {wrong[0]} of the {split} split sum to {float(sums[wrong[0]]):g}",
+            fix="set task=multilabel or task=regression",
+        )
+
+    def _class_weights(self, data: TaskData) -> Sequence[float] | None:
+        """Returns one weight per class; None: all are 1."""
         key = "task.class_weights"
-        given = self._options.class_weights
+        weights = self._options.class_weights
         names = self.class_names
-        if given is None:
+        if weights is None:
             return None
-        if given == _BALANCED:
-            if "class_weights" in constants:
-                return constants["class_weights"]
-            labels = read_columns(needed(key, given, train), [self._target])[self._target]
-            examples = labels.sum(0) if self._is_soft else np.bincount(labels.reshape(-1), minlength=len(names))
-            there = examples > 0
-            found = examples.sum() / (there.sum() * np.where(there, examples, 1))
-            return [float(weight) if is_there else 1.0 for weight, is_there in zip(found, there, strict=True)]
-        if isinstance(given, dict):
-            for name in given:
+        if weights == _BALANCED:
+            if "class_weights" in data.constants:
+                return data.constants["class_weights"]
+            return self._balanced_weights(required_train_split(key, weights, data.train))
+        if isinstance(weights, dict):
+            for name in weights:
                 if str(name) not in names:
                     raise invalid(
-                        f"{key}.{name}", given[name], problem="no such class", fix=did_you_mean(str(name), names)
+                        f"{key}.{name}", weights[name], problem="unknown class", fix=did_you_mean(str(name), names)
                     )
-            named = {str(name): float(weight) for name, weight in given.items()}
-            return [named.get(name, 1.0) for name in names]
-        if len(given) != len(names):
-            raise invalid(key, given, problem=f"{len(names)} weights, one a class", fix="write one for each")
-        return [float(weight) for weight in given]
+            weight_of = {str(name): float(weight) for name, weight in weights.items()}
+            return [weight_of.get(name, 1.0) for name in names]
+        if len(weights) != len(names):
+            raise invalid(
+                key,
+                weights,
+                problem=f"needs {len(names)} weights, one per class",
+                fix="list one weight per class, or map class names to weights, such as {cat: 2.0}",
+            )
+        return [float(weight) for weight in weights]
 
-    def _label(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns int32 (B,), the likeliest class where a label is a probability a class."""
-        if self._is_soft:
+    def _balanced_weights(self, train: DataSource) -> list[float]:
+        """Returns examples / (classes * examples of the class); classes without examples don't count and have 1."""
+        labels = read_columns(train, [self._target])[self._target]
+        if self._has_probabilities:
+            examples = labels.sum(0)
+        else:
+            examples = np.bincount(labels.reshape(-1), minlength=len(self.class_names))
+        has_examples = examples > 0
+        weights = examples.sum() / (has_examples.sum() * np.where(has_examples, examples, 1))
+        return [float(weight) for weight in np.where(has_examples, weights, 1.0)]
+
+    def _label(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns int32 (B,), the most probable class if the target has probabilities."""
+        if self._has_probabilities:
             return ops.argmax(batch[self._target], -1)
         return ops.cast(as_vector(ops, batch[self._target]), "int32")
 
-    def _probabilities(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, C), not smoothed."""
-        if self._is_soft:
+    def _probabilities(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns the target as float32 (B, C), without label smoothing."""
+        if self._has_probabilities:
             return ops.cast(batch[self._target], "float32")
         return ops.one_hot(self._label(ops, batch), len(self.class_names))
 
-    def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's cross-entropy (B,) in nats, times the weights of its class and its own."""
+    def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's cross-entropy (B,) in nats, times its class weight and its sample weight."""
         smoothing = self._options.label_smoothing
-        classes = len(self.class_names)
-        if self._is_soft or smoothing:
-            label_bc = self._probabilities(ops, batch) * (1.0 - smoothing) + smoothing / classes
+        if self._has_probabilities or smoothing:
+            label_bc = self._probabilities(ops, batch) * (1.0 - smoothing) + smoothing / len(self.class_names)
             loss_b = ops.cross_entropy(label_bc, outputs)
         else:
             loss_b = ops.sparse_cross_entropy(self._label(ops, batch), outputs)
@@ -246,133 +290,142 @@ class Classification(Supervised):
             loss_b = loss_b * ops.sum(self._probabilities(ops, batch) * self._weights, axis=-1)
         return self._weighted(ops, loss_b, batch)
 
-    def metrics(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns whether each example was got right, 1 or 0."""
-        return {"accuracy": ops.cast(ops.equal(ops.argmax(outputs, -1), self._label(ops, batch)), "float32")}
+    def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns 1 for each correctly classified example, else 0."""
+        is_correct = ops.equal(ops.argmax(outputs, -1), self._label(ops, batch))
+        return {"accuracy": ops.cast(is_correct, "float32")}
 
-    def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the confusion matrix (C, C), rows are labels; of many classes its diagonal and sums alone."""
-        label_b = self._label(ops, batch)
+    def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the confusion matrix (C, C), whose rows are labels; with many classes its diagonal and its sums."""
         classes = len(self.class_names)
-        label_bc = ops.one_hot(label_b, classes)
+        label_bc = ops.one_hot(self._label(ops, batch), classes)
         predicted_bc = ops.one_hot(ops.argmax(outputs, -1), classes)
         real_b1 = is_real(ops, batch, 2)
         label_bc = ops.where(real_b1, label_bc, ops.zeros_like(label_bc))
-        found: dict[str, Tensor] = {}
+        totals: dict[str, Tensor] = {}
         if classes <= _MOST_CONFUSED:
-            found["confusion"] = ops.matmul(ops.transpose(label_bc), predicted_bc)
+            totals["confusion"] = ops.matmul(ops.transpose(label_bc), predicted_bc)
         else:
-            found["right"] = ops.sum(label_bc * predicted_bc, axis=0)
-            found["examples"] = ops.sum(label_bc, axis=0)
-            found["predicted"] = counted(ops, batch, predicted_bc, [0])
+            totals["right"] = ops.sum(label_bc * predicted_bc, axis=0)
+            totals["examples"] = ops.sum(label_bc, axis=0)
+            totals["predicted"] = counted(ops, batch, predicted_bc, [0])
         if self._options.top_k is not None:
-            found["top_k"] = counted(ops, batch, self._is_in_top(ops, outputs, label_bc), [0])
-        return found
+            totals["top_k"] = counted(ops, batch, self._is_in_top(ops, outputs, label_bc), [0])
+        return totals
 
-    def _is_in_top(self, ops: Namespace, outputs: Tensor, label_bc: Tensor) -> Tensor:
-        """Returns bool (B,): fewer than k outputs are larger than the label's, which is a number."""
+    def _is_in_top(self, ops: Arrays, outputs: Tensor, label_bc: Tensor) -> Tensor:
+        """Returns bool (B,): the label's output is finite, and fewer than k outputs are larger."""
         assert self._options.top_k is not None
         is_label = ops.greater(label_bc, 0.0)
-        chosen_b1 = ops.sum(ops.where(is_label, outputs, ops.zeros_like(outputs)), axis=-1, keepdims=True)
-        larger_b = ops.sum(ops.cast(ops.greater(outputs, chosen_b1), "float32"), axis=-1)
-        finite_b = ops.isfinite(ops.sum(chosen_b1, axis=-1))
-        return ops.logical_and(ops.less(larger_b, float(self._options.top_k)), finite_b)
+        label_output_b1 = ops.sum(ops.where(is_label, outputs, ops.zeros_like(outputs)), axis=-1, keepdims=True)
+        larger_b = ops.sum(ops.cast(ops.greater(outputs, label_output_b1), "float32"), axis=-1)
+        is_finite_b = ops.isfinite(ops.sum(label_output_b1, axis=-1))
+        return ops.logical_and(ops.less(larger_b, float(self._options.top_k)), is_finite_b)
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the shares of the examples that were got right."""
+        """Returns the accuracy, and the top-k accuracy if the config asks for it."""
         right, examples, _ = _by_class(totals)
-        whole = max(float(examples.sum()), 1.0)
-        found = {"accuracy": float(right.sum()) / whole}
+        count = max(float(examples.sum()), 1.0)
+        metrics = {"accuracy": float(right.sum()) / count}
         if self._options.top_k is not None:
-            found[f"top_{self._options.top_k}"] = float(totals["top_k"]) / whole
-        return found
+            metrics[f"top_{self._options.top_k}"] = float(totals["top_k"]) / count
+        return metrics
 
     def check(self, shape: Sequence[int | None]) -> None:
-        """Checks that a model gives one logit a class."""
-        check_output(shape, (len(self.class_names),), "one logit a class of the dataset")
+        """Checks that a model has one logit per class."""
+        check_output(shape, (len(self.class_names),), "one logit per class of the dataset")
 
-    def predictions(self, ops: Namespace, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the logits (B, C), the probabilities (B, C), and the likeliest class (B,)."""
+    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
+        """Returns the logits (B, C), the probabilities (B, C), and the most probable class (B,)."""
         return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": ops.argmax(outputs, -1)}
 
-    def cautions(self, outputs: Array) -> list[str]:
-        """Returns what tells that outputs are no logits."""
+    def warnings(self, outputs: Array) -> list[str]:
+        """Returns a warning if the outputs look like probabilities."""
         return not_logits(outputs, sums_to_one=True)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns the confusion matrix, the examples that were got wrong most confidently, and a table of classes."""
+        """Returns a table of the classes, the confusion matrix, and the errors that the model was most certain of."""
         files: dict[str, Callable[[Path], None]] = {}
         tables = {"classes": self._class_table(evaluation.totals)}
         if "confusion" in evaluation.totals:
-            matrix = np.rint(evaluation.totals["confusion"]).astype(np.int64)
+            matrix = as_counts(evaluation.totals["confusion"])
             files["confusion.png"] = partial(
                 pictures.confusion, matrix=matrix, class_names=self.class_names, split=split
             )
-        count = len(evaluation.outputs)
-        if not count:
-            return Report(files, tables)
-        labels = read_columns(source, [self._target], count)[self._target]
-        labels = labels.argmax(-1) if self._is_soft else labels.reshape(-1)
-        missed, predicted, probability = missed_examples(labels, evaluation.outputs)
-        shown = missed[:_MOST_WRONG]
-        images = next((name for name in self.input_names if self.arrays[name].is_image), None)
-        if images is None:
-            rows = [
-                (int(row), self.class_names[labels[row]], self.class_names[guess], float(share))
-                for row, guess, share in zip(shown, predicted, probability, strict=False)
-            ]
-            tables["most confidently wrong"] = (("example", "label", "predicted", "probability"), rows)
-            return Report(files, tables)
-        names = self.class_names
-        captions = [
-            (names[labels[row]], f"{pictures.short(names[guess])}, {share:.1%}")
-            for row, guess, share in zip(shown, predicted, probability, strict=False)
-        ]
-        title = f"{len(missed):,} of {count:,} {split} examples are wrong"
-        files["wrong.png"] = partial(
-            pictures.wrong, images=source.read(shown)[images], captions=captions, title=title, total=len(missed)
-        )
+        if len(evaluation.outputs):
+            self._report_errors(evaluation.outputs, source, split, files, tables)
         return Report(files, tables)
 
+    def _report_errors(
+        self,
+        outputs: Array,
+        source: DataSource,
+        split: str,
+        files: dict[str, Callable[[Path], None]],
+        tables: dict[str, Table],
+    ) -> None:
+        """Adds a picture of misclassified images to a report, or a table if the examples have no image."""
+        names = self.class_names
+        count = len(outputs)
+        labels = read_columns(source, [self._target], count)[self._target]
+        labels = labels.argmax(-1) if self._has_probabilities else labels.reshape(-1)
+        wrong, predicted, probability = misclassified_examples(labels, outputs)
+        shown = wrong[:_MOST_WRONG]
+        rows: list[tuple[Cell, ...]] = []
+        captions = []
+        for example, guess, share in zip(shown, predicted, probability, strict=False):
+            label_name = names[labels[example]]
+            rows.append((int(example), label_name, names[guess], float(share)))
+            captions.append((label_name, f"{pictures.short(names[guess])}, {share:.1%}"))
+        image = next((name for name in self.input_names if self.arrays[name].is_image), None)
+        if image is None:
+            tables["most confidently wrong"] = (("example", "label", "predicted", "probability"), rows)
+            return
+        files["wrong.png"] = partial(
+            pictures.wrong,
+            images=source.read(shown)[image],
+            captions=captions,
+            title=f"{len(wrong):,} of {count:,} {split} examples are wrong",
+            total=len(wrong),
+        )
+
     def _class_table(self, totals: Mapping[str, Array]) -> Table:
-        """Returns precision and recall of each class; None where there is none of it."""
-        rows = [
-            (name, _share(right, predicted), _share(right, examples), int(examples), int(predicted))
-            for name, right, examples, predicted in zip(self.class_names, *_by_class(totals), strict=True)
-        ]
+        """Returns the precision and recall of each class; None if it has no predictions or no examples."""
+        rows: list[tuple[Cell, ...]] = []
+        for name, right, examples, predicted in zip(self.class_names, *_by_class(totals), strict=True):
+            precision = _ratio(right, predicted)
+            recall = _ratio(right, examples)
+            rows.append((name, precision, recall, int(examples), int(predicted)))
         return ("class", "precision", "recall", "examples", "predicted"), rows
 
 
 def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-    """Returns int64 counts by class of what was got right, of examples and of predictions."""
+    """Returns int64 counts per class: correctly classified examples, examples, and predictions."""
     if "confusion" in totals:
-        matrix = np.rint(totals["confusion"]).astype(np.int64)
+        matrix = as_counts(totals["confusion"])
         return np.diag(matrix), matrix.sum(1), matrix.sum(0)
-    right, examples, predicted = (
-        np.rint(totals[name]).astype(np.int64) for name in ("right", "examples", "predicted")
-    )
-    return right, examples, predicted
+    return as_counts(totals["right"]), as_counts(totals["examples"]), as_counts(totals["predicted"])
 
 
-def _share(part: int, whole: int) -> float | None:
+def _ratio(part: int, whole: int) -> float | None:
     return float(part / whole) if whole else None
 
 
-def missed_examples(labels: Array, logits: Array) -> tuple[Array, Array, Array]:
-    """Finds the examples that were got wrong, the most confident first.
+def misclassified_examples(labels: Array, logits: Array) -> tuple[Array, Array, Array]:
+    """Returns the misclassified examples, sorted by the probability of the predicted class, largest first.
 
     Args:
       labels: int (N,).
       logits: float32 (N, C).
 
     Returns:
-      Of each: its number, the class predicted, and that class's probability.
+      The indices of the examples, their predicted classes, and the probabilities of these.
     """
     if not len(logits):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     predicted = logits.argmax(axis=1)
-    probability = shifted.max(axis=1) / shifted.sum(axis=1)
-    missed = np.flatnonzero(predicted != labels)
-    missed = missed[np.argsort(-probability[missed], kind="stable")]
-    return missed, predicted[missed], probability[missed]
+    probability = exponentials.max(axis=1) / exponentials.sum(axis=1)
+    wrong = np.flatnonzero(predicted != labels)
+    wrong = wrong[np.argsort(-probability[wrong], kind="stable")]
+    return wrong, predicted[wrong], probability[wrong]

@@ -1,154 +1,197 @@
-"""A user's own loss and metrics: plain functions `(ops, outputs, batch) -> (B,)`, named by import paths."""
+"""A custom loss and metrics: functions `(ops, outputs, batch) -> (B,)` of the user, named by import paths."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import CustomOptions, TaskConfig
-from runner.data.base import Array, ArraySpec, DataSource
+from runner.data.base import WEIGHT, Array, DataSource
 from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
-from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Tensor, model_dtype
+from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Task, TaskData, model_dtype
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.namespace import Namespace
 from runner.task.supervised import Roles, Supervised, counted, roles
 
-Measure = Callable[[Namespace, Tensor, Mapping[str, Tensor]], Tensor]
-_LOSS = "task._target_"
+# A user's function: (ops, outputs, batch) -> (B,).
+Measure = Callable[[Arrays, Tensor, Mapping[str, Tensor]], Tensor]
 PARAMETERS = ("ops", "outputs", "batch")
+_LOSS_KEY = "task._target_"
 
 
-def paths(options: CustomOptions) -> dict[str, tuple[str, str]]:
-    """Returns the metrics: name -> (the config key that names it, full import path)."""
-    module = options.target.rpartition(".")[0]
-    found = {}
-    for key in (MAXIMIZE, MINIMIZE):
-        for path in getattr(options, key):
-            found[path.rpartition(".")[2]] = (f"task.{key}", path if "." in path else f"{module}.{path}")
-    return found
+@dataclass(frozen=True)
+class Metric:
+    """A metric that a config names.
+
+    Attributes:
+      direction: `maximize` or `minimize`.
+      path: import path of its function.
+    """
+
+    direction: str
+    path: str
+
+    @property
+    def key(self) -> str:
+        """The config key that names it."""
+        return f"task.{self.direction}"
+
+
+def metrics_of(options: CustomOptions) -> dict[str, Metric]:
+    """Returns the metrics by the names of their functions."""
+    loss_module = options.target.rpartition(".")[0]
+    metrics = {}
+    for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
+        for path in paths:
+            name = path.rpartition(".")[2]
+            metrics[name] = Metric(direction, path if "." in path else f"{loss_module}.{path}")
+    return metrics
 
 
 def directions(options: CustomOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation beside the loss, each with its better direction."""
-    return {name: key.removeprefix("task.") for name, (key, _) in paths(options).items()}
+    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
+    return {name: metric.direction for name, metric in metrics_of(options).items()}
 
 
-def of_steps(options: CustomOptions) -> tuple[str, ...]:
-    """Returns the metrics of a training step beside the loss."""
+def step_metrics(options: CustomOptions) -> tuple[str, ...]:
+    """Returns the names of the metrics of a training step except the loss."""
     return tuple(directions(options))
 
 
 def check(options: CustomOptions) -> None:
-    """Checks options, without a dataset and without importing what they name.
+    """Checks options without a dataset, and without importing the functions.
 
     Raises:
-      ConfigError: there is no such function, or it does not take (ops, outputs, batch).
+      ConfigError: a function does not exist or does not take (ops, outputs, batch), or two metrics have one name.
     """
-    named = [(f"task.{key}", path) for key in (MAXIMIZE, MINIMIZE) for path in getattr(options, key)]
-    names = [path.rpartition(".")[2] for _, path in named]
-    for (key, path), name in zip(named, names, strict=True):
-        if names.count(name) > 1 or name == LOSS:
-            raise invalid(
-                key,
-                path,
-                problem=f"a metric goes by its function's name, and {name} is "
-                + ("the loss" if name == LOSS else "there twice"),
-                fix="give the function another name",
-            )
-    for key, path in ((_LOSS, options.target), *paths(options).values()):
-        import_path.check_function(key, path, PARAMETERS)
+    owners = {LOSS: "the loss"}
+    for direction, paths in ((MAXIMIZE, options.maximize), (MINIMIZE, options.minimize)):
+        for path in paths:
+            name = path.rpartition(".")[2]
+            if name in owners:
+                raise invalid(
+                    f"task.{direction}",
+                    path,
+                    problem=f"a metric is named after its function, and {owners[name]} is named {name}",
+                    fix="rename the function",
+                )
+            owners[name] = "another metric"
+    import_path.check_function(_LOSS_KEY, options.target, PARAMETERS)
+    for metric in metrics_of(options).values():
+        import_path.check_function(metric.key, metric.path, PARAMETERS)
+
+
+def make(config: TaskConfig, options: CustomOptions, data: TaskData) -> Task:
+    """Returns the task of a run."""
+    return Custom(config, options, data)
 
 
 class Custom(Supervised):
-    """What a user's functions say. They are given every array of the dataset, fractions as float32, and `weight`."""
+    """A user's functions. Their batch has every array of the dataset, with floats as float32, and `weight`."""
 
     # Nothing keeps a user's function from comparing the rows of a batch, as a contrastive loss does.
     reads_batch = True
+    runs_user_code = True
 
-    def __init__(
-        self,
-        config: TaskConfig,
-        options: CustomOptions,
-        arrays: Mapping[str, ArraySpec],
-        train: DataSource | None,
-        constants: Mapping[str, Sequence[float]],
-    ) -> None:
-        """Takes what `runner.task.registry.make_task` does, with the options typed."""
-        del train, constants
-        found = roles(config, arrays, needs_target=False)
-        super().__init__(found, arrays, directions(options))
-        self.arrays = dict(arrays)
-        self.outputs = self._wanted(found, options)
+    def __init__(self, config: TaskConfig, options: CustomOptions, data: TaskData) -> None:
+        """Imports the functions; see `runner.task.registry.make_task`."""
+        array_roles = roles(config, data.arrays, needs_target=False)
+        super().__init__(array_roles, data.arrays, directions(options))
+        self.arrays = dict(data.arrays)
+        self.outputs = self._output_spec(array_roles, options)
         self._loss_path = options.target
-        self._loss: Measure = import_path.load(options.target, _LOSS)
-        self._paths = paths(options)
-        self._measures: dict[str, Measure] = {
-            name: import_path.load(path, key) for name, (key, path) in self._paths.items()
-        }
-        self.step_metrics = tuple(self._measures)
+        self._loss: Measure = import_path.load(options.target, _LOSS_KEY)
+        self._metrics = metrics_of(options)
+        self._functions: dict[str, Measure] = {}
+        for name, metric in self._metrics.items():
+            self._functions[name] = import_path.load(metric.path, metric.key)
+        self.step_metrics = tuple(self._functions)
 
-    def _wanted(self, found: Roles, options: CustomOptions) -> OutputSpec:
+    def _output_spec(self, array_roles: Roles, options: CustomOptions) -> OutputSpec:
         """Returns the units of the config, or those that the target has."""
-        specs = [self.arrays[name] for name in found.target]
+        specs = [self.arrays[name] for name in array_roles.target]
         if options.units is not None or not specs:
             return OutputSpec(options.units)
-        names = specs[0].names if len(specs) == 1 else found.target
-        if len(specs) == 1 and not specs[0].shape and np.dtype(specs[0].dtype).kind in "iu" and names:
-            return OutputSpec(len(names), tuple(names))  # categories
-        return OutputSpec(specs[0].shape[-1] if len(specs) == 1 and specs[0].shape else len(specs), ())
+        if len(specs) > 1:
+            return OutputSpec(len(specs))
+        spec = specs[0]
+        if spec.shape:
+            return OutputSpec(spec.shape[-1])
+        is_category = np.dtype(spec.dtype).kind in "iu" and bool(spec.names)
+        if is_category:
+            return OutputSpec(len(spec.names), tuple(spec.names))
+        return OutputSpec(1)
 
-    def _called(self, key: str, path: str, measure: Measure, ops: Namespace, outputs: Tensor, batch: Tensor) -> Tensor:
-        """Returns what a user's function gives, float32 (B,)."""
-        given = {
-            name: ops.cast(array, model_dtype(self.arrays[name]))
-            if name in self.arrays and model_dtype(self.arrays[name]) == "float32" and not self.arrays[name].is_image
-            else array
-            for name, array in batch.items()
-        }
+    def _call(
+        self, key: str, path: str, function: Measure, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Returns the result of a user's function as float32 (B,).
+
+        Raises:
+          ConfigError: it raised, or its result has another shape.
+        """
+        arrays = {name: self._as_float32(ops, name, array) for name, array in batch.items()}
         try:
-            found = ops.cast(measure(ops, outputs, given), "float32")
+            result = ops.cast(function(ops, outputs, arrays), "float32")
         except ConfigError:
             raise
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # A user's function may raise anything.
             raise ConfigError(f"{key}={path}: it raised {describe(error)}; fix that function") from error
+        # A traced array may have an unknown batch dim.
         size = next(iter(batch.values())).shape[0]
-        if len(found.shape) != 1 or (None not in (found.shape[0], size) and found.shape[0] != size):
+        is_vector = len(result.shape) == 1
+        if not is_vector or (None not in (result.shape[0], size) and result.shape[0] != size):
             raise ConfigError(
-                f"{key}={path}: it gives shape {list(found.shape)}, allowed is one number an example, "
-                "[batch]; average over the other dims, as ops.mean(..., axis=-1)"
+                f"{key}={path}: it returns shape {list(result.shape)}, but must return one number per example, "
+                "[batch]; average over the other dims, such as ops.mean(..., axis=-1)"
             )
-        return found
+        return result
 
-    def loss(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's loss (B,), times its weight."""
-        return self._weighted(ops, self._called(_LOSS, self._loss_path, self._loss, ops, outputs, batch), batch)
+    def _as_float32(self, ops: Arrays, name: str, array: Tensor) -> Tensor:
+        """Returns floats and bools as float32, and other arrays unchanged, among them images."""
+        spec = self.arrays.get(name)
+        if spec is None or spec.is_image or model_dtype(spec) != "float32":
+            return array
+        return ops.cast(array, "float32")
 
-    def metrics(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's loss (B,), times its sample weight."""
+        loss_b = self._call(_LOSS_KEY, self._loss_path, self._loss, ops, outputs, batch)
+        return self._weighted(ops, loss_b, batch)
+
+    def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns each example's metrics (B,)."""
-        return {
-            name: self._called(*self._paths[name], measure, ops, outputs, batch)
-            for name, measure in self._measures.items()
-        }
+        values = {}
+        for name, function in self._functions.items():
+            metric = self._metrics[name]
+            values[name] = self._call(metric.key, metric.path, function, ops, outputs, batch)
+        return values
 
-    def totals(self, ops: Namespace, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the metrics' sums, and how many examples there are."""
-        found = {name: counted(ops, batch, value, [0]) for name, value in self.metrics(ops, outputs, batch).items()}
-        return found | {"examples": ops.sum(ops.cast(ops.greater(batch["weight"], 0.0), "float32"))}
+    def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the sums of the metrics, and the number of examples."""
+        values = self.metrics(ops, outputs, batch)
+        totals = {name: counted(ops, batch, value_b, [0]) for name, value_b in values.items()}
+        is_real_b = ops.greater(batch[WEIGHT], 0.0)
+        return {**totals, "examples": ops.sum(ops.cast(is_real_b, "float32"))}
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns the metrics' means."""
-        return {name: float(totals[name]) / max(float(totals["examples"]), 1.0) for name in self._measures}
+        """Returns the means of the metrics."""
+        examples = max(float(totals["examples"]), 1.0)
+        return {name: float(totals[name]) / examples for name in self._functions}
 
     def check(self, shape: Sequence[int | None]) -> None:
-        """Takes any output: what fits is known when the loss is traced."""
+        """Accepts any output: whether it fits is known when the loss is traced."""
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
-        """Takes any outputs likewise, as the hidden layer and the head of which `ops.head_losses` makes the logits."""
+        """Accepts any outputs, such as the hidden layer and the head for `ops.head_losses`."""
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of the metrics, with the function of each."""
+        """Returns a table of the metrics with their functions."""
         del source, split
-        rows = [(name, evaluation.metrics[name], path) for name, (_, path) in self._paths.items()]
-        return Report({}, {"metrics": (("metric", "value", "function"), rows)} if rows else {})
+        if not self._metrics:
+            return Report({}, {})
+        rows = [(name, evaluation.metrics[name], metric.path) for name, metric in self._metrics.items()]
+        return Report({}, {"metrics": (("metric", "value", "function"), rows)})

@@ -1,4 +1,4 @@
-"""The next token of each: cross-entropy over a vocabulary, perplexity, bits a byte, text that the model writes."""
+"""Language models: cross-entropy of the next token, perplexity, bits per byte, and text that the model samples."""
 
 from __future__ import annotations
 
@@ -8,105 +8,110 @@ from dataclasses import replace
 
 import numpy as np
 
+from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
-from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, Batch, DataSource, column
-from runner.data.vocabulary import Vocabulary
+from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
 from runner.task import generation
-from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Tensor
+from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Task, TaskData
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.namespace import Namespace
-from runner.task.supervised import Supervised, as_vector, is_real, roles
-from runner.task.token_checks import are_tags, check_tokens, check_weights, checked_prompt, tags_mend
-from runner.task.token_losses import of_logits
+from runner.task.supervised import Supervised, as_vector, default_target, is_real, roles
+from runner.task.token_checks import are_tags, check_tokens, check_weights, encode_prompt, tags_fix
 
-# arrays that go by these names
+# Names of a text dataset's arrays.
 TOKENS = "tokens"
 SEGMENTS = "segments"
 LABEL_WEIGHT = "label_weight"
-# outputs of a model that leaves the logits to the loss
+# Names of the outputs of a model that leaves the logits to the loss.
 HIDDEN = "hidden"
 HEAD = "head"
 HEAD_BIAS = "head_bias"
+# Names of the sums of `LanguageModel._summed` and `totals`.
 _ENTROPY = "entropy"
 _RIGHT = "right"
 _COUNTED = "counted"
 _BYTES = "bytes"
-_LARGEST = 700.0  # nats, of which float64 holds the exponential
+# Nats per token above which a perplexity is not computed: float64 overflows at the exponential of 710.
+_MOST_NATS = 700.0
 
 
 def directions(options: LanguageModelOptions) -> dict[str, str]:
-    """Returns the metrics of an evaluation beside the loss, each with its better direction."""
+    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
     del options
     return {"perplexity": MINIMIZE, "bits_per_byte": MINIMIZE, "accuracy": MAXIMIZE}
 
 
-def of_steps(options: LanguageModelOptions) -> tuple[str, ...]:
-    """Returns the metrics of a training step beside the loss."""
+def step_metrics(options: LanguageModelOptions) -> tuple[str, ...]:
+    """Returns the names of the metrics of a training step except the loss."""
     del options
     return ("accuracy",)
 
 
 def check(options: LanguageModelOptions) -> None:
-    """Checks options, without a dataset.
+    """Checks options without a dataset.
 
     Raises:
-      ConfigError: a value that can't work.
+      ConfigError: a value is invalid.
     """
-    del options  # The schema has checked each of them, and none depends on another.
+    # The schema has checked each of them, and none depends on another.
+    del options
+
+
+def make(config: TaskConfig, options: LanguageModelOptions, data: TaskData) -> Task:
+    """Returns the task of a run."""
+    return LanguageModel(config, options, data)
 
 
 class LanguageModel(Supervised):
-    """The next token of each token, of arrays (B, T) of tokens, of their labels, and perhaps of the labels' weights.
+    """The next token of each token, from arrays (B, T): tokens, their labels, and perhaps weights of the labels.
 
-    A model gives logits (B, T, V); or the last hidden layer (B, T, D) as `hidden` and the kernel (D, V) of its head as
-    `head`, perhaps with `head_bias` (V,): the loss then takes the logits in parts, and never holds them whole. Means
-    are over the counted tokens of a step, whatever examples they are of.
+    A model returns logits (B, T, V); or the last hidden layer (B, T, D) as `hidden` and the kernel (D, V) of its head
+    as `head`, perhaps with `head_bias` (V,). The loss then computes the logits in chunks, if the engine can, and they
+    are never all in memory. Means are over the counted tokens of a step, whatever examples these are in.
 
     Shapes: B examples, T tokens each, D features, V tokens of the vocabulary.
 
     Attributes:
-      vocabulary: of the tokens; None where the dataset has none.
+      vocabulary: meaning of the tokens; None: the dataset has none.
+      units: V.
     """
 
+    # Logits of a whole split need gigabytes.
     keeps_outputs = False
 
-    def __init__(
-        self,
-        config: TaskConfig,
-        options: LanguageModelOptions,
-        arrays: Mapping[str, ArraySpec],
-        train: DataSource | None,
-        constants: Mapping[str, Sequence[float]],
-        vocabulary: Vocabulary | None = None,
-    ) -> None:
-        """Takes what `runner.task.registry.make_task` does, with the options typed."""
-        self._label_weight = self._weight_of(options, arrays)
-        found = roles(self._with_inputs(config, arrays), arrays)
+    def __init__(self, config: TaskConfig, options: LanguageModelOptions, data: TaskData) -> None:
+        """Settles arrays, vocabulary and prompt; see `runner.task.registry.make_task`."""
+        arrays = data.arrays
+        self._label_weight = self._find_label_weight(options, arrays)
+        array_roles = roles(self._with_inputs(config, arrays), arrays)
         metrics = directions(options)
-        self._token_bytes = None if vocabulary is None else np.asarray(vocabulary.token_bytes(), np.float32)
-        if self._token_bytes is None:
+        self._token_bytes = None
+        if data.vocabulary is None:
             del metrics["bits_per_byte"]
-        super().__init__(found, arrays, metrics)
+        else:
+            self._token_bytes = np.asarray(data.vocabulary.token_bytes(), np.float32)
+        super().__init__(array_roles, arrays, metrics)
         if self._label_weight is not None:
             self.arrays = {**self.arrays, self._label_weight: arrays[self._label_weight]}
         self._options = options
-        self.vocabulary = vocabulary
-        self.step_metrics = of_steps(options)
+        self.vocabulary = data.vocabulary
+        self.step_metrics = step_metrics(options)
         self._label = self._check_arrays()
         self.tokens = self.arrays[self._label].shape[0]
-        self.arrays = {name: self._with_sequence(name) for name in self.arrays}
-        self.units = self._units(constants)
+        self.arrays = {name: self._with_sequence_dim(name) for name in self.arrays}
+        self.units = self._vocabulary_size(data.constants)
         self.outputs = OutputSpec(self.units)
         self.constants = {"vocabulary": [self.units]}
-        self._prompt = None if options.sample is None else self._checked_prompt(options.sample, "task.sample.prompt")
-        if train is not None:
-            self.check_split(train, "train")
+        self._prompt = None
+        if options.sample is not None:
+            self._prompt = self._encode_prompt(options.sample, "task.sample.prompt")
+        if data.train is not None:
+            self.check_split(data.train, "train")
 
     @staticmethod
-    def _weight_of(options: LanguageModelOptions, arrays: Mapping[str, ArraySpec]) -> str | None:
-        """Returns the array of the labels' weights."""
+    def _find_label_weight(options: LanguageModelOptions, arrays: Mapping[str, ArraySpec]) -> str | None:
+        """Returns the name of the array of the labels' weights; None: all labels count as 1."""
         name = options.label_weight
         if name is None:
             return LABEL_WEIGHT if LABEL_WEIGHT in arrays else None
@@ -115,281 +120,333 @@ class LanguageModel(Supervised):
                 "task.label_weight",
                 name,
                 problem=f"the dataset has {', '.join(arrays)}",
-                fix="name one of these, or leave it out",
+                fix="name one of these, or remove task.label_weight",
             )
         return name
 
     def _with_inputs(self, config: TaskConfig, arrays: Mapping[str, ArraySpec]) -> TaskConfig:
-        """Returns the config with the inputs named that a text's arrays have."""
+        """Returns the config with the names of the inputs: those of a text dataset, or what has no other role."""
         if config.inputs is not None:
             return config
         if TOKENS in arrays:
             return replace(config, inputs=[name for name in (TOKENS, SEGMENTS) if name in arrays])
-        target = config.target or [name for name in TARGETS if name in arrays][:1]
-        taken = {*target, config.example_weight, self._label_weight}
-        return replace(config, inputs=[name for name in arrays if name not in taken])
+        target = tuple(config.target) or default_target(arrays)
+        others = {*target, config.example_weight, self._label_weight}
+        return replace(config, inputs=[name for name in arrays if name not in others])
 
     def _check_arrays(self) -> str:
-        """Returns the label's name, of arrays that all have one number a token."""
+        """Checks that all arrays have one number per token, and returns the label's name."""
         if len(self.target_names) != 1:
-            raise invalid("task.target", list(self.target_names), problem="one array of tokens", fix="name one")
-        (label,) = self.target_names
+            raise invalid(
+                "task.target",
+                list(self.target_names),
+                problem="task=language_model needs one array of tokens",
+                fix="name one array",
+            )
+        label = self.target_names[0]
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
             raise invalid(
                 "task.target",
                 label,
-                problem="the number of the next token of each token, [tokens] an example; this array is "
-                f"{spec.dtype} of shape {list(spec.shape)}",
-                fix="set dataset=text or dataset=shakespeare, or task=classification for one class an example",
+                problem="must have the number of the next token of each token, shape [tokens] per example, but its "
+                f"dtype is {spec.dtype} and its shape {list(spec.shape)}",
+                fix="set dataset=text or dataset=shakespeare, or task=classification for one class per example",
             )
-        for key, names in (("inputs", self.input_names), ("label_weight", [self._label_weight])):
-            for name in names:
-                shape = () if name is None else self.arrays[name].shape
-                if name is not None and (shape[:1] if key == "inputs" else shape) != spec.shape:
-                    raise invalid(
-                        f"task.{key}",
-                        name,
-                        problem=f"{spec.shape[0]} numbers an example, as {label} has; this array has shape "
-                        f"{list(shape)}",
-                        fix="name another array",
-                    )
+        for name in self.input_names:
+            # An input may have more dims after that of the tokens.
+            shape = self.arrays[name].shape
+            if shape[:1] != spec.shape:
+                raise self._wrong_length("task.inputs", name)
+        if self._label_weight is not None and self.arrays[self._label_weight].shape != spec.shape:
+            raise self._wrong_length("task.label_weight", self._label_weight)
         return label
 
-    def _with_sequence(self, name: str) -> ArraySpec:
-        """Returns an array's spec, of which the dim of the tokens is named, as a user's own arrays have no names."""
-        spec = self.arrays[name]
-        by_token = name in (self._label, self._label_weight, *self.input_names)
-        dims = spec.dims or ("",) * len(spec.shape)
-        return replace(spec, dims=(SEQUENCE, *dims[1:])) if by_token and not dims[0] else spec
+    def _wrong_length(self, key: str, name: str) -> ConfigError:
+        """Returns the error for an array that does not have one number per label."""
+        label = self.target_names[0]
+        return invalid(
+            key,
+            name,
+            problem=f"must have {self.arrays[label].shape[0]} numbers per example, as {label} has, but its shape is "
+            f"{list(self.arrays[name].shape)}",
+            fix="name another array",
+        )
 
-    def _units(self, constants: Mapping[str, Sequence[float]]) -> int:
-        """Returns V."""
-        given = self._options.vocabulary
-        size = None if self.vocabulary is None else self.vocabulary.size
-        names = self.arrays[self._label].names
-        size = size or (int(constants["vocabulary"][0]) if "vocabulary" in constants else None) or len(names) or None
-        if given is None and size is None:
+    def _with_sequence_dim(self, name: str) -> ArraySpec:
+        """Returns an array's spec with a name for the dim of the tokens, which a user's arrays don't have."""
+        spec = self.arrays[name]
+        has_tokens = name in (self._label, self._label_weight, *self.input_names)
+        dims = spec.dims or ("",) * len(spec.shape)
+        if has_tokens and not dims[0]:
+            return replace(spec, dims=(SEQUENCE, *dims[1:]))
+        return spec
+
+    def _vocabulary_size(self, constants: Mapping[str, Sequence[float]]) -> int:
+        """Returns V: of the config, of the dataset's vocabulary, of the resumed run, or the label's categories."""
+        chosen = self._options.vocabulary
+        known = None
+        if self.vocabulary is not None:
+            known = self.vocabulary.size
+        elif "vocabulary" in constants:
+            known = int(constants["vocabulary"][0])
+        elif self.arrays[self._label].names:
+            known = len(self.arrays[self._label].names)
+        if chosen is None and known is None:
             raise invalid(
                 "task.vocabulary",
                 None,
-                problem=f"how many tokens there are, which array {self._label} does not tell",
-                fix="say how many, as task.vocabulary=256",
+                problem=f"needs the vocabulary size, which array {self._label} does not show",
+                fix="set it, such as task.vocabulary=256",
             )
-        if given is not None and size is not None and given < size:
+        if chosen is not None and known is not None and chosen < known:
             raise invalid(
                 "task.vocabulary",
-                given,
-                problem=f"at least {size}, the tokens of the dataset's vocabulary",
-                fix="leave it out, or set it to a larger number, as a multiple of 128",
+                chosen,
+                problem=f"must be at least {known}, the size of the dataset's vocabulary",
+                fix="remove task.vocabulary, or set a larger number, such as a multiple of 128",
             )
-        return given or size or 0
+        return chosen or known or 0
 
     def check_split(self, source: DataSource, split: str) -> None:
-        """Checks that labels have weights and one counts; and that tokens are from 0 to V - 1, of a user's arrays."""
-        name = self._label_weight
-        weight = None if name is None else column(source, name)
-        if name is not None and weight is not None:
+        """Checks the weights of the labels, and the tokens of a user's arrays."""
+        weight_name = self._label_weight
+        weight = None if weight_name is None else column(source, weight_name)
+        if weight_name is not None and weight is not None:
             of_text = self.vocabulary is not None and self._options.label_weight is None
-            check_weights(weight, name, split, of_text=of_text)
-        if self.vocabulary is not None:  # the dataset was made by it
+            check_weights(weight, weight_name, split, of_text=of_text)
+        # A dataset with a vocabulary was encoded with it.
+        if self.vocabulary is not None:
             return
-        tokens, label = (column(source, name) for name in (self.input_names[0], self._label))
-        tags = ""
+        tokens_name = self.input_names[0]
+        tokens = column(source, tokens_name)
+        label = column(source, self._label)
+        fix = ""
         if tokens is not None and label is not None and are_tags(tokens, label):
-            tags = tags_mend(self._label, int(label.max(initial=0)) + 1)
-        for key, name, held in (("inputs", self.input_names[0], tokens), ("target", self._label, label)):
-            if held is not None and np.dtype(held.dtype).kind in "iu":
-                check_tokens(held, key, name, self.units, split, tags)
+            fix = tags_fix(self._label, int(label.max(initial=0)) + 1)
+        for key, name, array in (("inputs", tokens_name, tokens), ("target", self._label, label)):
+            if array is not None and np.dtype(array.dtype).kind in "iu":
+                check_tokens(array, key, name, self.units, split, fix)
 
-    def _checked_prompt(self, sample: SampleOptions, key: str) -> Array | None:
-        """Returns the tokens that samples begin with; None where there is no vocabulary to write by."""
+    def _encode_prompt(self, sample: SampleOptions, key: str) -> Array | None:
+        """Returns the tokens that samples start with; None: there is no vocabulary to read and write text with."""
         if self.vocabulary is None:
             if sample.prompt is not None:
-                allowed = "a dataset with a vocabulary, by which text is read and written; this one has none"
-                raise invalid(key, sample.prompt, problem=allowed, fix="leave it out")
+                raise invalid(
+                    key,
+                    sample.prompt,
+                    problem="needs a dataset with a vocabulary, which encodes and decodes text",
+                    fix=f"remove {key}",
+                )
             return None
-        return checked_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
+        return encode_prompt(sample, key, self.vocabulary, self.tokens, ends_are_inputs=self._label_weight is None)
 
     def check_prompt(self, prompt: str) -> None:
-        """Checks what a sample is to begin with; it has as many tokens as there is room for.
+        """Checks a prompt that replaces the config's; its sample has as many tokens as a row has room for.
 
         Raises:
-          ConfigError: the vocabulary has no tokens for it, or a row no room behind it.
+          ConfigError: the vocabulary can't encode it, or a row has no room for it.
         """
-        self._checked_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
+        self._encode_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
 
     def sample(self, ask: Ask, step: int, seed: int, multiple: int = 1, prompt: str | None = None) -> str | None:
-        """Returns text that the model writes, the likeliest and drawn; None where the config wants none.
+        """Returns text that the model samples, greedily and at random; None if the config has no samples.
 
         Args:
-          ask: gives the logits (R, V) of each row's marked token, of a batch's arrays.
-          step: training steps done.
-          seed: of the run.
-          multiple: the batch axis's size, which must divide R.
-          prompt: in place of the config's.
+          ask: computes the logits (R, V) after each row's marked token, of a batch's arrays.
+          step: number of training steps done.
+          seed: the run's.
+          multiple: size of the batch axis, which must divide R.
+          prompt: replaces that of the config; None: it does not.
         """
-        options = self._options.sample or (SampleOptions() if prompt is not None else None)
+        options = self._options.sample
+        if options is None and prompt is not None:
+            options = SampleOptions()
         if options is None or self.vocabulary is None:
             return None
-        begun = self._prompt
+        tokens = self._prompt
         if prompt is not None:
-            begun = self._checked_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
-        assert begun is not None
-        temperatures = [0.0] if options.temperature == 0 else [0.0, options.temperature]
-        count = min(options.tokens or generation.MOST_TOKENS, self.tokens - len(begun))
-        size = self.vocabulary.size
+            tokens = self._encode_prompt(SampleOptions(prompt=prompt), "evaluate.prompt")
+        assert tokens is not None
+        temperatures = [0.0]
+        if options.temperature != 0:
+            temperatures.append(options.temperature)
+        count = min(options.tokens or generation.DEFAULT_TOKENS, self.tokens - len(tokens))
+        # A padded vocabulary has logits of tokens that don't exist.
+        vocabulary_size = self.vocabulary.size
 
-        def asked(rows: Array, place: int) -> Array:
-            whole = np.resize(rows, (-(-len(rows) // multiple) * multiple, rows.shape[1]))
-            return ask(self._marked(whole, place))[: len(rows), :size]
+        def next_logits(rows: Array, position: int) -> Array:
+            padded_count = -(-len(rows) // multiple) * multiple
+            padded = np.resize(rows, (padded_count, rows.shape[1]))
+            return ask(self._batch_that_asks(padded, position))[: len(rows), :vocabulary_size]
 
-        found = generation.write(asked, begun, count, self.tokens, temperatures, seed, step)
-        titles = [f"temperature {each:g}" if each else "greedy" for each in temperatures]
-        parts = [f"--- {title}\n{self.vocabulary.decode(row)}" for title, row in zip(titles, found, strict=True)]
-        return "\n".join([f"step {step:,}, seed {seed}", *parts]) + "\n"
+        samples = generation.sample_tokens(next_logits, tokens, count, self.tokens, temperatures, seed, step)
+        lines = [f"step {step:,}, seed {seed}"]
+        for temperature, sample in zip(temperatures, samples, strict=True):
+            title = f"temperature {temperature:g}" if temperature else "greedy"
+            lines += [f"--- {title}", self.vocabulary.decode(sample)]
+        return "\n".join(lines) + "\n"
 
-    def _marked(self, rows: Array, place: int) -> dict[str, Array]:
-        """Returns the arrays of a batch of tokens (R, T), in which the labels mark the place that is asked for."""
+    def _batch_that_asks(self, rows: Array, position: int) -> dict[str, Array]:
+        """Returns a batch of tokens (R, T) whose labels mark, by 1, the token whose successor is asked for."""
         batch = {name: np.ones((len(rows), *spec.shape), spec.dtype) for name, spec in self.arrays.items()}
         tokens = TOKENS if TOKENS in self.input_names else self.input_names[0]
         batch[tokens] = rows.astype(self.arrays[tokens].dtype)
         batch[self._label] = np.zeros_like(batch[self._label])
-        batch[self._label][:, place] = 1
-        return batch | {WEIGHT: np.ones(len(rows), np.float32)}
+        batch[self._label][:, position] = 1
+        return {**batch, WEIGHT: np.ones(len(rows), np.float32)}
 
-    def next_logits(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, V), the logits of what follows the token that an example's labels mark by 1."""
+    def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, V), the logits after the token that an example's labels mark by 1."""
         mark_bt1 = ops.expand_dims(ops.cast(batch[self._label], "float32"), -1)
         if not isinstance(outputs, Mapping):
             return ops.sum(ops.cast(outputs, "float32") * mark_bt1, axis=1)
         hidden_bd = ops.sum(ops.cast(outputs[HIDDEN], "float32") * mark_bt1, axis=1)
-        logits = ops.matmul(hidden_bd, ops.cast(outputs[HEAD], "float32"))
+        logits_bv = ops.matmul(hidden_bd, ops.cast(outputs[HEAD], "float32"))
         bias = outputs.get(HEAD_BIAS)
-        return logits if bias is None else logits + ops.cast(bias, "float32")
+        if bias is not None:
+            logits_bv = logits_bv + ops.cast(bias, "float32")
+        return logits_bv
 
     @property
     def weighs_arrays(self) -> bool:
-        """Tells whether `weights` reads more than which examples are padding."""
+        """Whether `weights` reads other arrays than `weight`, which marks padding."""
         return self._label_weight is not None
 
     def weights(self, batch: Batch) -> Array:
-        """Returns how many tokens each example counts for, float32 (..., B)."""
+        """Returns the number of counted tokens of each example, float32 (..., B)."""
         real = np.asarray(batch[WEIGHT], np.float32)
         if self._label_weight is None:
             return real * np.float32(self.tokens)
         return np.asarray(real * np.asarray(batch[self._label_weight], np.float32).sum(-1))
 
-    def _counts(self, ops: Namespace, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, T), what each label counts for; 0 in padding."""
+    def _counts(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, T), the weight of each label; 0 for padding."""
         label = batch[self._label]
-        real_bt = ops.cast(is_real(ops, batch, 2), "float32") + ops.cast(ops.zeros_like(label), "float32")
-        return real_bt if self._label_weight is None else real_bt * ops.cast(batch[self._label_weight], "float32")
+        # Adding zeros broadcasts (B, 1) to the labels' (B, T).
+        counts_bt = ops.cast(is_real(ops, batch, 2), "float32") + ops.cast(ops.zeros_like(label), "float32")
+        if self._label_weight is not None:
+            counts_bt = counts_bt * ops.cast(batch[self._label_weight], "float32")
+        return counts_bt
 
-    def reduced(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
-        """Returns `_summed`, or the logits where they are kept, as of the few examples that an export compares."""
-        return self.predictions(ops, outputs)["logits"] if self.keeps_outputs else self._summed(ops, outputs, batch)
+    def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+        """Returns `_summed`, or the logits if they are kept, as for the few examples that an export compares."""
+        if self.keeps_outputs:
+            return self.predictions(ops, outputs)["logits"]
+        return self._summed(ops, outputs, batch)
 
-    def _summed(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns sums (B,) over each example's counted tokens, of one pass over the logits.
+    def _summed(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns sums (B,) over each example's counted tokens, from one pass over the logits.
 
-        They are the loss; the cross-entropy in nats, which is the loss but for the weights of examples; and how many
-        tokens are right.
+        They are the loss, the cross-entropy in nats (the loss without sample weights), and the number of tokens that
+        are predicted correctly.
         """
         label_bt = ops.cast(batch[self._label], "int32")
         counts_bt = self._counts(ops, batch)
         weights_bt = counts_bt
         if self._example_weight is not None:
-            own_b = as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
-            weights_bt = counts_bt * ops.expand_dims(own_b, -1)
+            example_weight_b = as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
+            weights_bt = counts_bt * ops.expand_dims(example_weight_b, -1)
         if isinstance(outputs, Mapping):
             nats_bt, right_bt = ops.head_losses(
                 outputs[HIDDEN], outputs[HEAD], outputs.get(HEAD_BIAS), label_bt, weights_bt
             )
         else:
-            nats_bt, right_bt = of_logits(ops, outputs, label_bt)
+            nats_bt, right_bt = token_losses(ops, outputs, label_bt)
 
         def summed(values_bt: Tensor, by_bt: Tensor) -> Tensor:
-            counted_bt = ops.greater(counts_bt, 0.0)  # chosen: what padding gives may be no number
-            kept = ops.where(counted_bt, values_bt, ops.zeros_like(values_bt))
-            return ops.sum(kept * ops.cast(by_bt, kept.dtype), axis=-1)
+            # Selected, not only multiplied by 0: the values of padding may be NaN.
+            is_counted_bt = ops.greater(counts_bt, 0.0)
+            counted_bt = ops.where(is_counted_bt, values_bt, ops.zeros_like(values_bt))
+            return ops.sum(counted_bt * ops.cast(by_bt, counted_bt.dtype), axis=-1)
 
-        found = {LOSS: summed(nats_bt, weights_bt), _RIGHT: summed(right_bt, counts_bt)}
-        entropy = found[LOSS] if self._example_weight is None else summed(nats_bt, counts_bt)
-        return found | {_ENTROPY: entropy}
+        loss = summed(nats_bt, weights_bt)
+        right = summed(right_bt, counts_bt)
+        entropy = loss
+        if self._example_weight is not None:
+            entropy = summed(nats_bt, counts_bt)
+        return {LOSS: loss, _RIGHT: right, _ENTROPY: entropy}
 
-    def _sums(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns what `_summed` gives, of a model's outputs or of that itself."""
+    def _sums(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the result of `_summed`, for a model's outputs or for that result itself."""
         if isinstance(outputs, Mapping) and _ENTROPY in outputs:
             return dict(outputs)
         return self._summed(ops, outputs, batch)
 
-    def loss(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's cross-entropy (B,) in nats, summed over its counted tokens, times its weight."""
+    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's cross-entropy (B,) in nats, summed over its counted tokens and weighted."""
         return self._sums(ops, outputs, batch)[LOSS]
 
-    def metrics(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns how many counted tokens of each example are the likeliest."""
+    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the number of counted tokens of each example that are predicted correctly."""
         return {"accuracy": self._sums(ops, outputs, batch)[_RIGHT]}
 
-    def totals(self, ops: Namespace, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns sums by example (B,), 0 of padding: nats, tokens that are right, tokens, and their bytes."""
+    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns sums per example (B,), 0 for padding: nats, correct tokens, tokens, and their bytes."""
         sums = self._sums(ops, outputs, batch)
         counts_bt = self._counts(ops, batch)
-        found = {_ENTROPY: sums[_ENTROPY], _RIGHT: sums[_RIGHT], _COUNTED: ops.sum(counts_bt, axis=-1)}
+        totals = {_ENTROPY: sums[_ENTROPY], _RIGHT: sums[_RIGHT], _COUNTED: ops.sum(counts_bt, axis=-1)}
         if self._token_bytes is not None:
             table = np.pad(self._token_bytes, (0, self.units - len(self._token_bytes)))
             bytes_bt = ops.take(table, ops.cast(batch[self._label], "int32"))
-            found[_BYTES] = ops.sum(bytes_bt * counts_bt, axis=-1)
-        return found
+            totals[_BYTES] = ops.sum(bytes_bt * counts_bt, axis=-1)
+        return totals
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the sums over a batch's examples, which float64 adds the same way on every mesh."""
+        """Returns the sums over a batch's examples: float64 adds them in the same order on every mesh."""
         return {name: values.sum() for name, values in totals.items()}
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns means over all tokens: perplexity is e to the mean, not a mean of batches' perplexities."""
-        counted = float(totals[_COUNTED]) or 1.0
+        """Returns means over all tokens: perplexity is e to the mean, not a mean of the batches' perplexities."""
+        # A split without counted tokens or bytes has metrics of 0, not a division by 0.
+        tokens = float(totals[_COUNTED]) or 1.0
         nats = float(totals[_ENTROPY])
-        found = {"perplexity": float(np.exp(min(nats / counted, _LARGEST)))}
+        metrics = {"perplexity": float(np.exp(min(nats / tokens, _MOST_NATS)))}
         if _BYTES in totals:
-            found["bits_per_byte"] = nats / math.log(2.0) / (float(totals[_BYTES]) or 1.0)
-        return found | {"accuracy": float(totals[_RIGHT]) / counted}
+            metrics["bits_per_byte"] = nats / math.log(2.0) / (float(totals[_BYTES]) or 1.0)
+        metrics["accuracy"] = float(totals[_RIGHT]) / tokens
+        return metrics
 
     def check(self, shape: Sequence[int | None]) -> None:
-        """Checks that a model gives one logit a token of the vocabulary, for each token."""
+        """Checks that a model has one logit per token of the vocabulary, for each token."""
         if len(shape) != 3 or shape[1] not in (None, self.tokens) or shape[2] != self.units:
             raise ConfigError(
-                f"model._target_: the model gives {list(shape)}, allowed is [batch, {self.tokens}, "
-                f"{self.units}], one logit a token of the vocabulary for each token; use a model of sequences, as "
-                "model=gpt"
+                f"model._target_: the model's output has shape {list(shape)}, but the task needs "
+                f"[batch, {self.tokens}, {self.units}] (one logit per token of the vocabulary, for each token); use a "
+                "model of sequences, such as model=gpt"
             )
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
-        """Checks that a model of several outputs gives `hidden`, `head` and perhaps `head_bias`."""
-        hidden, head, bias = (tuple(shapes.get(name, ())) for name in (HIDDEN, HEAD, HEAD_BIAS))
-        known = {HIDDEN, HEAD} <= set(shapes) <= {HIDDEN, HEAD, HEAD_BIAS}
-        fits = len(hidden) == 3 and head == (hidden[2], self.units) and bias in ((), (self.units,))
-        if not (known and fits):
-            told = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-            raise ConfigError(
-                f"model._target_: the model gives {told}; allowed are logits [batch, {self.tokens}, "
-                f"{self.units}], or {HIDDEN} [batch, {self.tokens}, D] with {HEAD} [D, {self.units}] and perhaps "
-                f"{HEAD_BIAS} [{self.units}]; give one of the two"
-            )
+        """Checks that a model of several outputs has `hidden`, `head` and perhaps `head_bias`."""
+        hidden = tuple(shapes.get(HIDDEN, ()))
+        head = tuple(shapes.get(HEAD, ()))
+        bias = tuple(shapes.get(HEAD_BIAS, ()))
+        has_names = {HIDDEN, HEAD} <= set(shapes) <= {HIDDEN, HEAD, HEAD_BIAS}
+        has_shapes = len(hidden) == 3 and head == (hidden[2], self.units) and bias in ((), (self.units,))
+        if has_names and has_shapes:
+            return
+        listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise ConfigError(
+            f"model._target_: the model's outputs are {listed}, but the task needs logits [batch, {self.tokens}, "
+            f"{self.units}], or {HIDDEN} [batch, {self.tokens}, D] with {HEAD} [D, {self.units}] and perhaps "
+            f"{HEAD_BIAS} [{self.units}]; return one of the two"
+        )
 
-    def predictions(self, ops: Namespace, outputs: Outputs) -> dict[str, Tensor]:
-        """Returns the logits (B, T, V) of the token behind each."""
-        logits = outputs
-        if isinstance(outputs, Mapping):
-            logits = ops.matmul(outputs[HIDDEN], outputs[HEAD])
-            logits = logits if outputs.get(HEAD_BIAS) is None else logits + outputs[HEAD_BIAS]
+    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
+        """Returns the logits (B, T, V) after each token."""
+        if not isinstance(outputs, Mapping):
+            return {"logits": outputs}
+        logits = ops.matmul(outputs[HIDDEN], outputs[HEAD])
+        if outputs.get(HEAD_BIAS) is not None:
+            logits = logits + outputs[HEAD_BIAS]
         return {"logits": logits}
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
-        """Returns a table of what was counted, and what of it was right."""
+        """Returns a table of the numbers of tokens, of correct tokens, and of bytes."""
         del source, split
         names = {"tokens": _COUNTED, "tokens that were right": _RIGHT, "bytes": _BYTES}
         totals = evaluation.totals
         rows = [(name, round(float(totals[key]))) for name, key in names.items() if key in totals]
-        return Report({}, {"counted": (("counted", "number"), rows)} if rows else {})
+        if not rows:
+            return Report({}, {})
+        return Report({}, {"counted": (("counted", "number"), rows)})

@@ -1,4 +1,4 @@
-"""Names of the metrics that runs log, and which way each is better. Imports no TensorFlow, JAX or MLflow."""
+"""Names of the metrics that runs log, and the better direction of each. Imports no TensorFlow, JAX or MLflow."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 MAXIMIZE = "maximize"
 MINIMIZE = "minimize"
 DIRECTIONS = (MAXIMIZE, MINIMIZE)
-# what stands before a metric's name, by what it is of
+# The loss among the metrics of a task; logged metrics have one of the following prefixes.
+LOSS_NAME = "loss"
 TRAIN = "train/"
 EVAL = "eval/"
 TEST = "test/"
-EPOCH = f"{TRAIN}epoch_"  # what stands before the mean of a whole epoch's steps; those of few steps have TRAIN alone
-LOSS = f"{EVAL}loss"
-TAG = "runner.metrics"  # of a run: its task's metrics with their directions, as JSON
-AUTO = "auto"  # stands for the metric of `default`
+# Prefix of a mean over all steps of an epoch; a mean over the steps since the last log has `TRAIN` only.
+EPOCH = f"{TRAIN}epoch_"
+LOSS = f"{EVAL}{LOSS_NAME}"
+# Tag of a run with the metrics of its task and their directions, as JSON.
+TAG = "runner.metrics"
+# Value of `sweep.metric` and similar keys that selects the metric of `default`.
+AUTO = "auto"
 
-# Those that every run logs, whatever its task; None: neither direction is better.
+# Metrics that every run logs, whatever its task; None: neither direction is better.
 _OF_EVERY_TASK: Mapping[str, str | None] = {
     "learning_rate": None,
     "throughput/examples_per_second": MAXIMIZE,
@@ -31,32 +35,37 @@ _OF_EVERY_TASK: Mapping[str, str | None] = {
 
 
 def evaluated(directions: Mapping[str, str]) -> dict[str, str]:
-    """Returns the metrics of an evaluation with their directions, named as they are logged.
+    """Returns the metrics of an evaluation by the names that they are logged under, with their directions.
 
     Args:
-      directions: the task's metric names, `loss` first, with the direction in which each is better.
+      directions: the task's metrics by name, `loss` first, with the better direction of each.
     """
     return {f"{EVAL}{name}": direction for name, direction in directions.items()}
 
 
 def choices(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[str, str | None]:
-    """Returns every metric that a run of a task logs, with the better direction of each.
+    """Returns every metric that a run of a task logs, with its better direction.
 
     Args:
-      directions: as those of `evaluated`.
-      steps: the task's metrics of a training step, beside the loss.
+      directions: as for `evaluated`.
+      steps: the task's metrics of a training step except the loss.
     """
-    of_steps = {f"{what}{name}": directions.get(name) for what in (TRAIN, EPOCH) for name in ("loss", *steps)}
-    return {**evaluated(directions), **of_steps, **_OF_EVERY_TASK}
+    step_directions = {}
+    for prefix in (TRAIN, EPOCH):
+        for name in (LOSS_NAME, *steps):
+            step_directions[f"{prefix}{name}"] = directions.get(name)
+    return {**evaluated(directions), **step_directions, **_OF_EVERY_TASK}
 
 
 def default(directions: Mapping[str, str]) -> str:
-    """Returns the metric that runs are judged by where none is named.
+    """Returns the metric that runs are compared by if the config names none.
 
-    It is the task's first metric after the loss where more of it is better, and else the loss.
+    It is the first metric after the loss if more of it is better, else the loss.
 
     >>> default({"loss": "minimize", "f1": "maximize"}), default({"loss": "minimize", "mae": "minimize"})
     ('eval/f1', 'eval/loss')
     """
-    first = next((name for name in directions if f"{EVAL}{name}" != LOSS), None)
-    return LOSS if first is None or directions[first] != MAXIMIZE else f"{EVAL}{first}"
+    names = [name for name in directions if name != LOSS_NAME]
+    if names and directions[names[0]] == MAXIMIZE:
+        return f"{EVAL}{names[0]}"
+    return LOSS

@@ -1,53 +1,125 @@
-"""What is to be learned: losses, metrics and reports of named arrays. Imports neither TensorFlow nor JAX.
+"""The tasks: one entry per task, and what a run asks of it by the config.
 
-Classes, pixels and accuracy are words of this package, of `data` and of `model`; the rest knows names and numbers.
+A new task is a file of this package with its class and its options, an entry here, and `conf/task/<name>.yaml`. The
+module of a task is imported when it is asked for: it imports NumPy, which most config errors are reported without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from runner.config import values
+from runner.config import schema_task, values
 from runner.config.options import task_options
-from runner.config.schema_task import LANGUAGE_MODEL, TaskConfig
-from runner.data.base import ArraySpec, DataSource
-from runner.data.vocabulary import Vocabulary
-from runner.task import classification, custom, language_model, multilabel, regression
-from runner.task.base import LOSS, Task
-from runner.task.metrics import MINIMIZE
+from runner.config.schema_task import TaskConfig
+from runner.host.late import late
+from runner.task.metrics import LOSS_NAME, MINIMIZE
+
+if TYPE_CHECKING:
+    from runner.data.base import ArraySpec, DataSource
+    from runner.data.vocabulary import Vocabulary
+    from runner.task import base
+    from runner.task.base import Task, TaskData
+else:
+    base = late("runner.task.base")
+
+_FOLDER = "runner.task"
 
 
-class _Kind(NamedTuple):
-    """One entry of the table of tasks: its class, and by its options: their check, its metrics, those of a step."""
+class TaskModule(Protocol):
+    """The module of a task. `options` is always an instance of the entry's dataclass."""
 
-    make: Callable[..., Task]
-    check: Callable[[Any], None]
-    directions: Callable[[Any], dict[str, str]]
-    of_steps: Callable[[Any], Sequence[str]]
+    def make(self, config: TaskConfig, options: Any, data: TaskData) -> Task:
+        """Returns the task of a run.
+
+        Raises:
+          ConfigError: the dataset does not have the arrays that the task needs.
+        """
+        ...
+
+    def check(self, options: Any) -> None:
+        """Checks the options without a dataset.
+
+        Raises:
+          ConfigError: a value is invalid.
+        """
+        ...
+
+    def directions(self, options: Any) -> dict[str, str]:
+        """Returns the metrics of an evaluation except the loss, by name -> `maximize` or `minimize`."""
+        ...
+
+    def step_metrics(self, options: Any) -> tuple[str, ...]:
+        """Returns the names of the metrics of a training step except the loss."""
+        ...
 
 
-_KINDS: Mapping[str, _Kind] = {
-    name: _Kind(kind, module.check, module.directions, module.of_steps)
-    for name, kind, module in (
-        ("classification", classification.Classification, classification),
-        ("multilabel", multilabel.Multilabel, multilabel),
-        ("regression", regression.Regression, regression),
-        (LANGUAGE_MODEL, language_model.LanguageModel, language_model),
-        ("custom", custom.Custom, custom),
-    )
-}
+@dataclass(frozen=True)
+class TaskEntry:
+    """One task.
+
+    Attributes:
+      module: import path of its module, see `TaskModule`.
+      options: dataclass of the keys of the group `task` that only this task has. It is imported with the registry, so
+        its own module must not import NumPy or anything heavier.
+      predicts: what has a target of its own: each `example`, each `token` of a row, or `any` of both.
+      has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
+      samples_text: its option `sample` says what text is sampled at each evaluation.
+    """
+
+    module: str
+    options: type[Any]
+    predicts: Literal["example", "token", "any"] = "example"
+    has_measurements: bool = False
+    samples_text: bool = False
+
+    def import_module(self) -> TaskModule:
+        """Imports the task's module."""
+        return cast(TaskModule, import_module(self.module))
+
+
+TASKS: dict[str, TaskEntry] = {}
+
+
+def register(name: str, entry: TaskEntry) -> None:
+    """Adds a task.
+
+    Args:
+      name: value of `task.name`.
+      entry: the task's.
+    """
+    TASKS[name] = entry
+    # `runner.config` converts the options of a task to their types, and can't import this package, which is above it.
+    schema_task.OPTIONS[name] = entry.options
+
+
+# The options of these are in `runner.config.schema_task`, which the reference of the config is generated from.
+register("classification", TaskEntry(f"{_FOLDER}.classification", schema_task.ClassificationOptions))
+register("multilabel", TaskEntry(f"{_FOLDER}.multilabel", schema_task.MultilabelOptions))
+register("regression", TaskEntry(f"{_FOLDER}.regression", schema_task.RegressionOptions, has_measurements=True))
+register(
+    "language_model",
+    TaskEntry(f"{_FOLDER}.language_model", schema_task.LanguageModelOptions, predicts="token", samples_text=True),
+)
+register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))
+
+
+def entry(config: TaskConfig) -> TaskEntry:
+    """Returns the entry that a config selects."""
+    return TASKS[config.name]
 
 
 def check(config: TaskConfig) -> None:
-    """Checks a task's options, without a dataset.
+    """Checks a task's options without a dataset.
 
     Raises:
-      ConfigError: one of them can't work.
+      ConfigError: a value is invalid.
     """
     options = task_options(config)
     values.check(options, "task")
-    _KINDS[config.name].check(options)
+    entry(config).import_module().check(options)
 
 
 def make_task(
@@ -57,28 +129,28 @@ def make_task(
     constants: Mapping[str, Sequence[float]] | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> Task:
-    """Makes a run's task.
+    """Returns a run's task.
 
     Args:
       config: checked.
       arrays: specs of the dataset's arrays by name.
-      train: the split that weights of classes and the like are computed from, where the config asks for it.
-      constants: what was computed from it before, `Task.constants` of the run that goes on or is evaluated.
-      vocabulary: of a dataset of text, what its tokens stand for.
+      train: split that class weights and similar constants are computed from if the config asks for them; None: they
+        must be in `constants`.
+      constants: `Task.constants` of the run that is resumed or evaluated; None: a new run.
+      vocabulary: meaning of the tokens of a text dataset; None: the dataset has none.
 
     Raises:
-      ConfigError: the dataset has no such array, or one of another kind than the task takes.
+      ConfigError: the dataset does not have the arrays that the task needs.
     """
-    options = task_options(config)
-    told = {"vocabulary": vocabulary} if config.name == LANGUAGE_MODEL else {}
-    return _KINDS[config.name].make(config, options, arrays, train, constants or {}, **told)
+    data = base.TaskData(arrays, train, constants or {}, vocabulary)
+    return entry(config).import_module().make(config, task_options(config), data)
 
 
 def metric_directions(config: TaskConfig) -> dict[str, str]:
-    """Returns each metric of an evaluation, `loss` first -> `maximize` or `minimize`, from the config alone."""
-    return {LOSS: MINIMIZE, **_KINDS[config.name].directions(task_options(config))}
+    """Returns the metrics of an evaluation, `loss` first, by name -> `maximize` or `minimize`."""
+    return {LOSS_NAME: MINIMIZE, **entry(config).import_module().directions(task_options(config))}
 
 
 def step_metric_names(config: TaskConfig) -> tuple[str, ...]:
-    """Returns the metrics of a training step beside the loss, from the config alone."""
-    return tuple(_KINDS[config.name].of_steps(task_options(config)))
+    """Returns the names of the metrics of a training step except the loss."""
+    return entry(config).import_module().step_metrics(task_options(config))

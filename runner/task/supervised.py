@@ -1,4 +1,4 @@
-"""What tasks have in common that predict some arrays of a dataset from others."""
+"""Supervised tasks: the roles of a dataset's arrays, sample weights, and functions that several tasks share."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import TaskConfig
 from runner.data.base import TARGETS, WEIGHT, Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
-from runner.task.base import LOSS, Task, Tensor
+from runner.task.base import LOSS, Task
 from runner.task.metrics import MINIMIZE
-from runner.task.namespace import Namespace
 
-_BLOCK = 256  # examples that are read at a time
+# Examples that are read at a time from a source without whole columns: more would need memory for images that are
+# then dropped, fewer would call the source more often.
+_BLOCK = 256
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Which arrays of a dataset are what, by name.
+    """The roles of a dataset's arrays, by name.
 
     Attributes:
-      inputs: what the model takes.
-      target: what is to be predicted.
-      example_weight: what each example's loss is multiplied by; None: nothing.
+      inputs: arrays that the model takes.
+      target: arrays that are predicted.
+      example_weight: array that each example's loss is multiplied by (Keras's `sample_weight`); None: none.
     """
 
     inputs: tuple[str, ...]
@@ -33,9 +35,17 @@ class Roles:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Returns all names, each once."""
-        weight = () if self.example_weight is None else (self.example_weight,)
-        return tuple(dict.fromkeys((*self.inputs, *self.target, *weight)))
+        """All names, each once."""
+        names = [*self.inputs, *self.target]
+        if self.example_weight is not None:
+            names.append(self.example_weight)
+        return tuple(dict.fromkeys(names))
+
+
+def default_target(arrays: Mapping[str, ArraySpec]) -> tuple[str, ...]:
+    """Returns the target of a config that names none: the first of `TARGETS` that the dataset has, or nothing."""
+    present = [name for name in TARGETS if name in arrays]
+    return tuple(present[:1])
 
 
 def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: bool = True) -> Roles:
@@ -44,49 +54,52 @@ def roles(config: TaskConfig, arrays: Mapping[str, ArraySpec], *, needs_target: 
     Args:
       config: the task's.
       arrays: specs by name.
-      needs_target: refuses a dataset of which none is named.
+      needs_target: whether a dataset without a target is rejected.
 
     Raises:
-      ConfigError: names an array that the dataset has not, and those that it has.
+      ConfigError: the dataset does not have an array that the config names, or has none for a role.
     """
-    target = tuple(config.target) or tuple([name for name in TARGETS if name in arrays][:1])
-    for key, names in (
-        ("target", target),
-        ("inputs", config.inputs or ()),
-        ("example_weight", [config.example_weight]),
-    ):
-        for name in names:
-            if name is not None and name not in arrays:
-                raise invalid(
-                    f"task.{key}", name, problem=_has(arrays), fix=did_you_mean(name, arrays, "name one of these")
-                )
+    target = tuple(config.target) or default_target(arrays)
+    _check_exist("task.target", target, arrays)
+    _check_exist("task.inputs", config.inputs or (), arrays)
+    example_weight = config.example_weight
+    if example_weight is not None:
+        _check_exist("task.example_weight", [example_weight], arrays)
     if needs_target and not target:
-        first = next(iter(arrays), "price")
+        example = next(iter(arrays), "price")
         raise invalid(
             "task.target",
             None,
             problem=f"{_has(arrays)}, of which none is named {', '.join(TARGETS[:-1])} or {TARGETS[-1]}",
-            fix=f"name what is to be predicted, as task.target={first}",
+            fix=f"name the array to predict, such as task.target={example}",
         )
-    taken = {*target, config.example_weight}
-    inputs = tuple(name for name in arrays if name not in taken) if config.inputs is None else tuple(config.inputs)
+    if config.inputs is None:
+        inputs = tuple(name for name in arrays if name not in {*target, example_weight})
+    else:
+        inputs = tuple(config.inputs)
     if not inputs:
         raise invalid(
             "task.inputs",
             config.inputs,
-            problem=f"at least one array; {_has(arrays)}",
-            fix="name one, or leave task.inputs out to take all that is not the target",
+            problem=f"needs at least one array; {_has(arrays)}",
+            fix="name one, or remove task.inputs to use every array except the target",
         )
-    if config.example_weight is not None:
-        shape = arrays[config.example_weight].shape
+    if example_weight is not None:
+        shape = arrays[example_weight].shape
         if shape not in ((), (1,)):
             raise invalid(
                 "task.example_weight",
-                config.example_weight,
-                problem=f"an array of one number an example, this one has shape {list(shape)}",
-                fix="name another array, or leave it out",
+                example_weight,
+                problem=f"must be an array of one number per example, but its shape is {list(shape)}",
+                fix="name another array, or remove task.example_weight",
             )
-    return Roles(inputs, target, config.example_weight)
+    return Roles(inputs, target, example_weight)
+
+
+def _check_exist(key: str, names: Sequence[str], arrays: Mapping[str, ArraySpec]) -> None:
+    for name in names:
+        if name not in arrays:
+            raise invalid(key, name, problem=_has(arrays), fix=did_you_mean(name, arrays, "name one of these"))
 
 
 def _has(arrays: Mapping[str, ArraySpec]) -> str:
@@ -94,82 +107,112 @@ def _has(arrays: Mapping[str, ArraySpec]) -> str:
 
 
 class Supervised(Task):
-    """A task with a target, the inputs that it is predicted from, and perhaps a weight of each example."""
+    """A task with a target, inputs to predict it from, and perhaps sample weights."""
 
-    def __init__(self, found: Roles, arrays: Mapping[str, ArraySpec], metrics: Mapping[str, str]) -> None:
-        """Takes what is the same for all.
+    def __init__(self, array_roles: Roles, arrays: Mapping[str, ArraySpec], metrics: Mapping[str, str]) -> None:
+        """Sets what all supervised tasks have.
 
         Args:
-          found: roles of the arrays.
+          array_roles: roles of the arrays.
           arrays: specs of the dataset's arrays.
-          metrics: the task's own, each with its better direction.
+          metrics: the task's metrics except the loss, with the better direction of each.
         """
-        self.arrays = {name: arrays[name] for name in found.all}
-        self.input_names = found.inputs
-        self.target_names = found.target
+        self.arrays = {name: arrays[name] for name in array_roles.all}
+        self.input_names = array_roles.inputs
+        self.target_names = array_roles.target
         self.directions = {LOSS: MINIMIZE, **metrics}
         self.constants: Mapping[str, Sequence[float]] = {}
-        self._example_weight = found.example_weight
+        self._example_weight = array_roles.example_weight
 
-    def _weighted(self, ops: Namespace, loss_b: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's loss (B,) times its weight, where the config names one."""
+    def _weighted(self, ops: Arrays, loss_b: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's loss (B,) times its sample weight, if the config names an array of them."""
         if self._example_weight is None:
             return loss_b
         return loss_b * as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
 
 
-def as_vector(ops: Namespace, x: Tensor) -> Tensor:
-    """Returns (B,) of (B,) or (B, 1)."""
-    return x if len(x.shape) == 1 else ops.sum(x, axis=-1)  # no index: DTensor gets some of them wrong
+def as_vector(ops: Arrays, x: Tensor) -> Tensor:
+    """Returns an array (B,) or (B, 1) as (B,)."""
+    if len(x.shape) == 1:
+        return x
+    # A sum over one number, not an index: DTensor computes some indices of sharded arrays wrongly.
+    return ops.sum(x, axis=-1)
 
 
-def is_real(ops: Namespace, batch: Mapping[str, Tensor], rank: int = 1) -> Tensor:
-    """Returns bool (B, 1, ...) of that rank, False for padding."""
+def is_real(ops: Arrays, batch: Mapping[str, Tensor], rank: int = 1) -> Tensor:
+    """Returns bool (B, 1, ...) of a rank, False for padding."""
     real = ops.greater(batch[WEIGHT], 0.0)
     for _ in range(rank - 1):
         real = ops.expand_dims(real, -1)
     return real
 
 
-def counted(ops: Namespace, batch: Mapping[str, Tensor], values: Tensor, axis: Sequence[int]) -> Tensor:
-    """Returns float32 sums over the examples and perhaps other dims, padding left out whatever it holds.
+def counted(ops: Arrays, batch: Mapping[str, Tensor], values: Tensor, axis: Sequence[int]) -> Tensor:
+    """Returns float32 sums over the examples and perhaps other dims, without padding.
 
     Args:
       ops: the engine's.
-      batch: that the values are of.
+      batch: batch of the values.
       values: (B, ...), bool or numbers.
-      axis: dims that are summed over.
+      axis: dims to sum over.
     """
     values = ops.cast(values, "float32")
-    chosen = ops.where(is_real(ops, batch, len(values.shape)), values, ops.zeros_like(values))
-    return ops.sum(chosen, axis=tuple(axis))
+    # Selected, not multiplied by the weight: the model's outputs for padding may be NaN, and NaN * 0 is NaN.
+    without_padding = ops.where(is_real(ops, batch, len(values.shape)), values, ops.zeros_like(values))
+    return ops.sum(without_padding, axis=tuple(axis))
+
+
+def as_counts(totals: Array) -> Array:
+    """Returns sums of ones and zeros as int64."""
+    return np.rint(totals).astype(np.int64)
 
 
 def read_columns(source: DataSource, names: Sequence[str], count: int | None = None) -> dict[str, Array]:
     """Returns whole arrays of a split, in its order.
 
-    What the source has whole is taken so; else it is read block by block.
-
     Args:
-      source: the split.
+      source: the split. An array that it has as a whole is not read example by example.
       names: of its arrays.
-      count: of the first so many examples; None: all.
+      count: number of examples, from the first; None: all.
     """
     size = source.size if count is None else min(count, source.size)
-    whole = {name: held for name in names if (held := column(source, name)) is not None}
-    if len(whole) == len(names):
-        return {name: np.asarray(held[:size]) for name, held in whole.items()}
-    blocks = [source.read(np.arange(at, min(at + _BLOCK, size))) for at in range(0, size, _BLOCK)]
-    empty = {name: np.zeros((0, *source.specs[name].shape), source.specs[name].dtype) for name in names}
-    return {name: np.concatenate([empty[name], *(block[name] for block in blocks)]) for name in names}
+    columns = {name: column(source, name) for name in names}
+    whole = {name: np.asarray(array[:size]) for name, array in columns.items() if array is not None}
+    if len(whole) == len(columns):
+        return whole
+    # The empty arrays give the shape and dtype of a split without examples.
+    blocks = {name: [np.zeros((0, *source.specs[name].shape), source.specs[name].dtype)] for name in names}
+    for start in range(0, size, _BLOCK):
+        block = source.read(np.arange(start, min(start + _BLOCK, size)))
+        for name in names:
+            blocks[name].append(block[name])
+    return {name: np.concatenate(arrays) for name, arrays in blocks.items()}
 
 
-def needed(key: str, value: object, train: DataSource | None) -> DataSource:
-    """Returns the train split that a key's value is computed from.
+def columns(ops: Arrays, batch: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """Returns float32 (B, K) of K arrays (B,) or (B, 1), or (B, ...) of one array that has more dims."""
+    arrays = []
+    for name in names:
+        array = ops.cast(batch[name], "float32")
+        if len(array.shape) == 1:
+            array = ops.expand_dims(array, -1)
+        arrays.append(array)
+    if len(arrays) == 1:
+        return arrays[0]
+    return ops.concatenate(arrays, axis=1)
+
+
+def required_train_split(key: str, value: object, train: DataSource | None) -> DataSource:
+    """Returns the train split, from which the value of a key is computed.
 
     Raises:
       ConfigError: there is none.
     """
     if train is None:
-        raise invalid(key, value, problem="it is computed from the train split, which is not at hand", fix="name it")
+        raise invalid(
+            key,
+            value,
+            problem="is computed from the train split, which is not loaded here",
+            fix="remove it",
+        )
     return train

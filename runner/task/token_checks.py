@@ -1,4 +1,4 @@
-"""What is checked of a language model's arrays and of the prompt of its samples; each raises `ConfigError`."""
+"""Checks of a language model's arrays and of the prompt of its samples."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from runner.config.schema_task import SampleOptions
 from runner.data.base import Array
 from runner.data.packing import no_label_counts
 from runner.data.vocabulary import EncodingError, Vocabulary
-from runner.errors import invalid
+from runner.errors import ConfigError, invalid
 
-_SEEN = 1000  # rows by which labels are known as tokens or as tags
-# Labels of a language model are the next tokens nearly everywhere, those of a masked one the same tokens; tags agree
-# with them by chance.
-_TAGS = 0.5
+# Rows that are compared to tell tokens from tags: enough for a share, and read in milliseconds.
+_COMPARED_ROWS = 1000
+# Share of labels that agree with the next token, or with the same one, below which they are tags. Labels of a language
+# model agree nearly everywhere, and so do those of a masked one; tags agree by chance.
+_LEAST_AGREEMENT = 0.5
 
 
 def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> None:
-    """Checks that the weights of a split's labels are numbers that a mean can be taken by.
+    """Checks that the weights of a split's labels are finite, at least 0 and not all 0.
 
     Args:
       weight: (N, T).
       name: the array's.
-      split: its name.
-      of_text: whether it tells documents apart that the dataset has encoded.
+      split: name of the split.
+      of_text: whether the dataset has computed the weights, from the ends of documents that it has encoded.
+
+    Raises:
+      ConfigError: they are not.
     """
     low = float(weight.min(initial=0))
     high = float(weight.max(initial=0))
     if low < 0 or not math.isfinite(low + high):
+        wrong = low if low < 0 else high
         raise invalid(
             "task.label_weight",
             name,
-            problem=f"finite numbers from 0 on, the {split} split has {low if low < 0 else high:g}",
+            problem=f"must have finite numbers of at least 0, but the {split} split has {wrong:g}",
             fix="fix the array, or name another",
         )
     if high > 0:
@@ -43,17 +48,17 @@ def check_weights(weight: Array, name: str, split: str, *, of_text: bool) -> Non
     raise invalid(
         "task.label_weight",
         name,
-        problem=f"a label that counts, and split {split} has none",
+        problem=f"needs a label with a weight above 0, but the {split} split has none",
         fix="fix the array, or name another",
     )
 
 
-def tags_mend(name: str, count: int) -> str:
-    """Returns how to learn a class per token, as in named entity recognition.
+def tags_fix(name: str, count: int) -> str:
+    """Returns how to train on one class per token, as in named entity recognition.
 
     Args:
-      name: of the array that holds the classes.
-      count: of the classes.
+      name: of the array with the classes.
+      count: number of classes.
     """
     return (
         f"for a class per token (tags), set task=custom task.target={name} task.units={count} and return "
@@ -62,7 +67,7 @@ def tags_mend(name: str, count: int) -> str:
 
 
 def are_tags(tokens: Array, label: Array) -> bool:
-    """Returns whether labels are something else than tokens of the inputs: neither the next ones nor the same.
+    """Returns whether labels are something else than tokens: neither the next ones nor those of the inputs.
 
     Args:
       tokens: (N, T), of the inputs.
@@ -70,25 +75,29 @@ def are_tags(tokens: Array, label: Array) -> bool:
     """
     if tokens.shape != label.shape or tokens.ndim != 2 or tokens.shape[1] < 2:
         return False
-    if tokens.max(initial=0) <= label.max(initial=0):  # there are fewer tags than tokens
+    # A vocabulary has more tokens than there are tags.
+    if tokens.max(initial=0) <= label.max(initial=0):
         return False
-    some = tokens[:_SEEN]
-    seen = label[:_SEEN]
-    following = float(np.mean(some[:, 1:] == seen[:, :-1]))
-    same = float(np.mean(some == seen))
-    return max(following, same) < _TAGS
+    first_tokens = tokens[:_COMPARED_ROWS]
+    first_labels = label[:_COMPARED_ROWS]
+    next_agreement = float(np.mean(first_tokens[:, 1:] == first_labels[:, :-1]))
+    same_agreement = float(np.mean(first_tokens == first_labels))
+    return max(next_agreement, same_agreement) < _LEAST_AGREEMENT
 
 
 def check_tokens(tokens: Array, key: str, name: str, units: int, split: str, tags: str = "") -> None:
     """Checks that a user's tokens are from 0 to V - 1.
 
     Args:
-      tokens: (N, T), whole numbers.
-      key: of the task's config, that says what they are.
+      tokens: integers (N, T).
+      key: key of the task's config that names the array.
       name: the array's.
       units: V.
-      split: its name.
-      tags: what to do if the labels are no tokens of the inputs, see `tags_mend`; empty: they are.
+      split: name of the split.
+      tags: the fix if the labels are tags, see `tags_fix`; empty: they are tokens.
+
+    Raises:
+      ConfigError: one is not.
     """
     low = int(tokens.min(initial=0))
     high = int(tokens.max(initial=0))
@@ -97,53 +106,73 @@ def check_tokens(tokens: Array, key: str, name: str, units: int, split: str, tag
             f"task.{key}",
             name,
             problem="task=language_model reads and predicts tokens of one vocabulary, of size "
-            f"task.vocabulary={units}, and the {split} split has token {high}",
+            f"task.vocabulary={units}, but the {split} split has token {high}",
             fix=tags,
         )
-    if low < 0 or high >= units:
-        raise invalid(
-            f"task.{key}",
-            name,
-            problem=f"tokens from 0 to {units - 1}, the {split} split has {low if low < 0 else high}",
-            fix=f"set task.vocabulary={high + 1}" if low >= 0 else "store the tokens' numbers from 0 on",
-        )
+    if low < 0:
+        raise _outside(key, name, units, split, low, fix="store token numbers that start at 0")
+    if high >= units:
+        raise _outside(key, name, units, split, high, fix=f"set task.vocabulary={high + 1}")
 
 
-def checked_prompt(
+def _outside(key: str, name: str, units: int, split: str, token: int, fix: str) -> ConfigError:
+    """Returns the error for a token that is not in the vocabulary."""
+    problem = f"tokens must be from 0 to {units - 1}, but the {split} split has {token}"
+    return invalid(f"task.{key}", name, problem=problem, fix=fix)
+
+
+def encode_prompt(
     sample: SampleOptions, key: str, vocabulary: Vocabulary, length: int, *, ends_are_inputs: bool
 ) -> Array:
-    """Returns the tokens (n,) that samples begin with.
+    """Returns the tokens (n,) that samples start with.
 
     Args:
-      sample: of the config.
-      key: that says the prompt.
+      sample: options.
+      key: the config key of the prompt.
       vocabulary: encodes it.
       length: of a row, T.
-      ends_are_inputs: whether the model learns what follows the end of a document, which then is the prompt of null.
+      ends_are_inputs: whether the model learns what follows the end of a document, which is then the default prompt.
+
+    Raises:
+      ConfigError: the vocabulary can't encode the prompt, or a row has no room for it and the sample.
     """
-    text = sample.prompt
-    end = vocabulary.end if ends_are_inputs else None
-    try:
-        found = vocabulary.encode("\n" if text is None else text)
-    except EncodingError:
-        found = np.zeros(0, np.int32)
-    if text is None:
-        found = np.array([end], np.int32) if end is not None else found if len(found) else np.zeros(1, np.int32)
-    elif not len(found) or (text.strip() and not vocabulary.decode(found).strip()):
-        raise invalid(key, text, problem="text that the vocabulary has tokens for", fix="write another")
-    if len(found) >= length:
+    if sample.prompt is None:
+        prompt = _default_prompt(vocabulary, ends_are_inputs=ends_are_inputs)
+    else:
+        prompt = _encoded(sample.prompt, vocabulary)
+        # A tokenizer may drop or replace every character that it does not know.
+        is_lost = bool(sample.prompt.strip()) and not vocabulary.decode(prompt).strip()
+        if not len(prompt) or is_lost:
+            raise invalid(key, sample.prompt, problem="has no tokens in the vocabulary", fix="write another prompt")
+    if len(prompt) >= length:
+        fix = "shorten it"
+        if key.startswith("task."):
+            fix += ", or set a larger dataset.sequence_length"
         raise invalid(
-            key,
-            text,
-            problem=f"fewer tokens than the {length} of a row; this one has {len(found)}",
-            fix="shorten it" + (", or set dataset.sequence_length to more" if key.startswith("task.") else ""),
+            key, sample.prompt, problem=f"must have fewer tokens than a row, {length}, but has {len(prompt)}", fix=fix
         )
-    room = length - len(found)
+    room = length - len(prompt)
     if sample.tokens is not None and sample.tokens > room:
         raise invalid(
             "task.sample.tokens",
             sample.tokens,
-            problem=f"at most {room}: a row has {length} tokens, and the prompt takes {len(found)}",
+            problem=f"must be at most {room}: a row has {length} tokens, and the prompt needs {len(prompt)}",
             fix=f"set task.sample.tokens={room}",
         )
-    return found
+    return prompt
+
+
+def _default_prompt(vocabulary: Vocabulary, *, ends_are_inputs: bool) -> Array:
+    """Returns the end-of-document token, else a new line, else token 0."""
+    if ends_are_inputs and vocabulary.end is not None:
+        return np.array([vocabulary.end], np.int32)
+    new_line = _encoded("\n", vocabulary)
+    return new_line if len(new_line) else np.zeros(1, np.int32)
+
+
+def _encoded(text: str, vocabulary: Vocabulary) -> Array:
+    """Returns the tokens of a text; none if the vocabulary can't encode it."""
+    try:
+        return vocabulary.encode(text)
+    except EncodingError:
+        return np.zeros(0, np.int32)

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from runner import arrays
+from runner.arrays import Arrays
 from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data.base import Array
 from runner.engine.base import HostBatches
 from runner.optim import clipping, rules, schedules
-from runner.task import namespace
 from runner.task.classification import Classification
-from runner.task.namespace import Namespace
 
 Tensor = Any  # of the engine's library
 Slots = dict[str, Tensor]
@@ -107,7 +107,7 @@ class Hooks(ABC):
     update_method: tuple[type, str]
 
     def __init__(self, config: RunConfig, module: ModuleType) -> None:
-        self.config, self.module, self.ops = config, module, namespace.of(module)
+        self.config, self.module, self.ops = config, module, arrays.of(module)
         self.patches = Patches()
         self.paths: tuple[str, ...] = ()
         self._left: Iterator[str] = iter(())
@@ -287,7 +287,7 @@ class Hooks(ABC):
 
         self.patches.wrap(Classification, "loss", make)
 
-    def inputs(self, change: Callable[[Namespace, Any], Any]) -> None:
+    def inputs(self, change: Callable[[Arrays, Any], Any]) -> None:
         """Hands over what the model is called with."""
 
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.arrays import of as array_functions
 from runner.config.schema import ModelConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec
@@ -21,7 +22,6 @@ from runner.engine import make_engine, registry
 from runner.engine.base import Engine, HostBatches
 from runner.errors import ConfigError
 from runner.model import padding
-from runner.task import namespace
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys
@@ -142,7 +142,7 @@ def engine_of(made: RunConfig) -> Engine:
 
 def expected(loss: str, outputs: Sequence[Array]) -> dict[str, float]:
     """Returns what NumPy computes of the model's outputs, batch by batch and without any padding."""
-    ops, labels = namespace.of(np), arrays()["label"]
+    ops, labels = array_functions(np), arrays()["label"]
     sums = {"loss": 0.0, "above": 0.0}
     for start in range(0, SIZE, BATCH):
         rows = slice(start, start + BATCH)

@@ -72,9 +72,9 @@ def plain(made: RunConfig, first: Arrays, *, keeps_bfloat16: bool) -> tuple[list
     import jax.numpy as jnp
     import keras
 
+    from runner import arrays
     from runner.engine.jax.names import Names
     from runner.model import builder, target
-    from runner.task import namespace
 
     data, batches = cases.data(NAME), cases.batches(NAME)
     keras.config.set_dtype_policy("bfloat16")
@@ -88,7 +88,7 @@ def plain(made: RunConfig, first: Arrays, *, keeps_bfloat16: bool) -> tuple[list
     def loss(weights: Any, batch: Any) -> Any:
         outputs, _ = model.stateless_call(weights, model.non_trainable_variables, batch["tokens"], training=True)
         logits = outputs.astype(jnp.float32)
-        return cases.loss(namespace.of(jnp), logits, batch).sum() / cases.BATCH
+        return cases.loss(arrays.of(jnp), logits, batch).sum() / cases.BATCH
 
     gradients = jax.jit(jax.value_and_grad(loss))
     masters = [keras.Variable(np.asarray(first[path], np.float32)) for path in names]

@@ -20,10 +20,10 @@ PROGRAM = """
 import json, re, sys
 import jax, jax.numpy as jnp, numpy as np
 from runner.engine.jax.layers.chunked_loss import WHOLE, TokenParts, chunk_count, chunked
-from runner.task import namespace, token_losses
+from runner import arrays
 
 B, T, D, V, SHARE = 2, 4, 3, 5, 1e-3
-ops, found = namespace.of(jnp), {}
+ops, found = arrays.of(jnp), {}
 for name, signs in json.loads(sys.argv[1]).items():
     rng = np.random.default_rng(0)
     hidden, head = jnp.asarray(rng.normal(size=(B, T, D))), jnp.asarray(rng.normal(size=(D, V)))
@@ -31,7 +31,7 @@ for name, signs in json.loads(sys.argv[1]).items():
     weight = jnp.asarray(np.outer(signs, rng.uniform(0.5, 1.0, T)), jnp.float32)
 
     def whole(hidden, head):
-        return jnp.sum(token_losses.linear(ops, hidden, head, None, label, weight)[0] * weight) * SHARE
+        return jnp.sum(arrays.head_losses(ops, hidden, head, None, label, weight)[0] * weight) * SHARE
 
     def parts(hidden, head):
         nats, _ = chunked(ops, WHOLE, hidden, head, None, label, weight, most_bytes=B * V * 4)
@@ -42,7 +42,7 @@ for name, signs in json.loads(sys.argv[1]).items():
 
 hidden = jnp.asarray(rng.normal(size=(B, T, D)), jnp.bfloat16)
 head = jnp.asarray(9 * rng.normal(size=(D, V)), jnp.bfloat16)
-exact = token_losses.linear(ops, hidden.astype("float32"), head.astype("float32"), None, label, weight)[0]
+exact = arrays.head_losses(ops, hidden.astype("float32"), head.astype("float32"), None, label, weight)[0]
 for name, parts in {"one": WHOLE, "two": TokenParts(2, 1, lambda array, _: array)}.items():
     nats, _ = chunked(ops, parts, hidden, head, None, label, weight)
     found[f"bfloat16 {name}"] = float(abs(nats - exact).max())

@@ -25,7 +25,7 @@ import numpy as np
 
 from runner.engine import evaluation
 from runner.layout import Placement
-from runner.task import namespace
+from runner import arrays
 from tests.numpy_engine import NumpyEngine
 
 
@@ -44,7 +44,7 @@ class ToyEngine(NumpyEngine):
     def judged(self, batch):
         arrays = {name: array[0] for name, array in batch.arrays.items()}
         outputs = np.full((len(arrays["label"]), self.task.outputs.units), self.w, np.float32)
-        ops = namespace.of(np)
+        ops = arrays.of(np)
         return evaluation.BatchResult(
             self.task.loss(ops, outputs, arrays), self.task.totals(ops, outputs, arrays), outputs
         )

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from runner import arrays
 from runner.engine import registry
 from runner.engine.registry import make_plain
 from runner.export.check import check
 from runner.export.drawn import drawn_answers
 from runner.export.signature import Served
 from runner.export.write import write_model
-from runner.task import namespace
 from runner.task.base import DataSpec
 from tests.configs import with_keys
 from tests.engine import cases
@@ -97,7 +97,7 @@ def exported(builder: Callable[..., Any], folder: Path) -> dict[str, Any]:
     target = folder / builder.__name__
     target.mkdir()
     written = write_model(plain, served, target, convert=True, tensorflow=True)
-    outputs = np.asarray(plain.model(served.model_inputs(namespace.of(np), given), training=False))
+    outputs = np.asarray(plain.model(served.model_inputs(arrays.of(np), given), training=False))
     compared = check(target, written, "keras", served, given, outputs, folder / "log", drawn)
     return {
         "drawn": sorted(drawn),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner import arrays
 from runner.config.schema import TaskConfig
 from runner.data.base import ArraySpec, Encoding
 from runner.errors import EngineError
 from runner.export.check import compare
 from runner.export.command import raise_if_different
 from runner.export.signature import Served
-from runner.task import namespace
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 
@@ -115,7 +115,7 @@ def test_standardized_arrays_are_served_raw() -> None:
     table = served(specs, TaskConfig("regression", target=["price"]), encoding)
     years = np.array([1999.5, 2000.25, 2001.75], np.float32)
     expected = (years.astype(np.float64) - 2000.371234) / 0.7
-    found = table.model_inputs(namespace.of(np), {"year": years})
+    found = table.model_inputs(arrays.of(np), {"year": years})
     assert found.dtype == np.float32
     # Rounding the mean to float32 first would be off by 6e-5 / 0.7.
     np.testing.assert_allclose(found, expected, rtol=3e-7)

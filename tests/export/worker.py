@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from runner import arrays
 from runner.config.schema import EngineConfig, ModelConfig, TaskConfig
 from runner.data.base import Array, ArraySpec, Encoding
 from runner.engine import registry
@@ -20,7 +21,6 @@ from runner.engine.registry import make_plain
 from runner.export.check import check
 from runner.export.signature import Served
 from runner.export.write import write_model
-from runner.task import namespace
 from runner.task.base import DataSpec, named_outputs
 from runner.task.registry import make_task
 from tests.configs import with_keys
@@ -84,7 +84,7 @@ def exported(engine: str, folder: Path) -> Iterator[tuple[str, dict[str, dict[st
         task = make_task(case.task, case.specs, constants={"mean": [250.0], "deviation": [3.0]})
         served = Served(DataSpec(task.arrays, task), case.encoding)
         plain = make_plain(config, served.spec, _weights(engine, config, served.spec))
-        inputs = task.inputs(namespace.of(np), served.standardized(case.arrays))
+        inputs = task.inputs(arrays.of(np), served.standardized(case.arrays))
         given = named_outputs(plain.model(inputs, training=False))
         outputs = {key: np.asarray(output) for key, output in given.items()}
         target = folder / name.replace(" ", "_")

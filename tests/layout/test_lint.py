@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import layout
+from runner.config import values
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.errors import ConfigError
@@ -26,6 +27,7 @@ def make(*rules: RuleConfig, image: list[str | None] | None = None) -> LayoutCon
 
 def refused(config: LayoutConfig, variables: dict[str, tuple[int, ...]] | None = None) -> str:
     def check_and_resolve() -> None:
+        values.check(config, "layout")
         layout.check(config, AXES)
         layout.resolve(config, variables or {}, AXES)
 
@@ -84,14 +86,12 @@ def test_a_variable_that_every_optional_rule_skips_is_replicated_and_keeps_the_r
 @pytest.mark.parametrize("optional", [False, True])
 def test_an_unknown_axis_is_rejected_even_in_an_optional_rule(optional: bool) -> None:
     for rule in (RuleConfig("w", ["tensor"], optional=optional), RuleConfig("w", shard="tensor", optional=optional)):
-        assert "mesh.axes has no axis 'tensor', its axes are batch, model; add mesh.axes.tensor=2" in refused(
-            make(rule)
-        )
+        assert "the mesh has no axis 'tensor' (its axes: batch, model); set mesh.axes.tensor=2" in refused(make(rule))
 
 
 def test_the_fix_of_an_unknown_axis_is_a_mesh_that_has_it_or_the_nearest_name() -> None:
     said = refused(make(image=["batch", "height", None, None]))
-    assert "choose a mesh that has it, as mesh=batch2_height2, mesh=batch2_height2_width2, mesh=batch4_height2" in said
+    assert "choose a mesh that has it: mesh=batch2_height2, mesh=batch2_height2_width2, mesh=batch4_height2" in said
     assert "did you mean model?" in refused(make(RuleConfig("w", ["modle"])))
 
 
@@ -102,9 +102,12 @@ def test_the_fix_of_an_unknown_axis_is_a_mesh_that_has_it_or_the_nearest_name() 
             [RuleConfig("w")],
             ("layout.rules[0].spec=null", "exactly one of spec, shard and transformer", "shard: model"),
         ),
-        ([RuleConfig("w", [None], "model")], ("layout.rules[0].shard=model", "spec is [null]", "drop one")),
-        ([RuleConfig("w", [None], min_elements=3)], ("rules[0].min_elements=3", "only a rule with shard")),
-        ([RuleConfig("w", shard="model", min_elements=-1)], ("rules[0].min_elements=-1", "0 or more")),
+        (
+            [RuleConfig("w", [None], "model")],
+            ("layout.rules[0].shard=model", "has spec too", "remove shard"),
+        ),
+        ([RuleConfig("w", [None], min_elements=3)], ("rules[0].min_elements=3", "works with shard only")),
+        ([RuleConfig("w", shard="model", min_elements=-1)], ("rules[0].min_elements=-1", "must be at least 0")),
         (
             [RuleConfig("w", ["model"]), RuleConfig("w", [None])],
             ("layout.rules[1].match=w", "layout.rules[0] before it has the same match"),
@@ -113,7 +116,7 @@ def test_the_fix_of_an_unknown_axis_is_a_mesh_that_has_it_or_the_nearest_name() 
         ([RuleConfig("w", ["model"], optional=True)] * 2, ("rules[1].match=w", "same match")),
         (
             [RuleConfig(".*", shard="model"), RuleConfig("w", [None], optional=True)],
-            ("layout.rules[1].match=w", "layout.rules[0] before it catches every variable (.*)"),
+            ("layout.rules[1].match=w", "layout.rules[0] before it matches every variable (.*)"),
         ),
     ],
 )
@@ -243,17 +246,17 @@ def test_any_array_of_a_dataset_may_be_sharded_and_a_recorded_label_is_accepted(
     [
         (
             {"foto": ["batch", None, None, None]},
-            "layout.inputs.foto=[batch,null,null,null]: one of the dataset's arrays photo, tokens, age; "
-            "did you mean photo?",
+            "layout.inputs.foto=[batch,null,null,null]: the dataset has no array 'foto' (its arrays: photo, "
+            "tokens, age); did you mean photo?",
         ),
         (
             {"label": ["batch", None]},
-            "layout.inputs.label=[batch,null]: one of the dataset's arrays photo, tokens, age; see python "
-            "-m runner --cfg job",
+            "layout.inputs.label=[batch,null]: the dataset has no array 'label' (its arrays: photo, tokens, age); "
+            "remove layout.inputs.label",
         ),
         (
             {"tokens": ["batch"]},
-            "layout.inputs.tokens=[batch]: 2 entries, one a dim of [batch, sequence]; write "
+            "layout.inputs.tokens=[batch]: must have 2 entries, one per dim of [batch, sequence]; set "
             "layout.inputs.tokens=[batch,null]",
         ),
         (

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner import layout
+from runner.config import values
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError
 from runner.layout.rules import RuleTable, only_path
@@ -129,6 +130,11 @@ def test_every_violation_is_counted() -> None:
         layout.resolve(config, {"a/kernel": (8, 9), "b/kernel": (8, 7)}, AXES)
 
 
+def check(config: LayoutConfig) -> None:
+    values.check(config, "layout")
+    layout.check(config, AXES)
+
+
 @pytest.mark.parametrize(
     ("config", "parts"),
     [
@@ -136,17 +142,23 @@ def test_every_violation_is_counted() -> None:
         (make(("d1", [None]), ("d2", ["model", "model"])), ("layout.rules[1].spec=[model,model]", "one dim only")),
         (make(("d1/(", [None])), ("layout.rules[0].match=d1/(", "regular expression")),
         (make(("", [None])), ("layout.rules[0].match=''", "d1/kernel")),
-        (LayoutConfig(inputs={"image": []}), ("layout.inputs.image=[]", "an entry a dim", "=[batch]")),
+        (LayoutConfig(inputs={"image": []}), ("layout.inputs.image=[]", "one entry per dim", "=[batch]")),
         (LayoutConfig(inputs=INPUTS | {"label": ["rows"]}), ("layout.inputs.label=[rows]", "no axis 'rows'")),
-        (LayoutConfig(inputs=INPUTS | {"label": ["model"]}), ("layout.inputs.label", "make the two equal")),
-        (LayoutConfig(inputs=INPUTS | {"mask": [None]}), ("layout.inputs.mask=[null]", "the first dim of image")),
+        (
+            LayoutConfig(inputs=INPUTS | {"label": ["model"]}),
+            ("layout.inputs.label", "that of image, batch"),
+        ),
+        (
+            LayoutConfig(inputs=INPUTS | {"mask": [None]}),
+            ("layout.inputs.mask=[null]", "that of image, batch"),
+        ),
         (LayoutConfig(inputs={"a b": ["batch"]}), ("layout.inputs.a b=[batch]", "letters, digits and _")),
         (LayoutConfig(inputs={"x": ["batch", "batch"]}), ("layout.inputs.x=[batch,batch]", "one dim only")),
     ],
 )
 def test_a_layout_that_does_not_fit_the_mesh_is_rejected(config: LayoutConfig, parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
-        layout.check(config, AXES)
+        check(config)
     for part in parts:
         assert part in str(caught.value)
 
@@ -159,7 +171,7 @@ def test_a_layout_that_fits_the_mesh_passes() -> None:
 
 
 def test_a_mesh_without_a_batch_axis_is_rejected_unless_an_input_names_one() -> None:
-    with pytest.raises(ConfigError, match=r"^layout.inputs=\{\}: mesh.axes has no axis 'batch'"):
+    with pytest.raises(ConfigError, match=r"^layout.inputs=\{\}: the mesh has no axis 'batch'"):
         layout.check(LayoutConfig(), {"m": 4})
     layout.check(LayoutConfig(inputs={"table": ["m", None]}), {"m": 4})
 

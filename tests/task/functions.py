@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.task.namespace import Namespace
+from runner.arrays import Arrays
 
 _rng = np.random.default_rng(5)
 A = _rng.normal(size=(3, 4)).astype(np.float32)
@@ -18,24 +18,24 @@ ODD = np.array([[0.0, -0.0, np.inf, -np.inf], [np.nan, 1.0, -1.0, 88.0], [-88.0,
 _EXTREME = np.array([[1e4, -1e4, 0.0], [-80.0, 80.0, 0.0]], np.float32)
 
 
-def _constant(ops: Namespace, x: np.ndarray) -> Any:
+def _constant(ops: Arrays, x: np.ndarray) -> Any:
     return ops.cast(x, str(x.dtype))  # an array of the library
 
 
-def _unary(name: str, x: np.ndarray) -> Callable[[Namespace], Any]:
+def _unary(name: str, x: np.ndarray) -> Callable[[Arrays], Any]:
     return lambda ops: getattr(ops, name)(_constant(ops, x))
 
 
-def _binary(name: str, x: np.ndarray, y: np.ndarray) -> Callable[[Namespace], Any]:
+def _binary(name: str, x: np.ndarray, y: np.ndarray) -> Callable[[Arrays], Any]:
     return lambda ops: getattr(ops, name)(_constant(ops, x), _constant(ops, y))
 
 
-def _reduced(name: str, axis: Any, keepdims: bool) -> Callable[[Namespace], Any]:
+def _reduced(name: str, axis: Any, keepdims: bool) -> Callable[[Arrays], Any]:
     return lambda ops: getattr(ops, name)(_constant(ops, A), axis=axis, keepdims=keepdims)
 
 
-def _calls() -> dict[str, Callable[[Namespace], Any]]:
-    found: dict[str, Callable[[Namespace], Any]] = {}
+def _calls() -> dict[str, Callable[[Arrays], Any]]:
+    found: dict[str, Callable[[Arrays], Any]] = {}
     for name in ("sum", "mean", "max", "min"):
         for axis in (None, 0, -1, (0, 1)):
             found[f"{name} {axis}"] = _reduced(name, axis, False)
@@ -107,4 +107,4 @@ def _calls() -> dict[str, Callable[[Namespace], Any]]:
     return found
 
 
-CALLS: Mapping[str, Callable[[Namespace], Any]] = _calls()
+CALLS: Mapping[str, Callable[[Arrays], Any]] = _calls()

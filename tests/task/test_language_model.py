@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
+from runner import arrays
+from runner.arrays import token_losses
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySource, ArraySpec
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError
-from runner.task import generation, namespace
+from runner.task import generation
 from runner.task.base import Task
 from runner.task.registry import make_task
-from runner.task.token_losses import of_logits
 
 B, T, V = 4, 6, 257
-OPS = namespace.of(np)
+OPS = arrays.of(np)
 ROW = ArraySpec((T,), "int32", ("sequence",))
 SPECS = {"tokens": ROW, "label": ROW, "label_weight": ArraySpec((T,), "float32", ("sequence",))}
 
@@ -83,7 +84,7 @@ def test_a_model_may_leave_the_logits_to_the_loss() -> None:
     parts = {"hidden": hidden, "head": head, "head_bias": bias}
     np.testing.assert_allclose(made.loss(OPS, parts, batch), made.loss(OPS, hidden @ head + bias, batch))
     made.check_named({"hidden": (None, T, 5), "head": (5, V), "head_bias": (V,)})
-    with pytest.raises(ConfigError, match=r"gives hidden \[None, 6, 5\], head \[5, 9\]; allowed are logits"):
+    with pytest.raises(ConfigError, match=r"are hidden \[None, 6, 5\], head \[5, 9\], but the task needs logits"):
         made.check_named({"hidden": (None, T, 5), "head": (5, 9)})
 
 
@@ -97,8 +98,8 @@ def test_weights_of_examples_weigh_the_loss_and_not_the_perplexity() -> None:
 
 def test_of_equal_logits_the_first_is_the_likeliest() -> None:
     logits = np.array([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
-    assert of_logits(OPS, logits, np.array([1, 0], np.int32))[1].tolist() == [1, 1]
-    assert of_logits(OPS, logits, np.array([2, 1], np.int32))[1].tolist() == [0, 0]
+    assert token_losses(OPS, logits, np.array([1, 0], np.int32))[1].tolist() == [1, 1]
+    assert token_losses(OPS, logits, np.array([2, 1], np.int32))[1].tolist() == [0, 0]
 
 
 def test_without_a_vocabulary_bytes_are_not_known() -> None:
@@ -111,13 +112,13 @@ def test_without_a_vocabulary_bytes_are_not_known() -> None:
 @pytest.mark.parametrize(
     ("given", "specs", "line"),
     [
-        (config(), SPECS, "task.vocabulary=null: how many tokens there are"),
-        (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label: the number"),
+        (config(), SPECS, "task.vocabulary=null: needs the vocabulary size"),
+        (config(), {"tokens": ROW, "label": ArraySpec((), "int32")}, "task.target=label: must have the number"),
         (config(label_weight="x"), SPECS, "task.label_weight=x:"),
         (
             config(vocabulary=V),
             {**SPECS, "label_weight": ArraySpec((T, 3), "float32")},
-            "task.label_weight=label_weight: 6 numbers an example, as label has",
+            "task.label_weight=label_weight: must have 6 numbers per example, as label has",
         ),
         (config(vocabulary=9), {**SPECS, "tokens": ArraySpec((5,), "int32")}, "task.inputs=tokens:"),
         (TaskConfig(), {"tokens": ROW, "label": ROW}, "set task=language_model"),
@@ -133,8 +134,8 @@ def test_what_can_not_work_is_refused(given: TaskConfig, specs: dict[str, ArrayS
 @pytest.mark.parametrize(
     ("sample", "line"),
     [
-        ({"prompt": "a" * T}, "fewer tokens than the 6 of a row; this one has 6"),
-        ({"prompt": "abc", "tokens": 4}, "task.sample.tokens=4: at most 3"),
+        ({"prompt": "a" * T}, "must have fewer tokens than a row, 6, but has 6"),
+        ({"prompt": "abc", "tokens": 4}, "task.sample.tokens=4: must be at most 3"),
     ],
 )
 def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str) -> None:
@@ -145,16 +146,16 @@ def test_a_sample_longer_than_a_row_is_refused(sample: dict[str, Any], line: str
 
 def test_a_prompt_is_refused_where_nothing_tells_what_its_tokens_are() -> None:
     arrays = {"tokens": ROW, "label": ROW}
-    with pytest.raises(ConfigError, match=r"evaluate.prompt=a: a dataset with a vocabulary"):
+    with pytest.raises(ConfigError, match=r"evaluate.prompt=a: needs a dataset with a vocabulary"):
         make_task(config(vocabulary=9), arrays).check_prompt("a")
-    with pytest.raises(ConfigError, match=r"task.sample.prompt=a: a dataset with a vocabulary"):
+    with pytest.raises(ConfigError, match=r"task.sample.prompt=a: needs a dataset with a vocabulary"):
         make_task(config(vocabulary=9, sample={"prompt": "a"}), arrays)
 
 
 def test_a_prompt_of_an_evaluation_takes_the_room_that_the_samples_of_the_run_had() -> None:
     made = task(sample={"tokens": T - 1})
     made.check_prompt("ab")
-    with pytest.raises(ConfigError, match=r"evaluate.prompt=.* fewer tokens than the 6 of a row.*; shorten it$"):
+    with pytest.raises(ConfigError, match=r"evaluate.prompt=.* fewer tokens than a row, 6.*; shorten it$"):
         made.check_prompt("a" * T)
     asked = []
 
@@ -176,14 +177,14 @@ def test_a_prompt_that_the_tokenizer_has_no_tokens_for_is_refused() -> None:
     words = Vocabulary("bpe", None, Tokenizer(models.WordLevel({"a": 0})).to_str())
     make_task(config(sample={"prompt": "a"}), SPECS, vocabulary=words)
     make_task(config(), SPECS, vocabulary=words)
-    with pytest.raises(ConfigError, match=r"task.sample.prompt=b: text that the vocabulary has tokens for"):
+    with pytest.raises(ConfigError, match=r"task.sample.prompt=b: has no tokens in the vocabulary"):
         make_task(config(sample={"prompt": "b"}), SPECS, vocabulary=words)
 
 
 def test_tokens_beyond_the_vocabulary_are_refused() -> None:
     arrays = {"tokens": np.full((2, T), 7, np.int32), "label": np.full((2, T), 9, np.int32)}
     specs = {"tokens": ROW, "label": ROW}
-    with pytest.raises(ConfigError, match=r"task.target=label: tokens from 0 to 8, the train"):
+    with pytest.raises(ConfigError, match=r"task.target=label: tokens must be from 0 to 8, but the train"):
         make_task(config(vocabulary=9), specs, ArraySource(arrays, specs))
 
 
@@ -191,7 +192,7 @@ def test_tokens_beyond_the_vocabulary_are_refused() -> None:
 def test_weights_that_no_mean_is_taken_by_are_refused(weight: float) -> None:
     arrays = drawn()[0]
     arrays["label_weight"][1, 2] = weight
-    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight: finite numbers from 0 on"):
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight: must have finite numbers of at least 0"):
         make_task(config(vocabulary=V), SPECS, ArraySource(arrays, SPECS))
 
 
@@ -199,7 +200,7 @@ def test_a_split_in_which_no_label_counts_is_refused_and_not_perfect() -> None:
     arrays = drawn()[0]
     arrays["label_weight"][:] = 0
     held = ArraySource(arrays, SPECS)
-    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight: .*split train has none; fix"):
+    with pytest.raises(ConfigError, match=r"task.label_weight=label_weight: .*train split has none; fix"):
         make_task(config(vocabulary=V), SPECS, held)
     with pytest.raises(ConfigError, match=r"dataset.documents=apart: split test has no label with weight 1"):
         task().check_split(held, "test")
@@ -249,7 +250,7 @@ def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_a
 
     def write(seed: int, step: int, temperature: float = 1.0) -> Array:
         prompt = np.zeros(1, np.int32)
-        return generation.write(lambda *_: logits, prompt, 2000, 2001, [temperature, 0.0], seed, step)
+        return generation.sample_tokens(lambda *_: logits, prompt, 2000, 2001, [temperature, 0.0], seed, step)
 
     first = write(1, 2)
     np.testing.assert_array_equal(first, write(1, 2))

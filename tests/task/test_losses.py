@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.task import namespace
+from runner import arrays
 from tests import forks
 from tests.task import cases
 from tests.task.functions import CALLS
@@ -65,7 +65,7 @@ def test_losses_and_their_gradients_are_those_of_keras(
 @pytest.mark.parametrize(("library", "place"), PLACES)
 def test_every_library_computes_what_numpy_does(numbers: dict[str, cases.Arrays], library: str, place: str) -> None:
     """Totals as what is added up of them: sums about a mean are 0 but for rounding, and have no digits to compare."""
-    ops = namespace.of(np)
+    ops = arrays.of(np)
     for name, case in CASES.items():
         found = _of_place(numbers, name, library, place)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -89,7 +89,7 @@ def _totals(numbers: cases.Arrays) -> cases.Arrays:
 @pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_function_is_that_of_numpy(numbers: dict[str, cases.Arrays], library: str) -> None:
-    ops = namespace.of(np)
+    ops = arrays.of(np)
     for name, call in CALLS.items():
         wanted, found = np.asarray(call(ops)), numbers[library][f"function: {name}"]
         assert found.dtype == wanted.dtype or name == "shape", name
@@ -98,9 +98,9 @@ def test_every_function_is_that_of_numpy(numbers: dict[str, cases.Arrays], libra
 
 def test_every_function_of_the_namespace_is_called() -> None:
     called = {name.split()[0] for name in CALLS}
-    assert called == set(namespace.FIELDS) - {"name", "keras_name"} | {"shape"}
+    assert called == set(arrays.FIELDS) - {"name", "keras_name"} | {"shape"}
 
 
 def test_a_namespace_of_another_library_is_refused() -> None:
     with pytest.raises(ValueError, match=r"unknown array module os; known modules: numpy, tensorflow, jax\.numpy"):
-        namespace.of(os)
+        arrays.of(os)

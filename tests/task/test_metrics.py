@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn
 
+from runner import arrays
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySource, ArraySpec
-from runner.task import namespace
 from runner.task.base import Evaluation, Task
 from runner.task.registry import make_task, metric_directions, step_metric_names
 from tests.task import cases
 
-OPS = namespace.of(np)
+OPS = arrays.of(np)
 SPECS = {"x": ArraySpec((1,), "float32")}
 ODD_BATCHES = (1, 7, 64, 1000)  # examples of the batches that a split is cut into
 

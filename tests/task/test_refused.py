@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner import arrays
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySource, ArraySpec
 from runner.errors import ConfigError
-from runner.task import namespace
 from runner.task.registry import check, make_task, metric_directions
 from tests.task.cases import config
 
@@ -40,8 +40,8 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("custom", target=f"{OWN}.not_a_function"), "not callable"),
     (config("custom", target=f"{OWN}.of_two"), "write def of_two(ops, outputs, batch)"),
     (config("custom", target=f"{OWN}.loss", maximize=["nearer"]), "task.maximize=tests.task.own.nearer"),
-    (config("custom", target=f"{OWN}.loss", maximize=["near"], minimize=["near"]), "near is there twice"),
-    (config("custom", target=f"{OWN}.loss", minimize=["loss"]), "loss is the loss;"),
+    (config("custom", target=f"{OWN}.loss", maximize=["near"], minimize=["near"]), "another metric is named near"),
+    (config("custom", target=f"{OWN}.loss", minimize=["loss"]), "the loss is named loss;"),
     (config("custom", target=f"{OWN}.loss", units=0), "task.units=0"),
 ]
 
@@ -63,7 +63,7 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("classification"), {"x": X, "label": ArraySpec((2, 2), "int32")}, "shape [2, 2]"),
     (config("classification"), {"x": X, "label": ArraySpec((), "int32")}, "task.classes=null"),
     (config("classification", classes=4), {"x": X, "label": ArraySpec((3,), "float32")}, "task.classes=4"),
-    (config("classification", class_weights=[1.0, 2.0]), {"x": X, "label": NAMED}, "3 weights, one a class"),
+    (config("classification", class_weights=[1.0, 2.0]), {"x": X, "label": NAMED}, "needs 3 weights, one per class"),
     (config("classification", class_weights={"d": 2.0}), {"x": X, "label": NAMED}, "task.class_weights.d=2.0"),
     (config("classification", class_weights="balanced"), {"x": X, "label": NAMED}, "computed from the train split"),
     (config("multilabel"), {"x": X, "label": NAMED}, "set task=classification, which takes 0 and 1 as two classes"),
@@ -73,9 +73,9 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
         "store 0 and 1 as integers and set task=class",
     ),
     (config("multilabel", ["x", "label"]), {"x": X, "label": NAMED, "z": X}, "x [3], label []"),
-    (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number an example"),
+    (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number per example"),
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=true"),
-    (config("regression"), {"x": X, "label": NAMED}, "numbers, and it holds the words a, b; name another array"),
+    (config("regression"), {"x": X, "label": NAMED}, "it has categories: a, b, ...; name another array"),
     (config("regression", example_weight="w"), {"x": X, "y": X, "w": X}, "task.example_weight=w"),
     (config("regression", example_weight="v"), {"x": X, "y": X}, "task.example_weight=v"),
 ]
@@ -93,10 +93,10 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
     specs = {"x": X, "label": ArraySpec((), "int32")}
     labels = np.array([0, 3, 1], np.int32)
     train = ArraySource({"x": np.zeros((3, 3), np.float32), "label": labels}, specs)
-    with pytest.raises(ConfigError, match="labels from 0 to 2, the train split has 3"):
+    with pytest.raises(ConfigError, match="labels must be from 0 to 2, but the train split has 3"):
         make_task(config("classification", classes=3), specs, train)
     train.arrays["label"][0] = -1  # type: ignore[index]
-    with pytest.raises(ConfigError, match="labels from 0 to 3, the train split has -1"):
+    with pytest.raises(ConfigError, match="labels must be from 0 to 3, but the train split has -1"):
         make_task(config("classification"), specs, train)
 
 
@@ -105,9 +105,9 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
     [
         ("classification", [[0.5, 0.5], [1.0, 1.0]], "those of example 1 of the train split sum to 2"),
         ("classification", [[0.5, 0.5], [2.0, -1.0]], "those of example 1 of the train split sum to 1"),
-        ("classification", [0, 450_000], "2 examples have numbers up to 450,000; set task=regression"),
-        ("multilabel", [[1, 0], [-1, 1]], "a 0 or 1 a label, and the train split has -1"),
-        ("multilabel", [[1, 0], [4, 1]], "a 0 or 1 a label, and the train split has 4"),
+        ("classification", [0, 450_000], "2 examples have integers up to 450,000; set task=regression"),
+        ("multilabel", [[1, 0], [-1, 1]], "a 0 or 1 per label, but the train split has -1"),
+        ("multilabel", [[1, 0], [4, 1]], "a 0 or 1 per label, but the train split has 4"),
         ("multilabel", [[1, 0], [4, 1]], "set task=custom task.target=label task.units=5"),
     ],
 )
@@ -125,7 +125,7 @@ def test_labels_of_an_evaluated_split_that_the_train_split_has_not_are_refused()
         ArraySource({"x": np.zeros((2, 3), np.float32), "label": np.array(labels, np.int32)}, specs)
         for labels in ([0, 1], [0, 2])
     )
-    with pytest.raises(ConfigError, match="labels from 0 to 1, the test split has 2"):
+    with pytest.raises(ConfigError, match="labels must be from 0 to 1, but the test split has 2"):
         make_task(config("classification"), specs, train).check_split(test, "test")
 
 
@@ -170,7 +170,7 @@ def test_a_users_loss_and_metrics_are_computed_and_known_by_name() -> None:
         "loss": "minimize",
         "near": "maximize",
     }
-    ops, outputs = namespace.of(np), np.array([[1.0], [2.0], [np.nan]], np.float32)
+    ops, outputs = arrays.of(np), np.array([[1.0], [2.0], [np.nan]], np.float32)
     batch = {"x": np.zeros((3, 3), np.float32), "y": np.array([1.25, 0.0, 5.0])}
     batch |= {WEIGHT: np.array([1, 1, 0], np.float32)}
     np.testing.assert_array_equal(task.loss(ops, outputs, batch), [0.25, 2.0, 9.0])
@@ -183,15 +183,15 @@ def test_a_users_loss_and_metrics_are_computed_and_known_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("whole", "it gives shape [], allowed is one number an example"),
-        ("one_for_all", "it gives shape [1], allowed is one number an example"),
+        ("whole", "it returns shape [], but must return one number per example"),
+        ("one_for_all", "it returns shape [1], but must return one number per example"),
         ("broken", "it raised KeyError: 'no such array'"),
     ],
 )
 def test_a_users_function_that_fails_is_one_line(name: str, told: str) -> None:
     batch = {"y": np.zeros(2), WEIGHT: np.ones(2, np.float32)}
     with pytest.raises(ConfigError) as refused:
-        custom(name).loss(namespace.of(np), np.zeros((2, 1), np.float32), batch)
+        custom(name).loss(arrays.of(np), np.zeros((2, 1), np.float32), batch)
     assert str(refused.value).startswith(f"task._target_={OWN}.{name}: {told}")
     assert "\n" not in str(refused.value)
 
@@ -211,7 +211,7 @@ def test_a_users_function_that_fails_is_one_line(name: str, told: str) -> None:
 def test_outputs_that_are_no_logits_are_told(outputs: Callable[[np.ndarray], np.ndarray], told: str) -> None:
     specs = {"x": X, "label": ArraySpec((), "int32", (), tuple("abcdefgh"))}
     drawn = outputs(np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
-    found = make_task(config("classification"), specs).cautions(drawn)
+    found = make_task(config("classification"), specs).warnings(drawn)
     assert (told in found[0]) if told else not found
 
 
@@ -249,5 +249,6 @@ def test_a_vocabulary_that_is_too_small_for_its_own_tokens_is_told_its_size(shif
     tokens = train.arrays["tokens"]
     labels = np.roll(tokens, -shift, axis=1)
     source = ArraySource({"tokens": tokens, "tags": labels}, specs)
-    with pytest.raises(ConfigError, match=r"tokens from 0 to 9, the train split has 59; set task\.vocabulary=60$"):
+    problem = r"tokens must be from 0 to 9, but the train split has 59; set task\.vocabulary=60$"
+    with pytest.raises(ConfigError, match=problem):
         make_task(config("language_model", ["tags"], vocabulary=10), specs, source)

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from runner import arrays
 from runner.data.base import WEIGHT
-from runner.task import namespace
 from tests.task import cases
 from tests.task.functions import CALLS
 
 Arrays = dict[str, np.ndarray]
 
 
-def of_case(case: cases.Case, ops: namespace.Namespace, outputs: Any, batch: Any) -> dict[str, Any]:
+def of_case(case: cases.Case, ops: arrays.Arrays, outputs: Any, batch: Any) -> dict[str, Any]:
     """Returns a task's numbers of a batch by name, and the loss's sum over the real examples."""
     task = case.task
     loss = task.loss(ops, outputs, batch)
@@ -32,7 +32,7 @@ def of_case(case: cases.Case, ops: namespace.Namespace, outputs: Any, batch: Any
 
 def jax_numbers(case: cases.Case) -> Arrays:
     jax, jnp = importlib.import_module("jax"), importlib.import_module("jax.numpy")
-    ops, keras = namespace.of(jnp), importlib.import_module("keras")
+    ops, keras = arrays.of(jnp), importlib.import_module("keras")
     batch = {name: jnp.asarray(array) for name, array in case.batch.items()}
     found = jax.jit(lambda o: of_case(case, ops, o, batch))(jnp.asarray(case.outputs))
     gradient = jax.jit(jax.grad(lambda o: of_case(case, ops, o, batch)["sum"]))(jnp.asarray(case.outputs))
@@ -48,7 +48,7 @@ def jax_numbers(case: cases.Case) -> Arrays:
 
 def tensorflow_numbers(case: cases.Case) -> Arrays:
     tf, keras = importlib.import_module("tensorflow"), importlib.import_module("tf_keras")
-    ops = namespace.of(tf)
+    ops = arrays.of(tf)
     batch = {name: tf.constant(array) for name, array in case.batch.items()}
     found = _traced(tf, case, ops)(tf.constant(case.outputs), batch)
     loss, real = getattr(keras.losses, case.loss)(**case.options), tf.constant(case.outputs[: cases.REAL])
@@ -58,7 +58,7 @@ def tensorflow_numbers(case: cases.Case) -> Arrays:
     return {**found, "keras loss": value, "keras gradient": tape.gradient(value, real)}
 
 
-def _traced(tf: Any, case: cases.Case, ops: namespace.Namespace) -> Callable[..., Any]:
+def _traced(tf: Any, case: cases.Case, ops: arrays.Arrays) -> Callable[..., Any]:
     @tf.function
     def numbers(outputs: Any, batch: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -79,7 +79,7 @@ def mesh_numbers(case: cases.Case, mesh: Any) -> Arrays:
 
     batch = {name: split(array) for name, array in case.batch.items()}
     with dtensor.default_mesh(mesh):
-        found = _traced(tf, case, namespace.of(tf))(split(case.outputs), batch)
+        found = _traced(tf, case, arrays.of(tf))(split(case.outputs), batch)
         whole = {
             name: dtensor.relayout(value, dtensor.Layout.replicated(mesh, len(value.shape)))
             for name, value in found.items()
@@ -102,7 +102,7 @@ def main(library: str, out: str) -> None:
         found |= {f"{name}: {key}": np.asarray(value) for key, value in numbers(case).items()}
         if mesh is not None:
             found |= {f"{name}: mesh {key}": np.asarray(value) for key, value in mesh_numbers(case, mesh).items()}
-    ops = namespace.of(module)
+    ops = arrays.of(module)
     for name, call in CALLS.items():
         found[f"function: {name}"] = np.asarray(call(ops))
     np.savez(out, **found)

@@ -202,7 +202,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _traced(self, function: F) -> F:
         """Returns a graph function. Only a user's own code may need AutoGraph, which doubles the time of a trace."""
         config = self._config
-        has_user_code = needs_autograph(self._model) or config.task.name == "custom"
+        has_user_code = needs_autograph(self._model) or self._data.task.runs_user_code
         traced: F = tf.function(function, autograph=has_user_code and not target.is_own(config.model))
         return traced
 

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.dtensor import operations, packed
@@ -30,7 +31,6 @@ from runner.engine.dtensor.variable_reads import deferred, lent
 from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
-from runner.task import namespace
 from runner.task.base import LOSS, DataSpec, Outputs
 
 Batch = Mapping[str, tf.Tensor]
@@ -97,7 +97,7 @@ class Steps:
         self._model = model
         self._state = state
         self._specs = specs
-        self._ops = namespace.of(tf)
+        self._ops = arrays.of(tf)
         self._placer = MeshPlacer(mesh)
         self._update = Update(config, total_steps, state)
         self._microbatches = config.trainer.accumulate_steps
@@ -348,7 +348,7 @@ class Steps:
         self,
         batch: Batch,
         microstep: tf.Tensor | None,
-        reduced: Callable[[namespace.Namespace, Outputs, Batch], Outputs] | None = None,
+        reduced: Callable[[arrays.Arrays, Outputs, Batch], Outputs] | None = None,
     ) -> Outputs:
         """Returns the model's outputs, reduced by the task: float32 (B, ...), sharded as batches are.
 

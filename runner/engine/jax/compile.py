@@ -86,9 +86,12 @@ def choose(
     loop_on_device = config.engine.loop == "device"
     if config.engine.loop == "auto":
         loop_on_device = not (slow and on_cpus)
+    form = "as one program each"
+    if loop_on_device:
+        form = "in a loop on the devices"
     logger.info(
         "the steps of a call run %s (engine.loop=%s; convolutions that are slow in loops on CPUs: %d, devices: %s)",
-        "in a loop on the devices" if loop_on_device else "as one program each",
+        form,
         config.engine.loop,
         slow,
         device,

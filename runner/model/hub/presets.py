@@ -150,7 +150,10 @@ def opened(value: str) -> Preset:
     Raises:
       ConfigError: it is no preset, or the download failed.
     """
-    folder = Path(value).expanduser() if is_folder(value) else _downloaded(value)
+    if is_folder(value):
+        folder = Path(value).expanduser()
+    else:
+        folder = _downloaded(value)
     return _read(value, folder)
 
 
@@ -198,7 +201,10 @@ def _files_of(index: Mapping[str, Any]) -> list[str]:
     names: set[str] = set()
     for files in index["weight_map"].values():
         # A variable is in one file or in several.
-        names.update([files] if isinstance(files, str) else files)
+        if isinstance(files, str):
+            names.add(files)
+        else:
+            names.update(files)
     return sorted(names)
 
 
@@ -234,13 +240,17 @@ def _read(value: str, folder: Path) -> Preset:
         raise invalid(KEY, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     if not (folder / WEIGHTS).is_file():
         _check_files(value, folder, index)
-    task = None if task_content is None else _serialized_object(value, TASK, task_content)
+    task = None
+    if task_content is not None:
+        task = _serialized_object(value, TASK, task_content)
     return Preset(folder, config, task)
 
 
 def _json(path: Path) -> Any:
     """Returns a file's content; None if there is no such file."""
-    return json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return json.loads(path.read_text())
 
 
 def _serialized_object(value: str, name: str, content: Any) -> Mapping[str, Any]:

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from runner.task import token_losses
-from runner.task.namespace import Namespace
+from runner import arrays
+from runner.arrays import Arrays
 
 # Bytes of one device's part of a chunk's float32 logits, by JAX's platform. On two cores, a chunk that fits the cache
 # takes a third of the time of the whole: 214 ms for 588, with 2,048 tokens of 128 features and 8,192 logits each.
@@ -58,7 +58,7 @@ WHOLE = TokenParts(1, 1, lambda array, _: array)
 
 
 def chunked(
-    ops: Namespace,
+    ops: Arrays,
     parts: TokenParts,
     hidden: jax.Array,
     head: jax.Array,
@@ -67,7 +67,7 @@ def chunked(
     weight: jax.Array,
     most_bytes: int | None = None,
 ) -> Pair:
-    """Returns what `token_losses.linear` does: each token's nats and hits, float32 (B, T).
+    """Returns what `arrays.head_losses` does: each token's nats and hits, float32 (B, T).
 
     Its gradients are right if the factor that the backward pass brings for each token's nats is one number times the
     token's weight, as for a weighted sum; for anything else they are NaN.
@@ -93,7 +93,7 @@ def chunked(
         logits = _wide_product(hidden, head.astype(hidden.dtype))
         if bias is not None:
             logits = logits + bias.astype(logits.dtype)
-        return token_losses.of_logits(ops, logits, label)
+        return arrays.token_losses(ops, logits, label)
 
     def cut(x_bt: jax.Array) -> jax.Array:
         """Returns (C, P, S, N, ...): a chunk takes every C-th token, so that no part gives tokens to another."""
@@ -109,7 +109,10 @@ def chunked(
 
     # A copy per part, so that each sums a gradient of its own.
     head_psdv = parts.constrain(jnp.broadcast_to(head.astype(hidden.dtype), (p, s, features, vocabulary)), 0)
-    bias_v = jnp.zeros(vocabulary, jnp.float32) if bias is None else bias.astype(jnp.float32)
+    if bias is None:
+        bias_v = jnp.zeros(vocabulary, jnp.float32)
+    else:
+        bias_v = bias.astype(jnp.float32)
     bias_psv = parts.constrain(jnp.broadcast_to(bias_v, (p, s, vocabulary)), 0)
     nats, hits = _losses(ops, cut(hidden), head_psdv, bias_psv, cut(label), cut(lax.stop_gradient(weight)))
     return joined(nats), joined(lax.stop_gradient(hits))
@@ -166,15 +169,13 @@ def _logits(x_psnd: jax.Array, head_psdv: jax.Array, bias_psv: jax.Array) -> jax
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _losses(
-    ops: Namespace, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array
-) -> Pair:
+def _losses(ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array) -> Pair:
     """Returns nats and hits (C, P, S, N), of tokens (C, P, S, N, D)."""
     del weight
 
     def body(_: None, chunk: Pair) -> tuple[None, Pair]:
         x_psnd, label_psn = chunk
-        return None, token_losses.of_logits(ops, _logits(x_psnd, head, bias), label_psn)
+        return None, arrays.token_losses(ops, _logits(x_psnd, head, bias), label_psn)
 
     _, nats_and_hits = lax.scan(body, None, (x, label))
     result: Pair = nats_and_hits
@@ -182,7 +183,7 @@ def _losses(
 
 
 def _forward(
-    ops: Namespace, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array
+    ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array
 ) -> tuple[Pair, tuple[jax.Array, ...]]:
     """Returns `_losses`, and for the backward pass the gradients for a factor of 1, with the weights."""
     dtype = jnp.promote_types(x.dtype, jnp.float32)
@@ -191,7 +192,7 @@ def _forward(
     def body(sums: Pair, chunk: tuple[jax.Array, ...]) -> tuple[Pair, tuple[jax.Array, ...]]:
         x, label, weight = chunk
         logits = _logits(x, head, bias)
-        nats, hits = token_losses.of_logits(ops, logits, label)
+        nats, hits = arrays.token_losses(ops, logits, label)
         is_label = label[..., None] == token_numbers_v
         label_logit = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
         # softmax(logits) - is_label. The softmax is exp(logit - logsumexp), and the losses have the logsumexp already:
@@ -209,7 +210,7 @@ def _forward(
     return (nats, hits), (of_x, of_head.astype(head.dtype), of_bias.astype(bias.dtype), weight)
 
 
-def _backward(ops: Namespace, residuals: tuple[jax.Array, ...], gradients: Pair) -> tuple[jax.Array | None, ...]:
+def _backward(ops: Arrays, residuals: tuple[jax.Array, ...], gradients: Pair) -> tuple[jax.Array | None, ...]:
     """Returns the gradients times the one factor of all tokens, NaN if there is no such factor."""
     del ops
     of_x, of_head, of_bias, weight = residuals

@@ -34,7 +34,10 @@ def fused_where_alike(
       heads_axis: axis that splits the heads of queries, keys and values; None: they are replicated.
     """
     batch_axes = _batch_axes(examples)
-    other_sizes = [size for axis, size in examples.mesh.shape.items() if size > 1 and axis not in batch_axes]
+    other_sizes = []
+    for axis, size in examples.mesh.shape.items():
+        if size > 1 and axis not in batch_axes:
+            other_sizes.append(size)
 
     def replaced(stock_attention: private.Function) -> private.Function:
         def attention(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
@@ -55,8 +58,17 @@ def fused_where_alike(
 
 def _batch_axes(examples: NamedSharding) -> tuple[str | None, ...]:
     """Returns the axes that split examples."""
-    entry = examples.spec[0] if examples.spec else None
-    return entry if isinstance(entry, tuple) else (entry,)
+    entry = _batch_entry(examples)
+    if isinstance(entry, tuple):
+        return entry
+    return (entry,)
+
+
+def _batch_entry(examples: NamedSharding) -> Any:
+    """Returns the entry of a spec for examples: an axis, several, or None."""
+    if not examples.spec:
+        return None
+    return examples.spec[0]
 
 
 def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
@@ -74,6 +86,5 @@ def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: 
         return arrays
     if heads_axis is not None and any(array.shape[2] % mesh.shape[heads_axis] for array in arrays):
         heads_axis = None
-    batch = examples.spec[0] if examples.spec else None
-    sharding = NamedSharding(mesh, PartitionSpec(batch, None, heads_axis, None))
+    sharding = NamedSharding(mesh, PartitionSpec(_batch_entry(examples), None, heads_axis, None))
     return [jax.lax.with_sharding_constraint(array, sharding) for array in arrays]
