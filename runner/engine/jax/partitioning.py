@@ -226,8 +226,12 @@ def _gathered_for_logits(
     instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
     constrains the head by itself; a head that is sharded once is gathered by XLA.
     """
-    # A model that returns hidden states leaves the logits to the loss, which computes them in chunks.
-    if private.is_functional(model) and isinstance(model.output, Mapping) and HIDDEN in model.output:
+    # A model that returns hidden states leaves the logits to the loss, which computes them in chunks. A
+    # Sequential model has no attribute `output` if it was built by calls alone.
+    outputs = None
+    if private.is_functional(model):
+        outputs = getattr(model, "output", None)
+    if isinstance(outputs, Mapping) and HIDDEN in outputs:
         return {}
     batch_axes = on.data_axes
     gathered = {}
