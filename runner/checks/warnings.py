@@ -35,8 +35,8 @@ def of_config(config: RunConfig) -> list[str]:
     scheduled = place.scheduled()
     if config.cluster.name == "single" and scheduled is not None:
         warnings.append(
-            f"{scheduled.found} started {scheduled.count} tasks, and each will train a separate run; set cluster=auto "
-            "to train one run"
+            f"{scheduled.source} started {scheduled.count} tasks, and each will train a separate run; set "
+            "cluster=auto to train one run"
         )
     return [*warnings, *_unused_keys(config.trainer)]
 
