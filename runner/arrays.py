@@ -182,7 +182,7 @@ class Arrays(Elementary):
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
         """Returns an array's shape."""
-        return tuple(int(size) for size in x.shape)
+        return tuple(map(int, x.shape))
 
 
 FIELDS = tuple(field.name for field in fields(Arrays))
@@ -215,7 +215,9 @@ def elementary(module: ModuleType) -> Elementary:
     Args:
       module: `math` for Python numbers, or a module that `of` takes.
     """
-    return NUMBERS if module is math else of(module)
+    if module is math:
+        return NUMBERS
+    return of(module)
 
 
 def _under_same_names(module: ModuleType) -> dict[str, Function]:
@@ -234,7 +236,10 @@ def _of_tensorflow(tf: Any) -> Arrays:
             like = y
         if tf.is_tensor(x):
             like = x
-        x, y = (value if tf.is_tensor(value) else tf.ones_like(like) * value for value in (x, y))
+        if not tf.is_tensor(x):
+            x = tf.ones_like(like) * x
+        if not tf.is_tensor(y):
+            y = tf.ones_like(like) * y
         return tf.where(condition, x, y)
 
     own: dict[str, Function] = {
@@ -304,7 +309,11 @@ def _of_numpy(numpy: Any) -> Arrays:
         return x - logsumexp(x)[..., None]
 
     def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        x, y = (numpy.float32(value) if isinstance(value, float) else value for value in (x, y))
+        # A Python float would widen float32 arrays to float64.
+        if isinstance(x, float):
+            x = numpy.float32(x)
+        if isinstance(y, float):
+            y = numpy.float32(y)
         return numpy.where(condition, x, y)
 
     own: dict[str, Function] = {

@@ -14,7 +14,7 @@ COMMAND_LINES: list[tuple[str, ...]] = [
     ("~nope", "~nope:", "unknown key"),
     ("~mesh=batch2", "~mesh=batch2:", "mesh is single"),
     ("+trainer.epochs=2", "+trainer.epochs=2:", "write trainer.epochs=2"),
-    ("+mesh=single", "+mesh=single:", "write mesh=single"),
+    ("+mesh=batch8", "+mesh=batch8:", "write mesh=batch8"),
     ("trainer.epochs=1,2", "trainer.epochs=1,2:", "add -m"),
     ("mesh=single,batch2", "mesh=single,batch2:", "add -m to run each"),
     ("trainer.epochs=range(1,3)", "trainer.epochs=range(1,3):", "add -m"),

@@ -1,4 +1,4 @@
-"""tf_keras: a metric without `mesh=` in a DTensor function counts each device's share alone, silently."""
+"""tf_keras: a metric without `mesh=` in a DTensor function silently counts only each device's own share."""
 
 import os
 import sys

@@ -1,7 +1,8 @@
-"""TensorFlow DTensor: the stock optimizers apply the step before on any mesh of more than one device.
+"""TensorFlow DTensor: stock optimizers apply the previous step's moments on any mesh with more than one device.
 
-DTensor merges all-reduces by default, and moves them across the writes of variables: an optimizer that assigns a
-moment and reads it back gets the one of the step before. One step of SGD with momentum, on one device and on two.
+DTensor merges all-reduces by default, and moves them across the writes of variables. An optimizer that assigns a
+moment and reads it back gets the moment of the previous step. The program compares one step of SGD with momentum on
+one device and on two.
 """
 
 import os

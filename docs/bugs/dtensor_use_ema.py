@@ -1,4 +1,4 @@
-"""tf_keras: `use_ema=True` of a DTensor optimizer averages nothing, and puts the initial weights into the model."""
+"""tf_keras: `use_ema=True` of a DTensor optimizer averages nothing, and writes the initial weights into the model."""
 
 import os
 import sys

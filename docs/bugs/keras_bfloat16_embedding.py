@@ -1,4 +1,4 @@
-"""Keras 3: under `mixed_bfloat16` the gradients of a frequent token are added up in bfloat16, and stand still."""
+"""Keras 3: with `mixed_bfloat16`, gradients of a frequent token are summed in bfloat16, and the sum stops growing."""
 
 import os
 import sys

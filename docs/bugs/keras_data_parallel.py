@@ -1,4 +1,4 @@
-"""Keras 3: `DataParallel` of a mesh of two axes, where it means to warn, raises a TypeError."""
+"""Keras 3: `DataParallel` on a mesh with two axes raises a TypeError instead of a warning."""
 
 import os
 import sys

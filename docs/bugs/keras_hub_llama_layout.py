@@ -1,4 +1,4 @@
-"""KerasHub: Llama's own layout map is shaped for Gemma's kernels, and splits a hidden dim where it means heads."""
+"""KerasHub: Llama's own layout map is written for Gemma's kernels, and shards a hidden dim instead of the heads."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Keras's guide "Multi-GPU distributed training with JAX" does not run as it stands: it places Keras's variables."""
+"""Keras's guide "Multi-GPU distributed training with JAX" fails: it passes variables to `device_put`."""
 
 import os
 import sys

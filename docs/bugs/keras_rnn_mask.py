@@ -1,4 +1,4 @@
-"""tf_keras: an unrolled RNN that goes backwards, with a mask and zeros for masked steps, zeroes the wrong steps."""
+"""tf_keras: an unrolled backward RNN, with a mask and zero outputs for masked steps, zeroes the wrong steps."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""XLA: where a mesh axis splits no images, the gradient of a depthwise kernel counts each copy of them."""
+"""XLA: if a mesh axis does not shard the images, the gradient of a depthwise kernel counts each copy of them."""
 
 import os
 import sys

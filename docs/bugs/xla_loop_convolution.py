@@ -1,4 +1,4 @@
-"""XLA on CPUs: a convolution's gradient in a loop takes many times as long as outside it (jax issue 12868)."""
+"""XLA on CPUs: the gradient of a convolution takes many times as long in a loop as outside (jax issue 12868)."""
 
 import os
 import sys

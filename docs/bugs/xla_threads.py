@@ -1,7 +1,7 @@
-"""XLA on CPUs: programs on virtual devices wait for ever for threads that others hold, and the process is aborted.
+"""XLA on CPUs: programs on virtual devices deadlock while they wait for threads, and the process is aborted.
 
-A program holds a thread a device until all have met in an all-reduce. JAX starts the next program before the last has
-ended, and eight devices then want sixteen threads. Here there are eight; a machine has by default as many as cores.
+A program occupies one thread per device until all have met in an all-reduce. JAX starts the next program before the
+last one has ended, so eight devices need sixteen threads. Here there are eight; the default is one per core.
 """
 
 import os

@@ -17,6 +17,7 @@ from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
 from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
 from runner.model import gpt_options, target
 from runner.optim import checks as checks_optimizer
 from runner.processes import checks as checks_cluster
@@ -56,6 +57,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_engine.check_trainable(config)
     on_jax = registry.has_keras_3(config.engine.name)
     other_on_jax = registry.has_keras_3(config.against.engine or config.engine.name)
+    # An engine that the run is compared with builds the same model, so it must support the options too.
     gpt_options.check(config.model, on_jax=on_jax)
     gpt_options.check(config.model, "against.engine", on_jax=other_on_jax)
     gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)
@@ -90,10 +92,10 @@ def _check_tracking(config: TrackingConfig) -> None:
 def _check_batches(config: RunConfig) -> None:
     """Checks that the batch axis divides every batch, and every microbatch of a training batch."""
     axis = batch_axis(config.layout, config.mesh.axes)
-    axis_size = config.mesh.axes[axis] if axis else 1
+    size = axis_size(config.mesh.axes, axis)
     microbatches = config.trainer.accumulate_steps
-    _check_batch_size("batch_size", config.dataset.batch_size, axis, axis_size, microbatches)
-    _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, axis_size, 1)
+    _check_batch_size("batch_size", config.dataset.batch_size, axis, size, microbatches)
+    _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
     if microbatches > 1 and config.optimizer.reread_slots:
         raise invalid(
             "trainer.accumulate_steps",
@@ -103,18 +105,20 @@ def _check_batches(config: RunConfig) -> None:
         )
 
 
-def _check_batch_size(key: str, batch: int | None, axis: str | None, axis_size: int, microbatches: int) -> None:
-    divisor = axis_size * microbatches
+def _check_batch_size(key: str, batch: int | None, axis: str | None, size: int, microbatches: int) -> None:
+    divisor = size * microbatches
     if batch is None or batch % divisor == 0:
         return
     reasons = []
-    if axis_size > 1:
+    if size > 1:
         reasons.append(f"size of mesh axis {axis!r}")
     if microbatches > 1:
         reasons.append(f"trainer.accumulate_steps={microbatches}")
     lower = batch // divisor * divisor
     upper = lower + divisor
-    nearest = f"{lower} or dataset.{key}={upper}" if lower else str(upper)
+    nearest = str(upper)
+    if lower:
+        nearest = f"{lower} or dataset.{key}={upper}"
     raise invalid(
         f"dataset.{key}",
         batch,

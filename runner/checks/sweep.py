@@ -29,7 +29,9 @@ def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
       ConfigError: no run logs that metric, or the direction would select the worst job.
     """
     directions = metrics.choices(task.metric_directions(of), task.step_metric_names(of))
-    metric = metrics.default(task.metric_directions(of)) if config.metric == metrics.AUTO else config.metric
+    metric = config.metric
+    if metric == metrics.AUTO:
+        metric = metrics.default(task.metric_directions(of))
     check_name("sweep.metric", metric, (*directions, metrics.AUTO))
     better = directions[metric]
     if better is not None and config.direction is not None and better != config.direction:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from runner.config.options import task_options
 from runner.config.schema import RunConfig
-from runner.config.schema_data import ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER, DatasetConfig
+from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
-from runner.data import checks_text
+from runner.data import checks_text, registry
 from runner.errors import ConfigError, invalid
 from runner.model import gpt_options
 from runner.task import registry as tasks
@@ -33,16 +33,18 @@ def check(config: RunConfig) -> None:
             fix="set task=language_model",
         )
     if config.model.target == gpt_options.TARGET and entry.predicts == "example":
-        data = "" if is_text else " and dataset=text, dataset=shakespeare or dataset=pydoc"
+        fix = "set task=language_model"
+        if not is_text:
+            fix += " and dataset=text, dataset=shakespeare or dataset=pydoc"
         raise invalid(
             "task",
             task.name,
             problem="needs one output per example, but model=gpt has logits per token",
-            fix=f"set task=language_model{data}",
+            fix=fix,
         )
     if entry.predicts != "token":
         return
-    may_have_tokens = dataset.builder is None and dataset.name in (ARRAYS, CUSTOM)
+    may_have_tokens = registry.entry(dataset).tokens == "maybe"
     if not is_text and not may_have_tokens:
         raise _no_tokens(dataset, task)
     if is_text and entry.samples_text:
@@ -51,8 +53,9 @@ def check(config: RunConfig) -> None:
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     """Returns the error for a language model on a dataset without tokens."""
-    is_tfds = dataset.builder is not None or dataset.name not in (DIGITS, IMAGE_FOLDER)
-    tokenize = "dataset.tokenizer=bytes if it has a text feature, else " if is_tfds else ""
+    tokenize = ""
+    if registry.entry(dataset).tokens == "tokenizer":
+        tokenize = "dataset.tokenizer=bytes if it has a text feature, else "
     return invalid(
         "task",
         task.name,

@@ -70,7 +70,9 @@ def with_metrics(config: TrainerConfig, directions: Mapping[str, str]) -> Traine
       ConfigError: a key names a metric that the task does not have, or the two metrics differ.
     """
     early = config.early_stopping
-    stopping_metric = default(directions) if early.metric == AUTO else early.metric
+    stopping_metric = early.metric
+    if stopping_metric == AUTO:
+        stopping_metric = default(directions)
     best_metric = config.checkpoint.best
     if best_metric == AUTO:
         best_metric = stopping_metric or default(directions)

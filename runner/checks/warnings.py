@@ -28,11 +28,15 @@ def of_config(config: RunConfig) -> list[str]:
     devices = mesh.size(config.mesh.axes)
     available = cores.available()
     if mesh.device_kind(config.mesh) == "cpu" and devices > _DEVICES_PER_CORE * available:
+        noun = "cores"
+        if available == 1:
+            noun = "core"
         warnings.append(
-            f"{devices} virtual devices on {available} {'core' if available == 1 else 'cores'} show what a mesh "
+            f"{devices} virtual devices on {available} {noun} show what a mesh "
             "computes, not how fast; use a smaller mesh, or estimate a large one with python -m runner.plan"
         )
     scheduled = place.scheduled()
+    # A launcher such as torchrun or srun starts the command once per task.
     if config.cluster.name == "single" and scheduled is not None:
         warnings.append(
             f"{scheduled.source} started {scheduled.count} tasks, and each will train a separate run; set "
@@ -56,10 +60,11 @@ def _unused_keys(config: TrainerConfig) -> list[str]:
 
 
 def _no_effect(prefix: str, group: object, keys: Sequence[str], needed: str) -> list[str]:
-    return [
-        f"{prefix}.{key}={shown(getattr(group, key))} has no effect; set {needed} too, or remove it"
-        for key in changed(group, keys)
-    ]
+    warnings = []
+    for key in changed(group, keys):
+        value = shown(getattr(group, key))
+        warnings.append(f"{prefix}.{key}={value} has no effect; set {needed} too, or remove it")
+    return warnings
 
 
 def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
@@ -82,6 +87,7 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
             f"{key}.boundaries={shown(schedule.boundaries)}: the run of {total_steps:,} steps ends before step "
             f"{unreached[0]:,}, so later factors have no effect; set smaller boundaries or train longer"
         ]
+    # A rate that is 0 at both ends of the second half is taken to be 0 in all of it.
     middle = total_steps // 2
     last_half = (middle, total_steps - 1)
     if middle and not any(as_float32(learning_rate(config, step, total_steps)) for step in last_half):
@@ -105,6 +111,7 @@ def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> l
     first = batch_axis(config, axes)
     if first is None:
         return []
+    # The same axes, with that of the batch outermost.
     ordered = {first: axes[first], **axes}
     crossing_then = mesh.crossing(ordered, processes)
     avoidable = [axis for axis in mesh.crossing(axes, processes) if axis not in crossing_then]

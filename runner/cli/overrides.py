@@ -58,7 +58,7 @@ def first_fault(arguments: Sequence[str]) -> str | None:
     """
     try:
         flags, texts = split(arguments)
-        overrides = [OverridesParser.create().parse_override(text) for text in texts]
+        overrides = OverridesParser.create().parse_overrides(texts)
     except (ConfigError, HydraException):  # a folder of options may hold a config that is wrong in itself
         return None
     if not texts:
@@ -151,9 +151,9 @@ def _opened(config: DictConfig) -> DictConfig:
 
 
 def _mode(base: DictConfig, overrides: Sequence[Override]) -> str:
-    typed = [str(override.value()) for override in overrides if override.key_or_group == "hydra.mode"]
-    if typed:
-        return typed[-1]
+    for override in reversed(overrides):
+        if override.key_or_group == "hydra.mode":
+            return str(override.value())
     mode = OmegaConf.select(base, "hydra.mode")
     return "" if mode is None else str(mode.name)
 
@@ -211,7 +211,9 @@ def _key_fault(text: str, override: Override, base: DictConfig) -> str | None:
         return _unknown_key(key, text, base)
     exists = _exists(key, base)
     present = _selected(key, base)
-    value = None if override.is_sweep_override() else override.value()
+    value = None
+    if not override.is_sweep_override():
+        value = override.value()
     if override.is_delete():
         if not exists:
             return f"~{key}: unknown key; {_nearest(key, base)}"
@@ -259,14 +261,23 @@ def _unknown_key(key: str, text: str, base: DictConfig) -> str:
     parent, _, name = key.rpartition(".")
     if key in known:  # a group's key with a package, or a part of the config that is no group
         return f"{short(text)}: {key} has no options; write {key}=<value>, or +{key}.<key>=<value>"
-    siblings = [path for path in known if path.rpartition(".")[0] == parent]
+    siblings: list[str] = []
+    for path in known:
+        path_parent, _, path_name = path.rpartition(".")
+        if path_parent == parent:
+            siblings.append(path_name)
+    # The keys at the top, which have no parent, are the groups.
+    title = "groups"
     if parent and siblings:
-        names = _listed(f"keys of {parent}", [path.rpartition(".")[2] for path in siblings])
-    else:
-        names = _listed("groups", [path for path in known if "." not in path])
+        title = f"keys of {parent}"
+    elif parent:
+        siblings = [path for path in known if "." not in path]
+    names = _listed(title, siblings)
     options = _options_with(parent, name)
     if options:
-        has = "has" if len(options) == 1 else "have"
+        has = "have"
+        if len(options) == 1:
+            has = "has"
         fix = f"set {parent}={' or '.join(options)}, which {has} it"
     else:
         fix = _nearest(key, base)
@@ -280,9 +291,14 @@ def _nearest(key: str, base: DictConfig) -> str:
         return fix
     known = _own_keys(key_paths(base))
     name = key.rpartition(".")[2]
-    same_name = [path for path in known if path.rpartition(".")[2] == name]
-    # Never the group of the key itself, and no builder, which is near to everything.
-    others = [path for path in known if not key.startswith(f"{path}.") and not path.endswith("_target_")]
+    same_name: list[str] = []
+    others: list[str] = []
+    for path in known:
+        if path.rpartition(".")[2] == name:
+            same_name.append(path)
+        # Never the group of the key itself, and no builder, which is near to everything.
+        if not key.startswith(f"{path}.") and not path.endswith("_target_"):
+            others.append(path)
     return did_you_mean(key, same_name or others)
 
 

@@ -1,1 +1,1 @@
-"""Recorded runs side by side: the keys in which they differ, their results, and plots of both."""
+"""Recorded runs side by side: different keys, results, and plots of both."""

@@ -33,7 +33,9 @@ class Curves:
 
 
 def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Curves:
-    """Returns a metric's curves by step, or by examples if batch sizes differ, because steps don't compare then.
+    """Returns a metric's curves by step, or by examples if batch sizes differ.
+
+    Steps of different sizes don't compare.
 
     Args:
       client: client of the store.
@@ -41,15 +43,21 @@ def read(client: MlflowClient, runs: Mapping[str, RunRecord], metric: str) -> Cu
       metric: its name.
     """
     batch_sizes = {label: record.params.get(_BATCH_SIZE, "") for label, record in runs.items()}
+    # A run without a recorded batch size can't be converted, so then all curves are by step.
     are_different = len(set(batch_sizes.values())) > 1
     by_examples = are_different and all(size.isdecimal() for size in batch_sizes.values())
+    along = "training steps"
+    if by_examples:
+        along = "training examples"
     points: dict[str, Sequence[tuple[float, float]]] = {}
     for label, record in runs.items():
         curve = history(client, record.run_id, metric)
         if len(curve) < 2:
+            # One point is no line.
             continue
-        examples_per_step = int(batch_sizes[label]) if by_examples else 1
+        examples_per_step = 1
+        if by_examples:
+            examples_per_step = int(batch_sizes[label])
         points[label] = [(step * examples_per_step, value) for step, value in curve]
-    along = "training examples" if by_examples else "training steps"
     rises = not lower_is_better(metric, list(runs.values()))
     return Curves(metric, along, rises, points)

@@ -1,4 +1,4 @@
-"""Two runs side by side: the keys in which their configs, results and plans differ."""
+"""Two runs side by side: how their configs, results and plans differ."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from runner.compare.records import RunRecord
 from runner.compare.render import Sheet
 from runner.config.convert import flatten
 from runner.errors import ConfigError
+from runner.tracking.paging import experiment_ids
 from runner.tracking.records import as_text
 
 _MISSING = "-"
@@ -56,7 +57,9 @@ def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Shee
 
 
 def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
-    """Finds a run by its id, the start of its id, its name or `latest`; the newest of the runs of one name.
+    """Finds a run by its id, the start of its id, its name or `latest`.
+
+    Of several runs of one name, it is the newest.
 
     Args:
       client: MLflow's client.
@@ -66,9 +69,10 @@ def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
     Raises:
       ConfigError: no run matches, or an id's start matches several.
     """
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    experiments = list(experiment_ids(client).values())
     order = ["attributes.start_time DESC"]
     if which == _LATEST:
+        # The newest runs may be the parents of sweeps, which trained nothing.
         for run in client.search_runs(experiments, order_by=order, max_results=_RUNS_SEARCHED):
             if run.data.tags.get("runner.kind") != "sweep":
                 return run
@@ -95,7 +99,8 @@ def _sheet(
             rows.append((key, first_values.get(key, _MISSING), second_values.get(key, _MISSING)))
     names = [first.name, second.name]
     if first.name == second.name:
-        names = [f"{record.name} {record.run_id[:8]}" for record in (first, second)]
+        # Only their ids distinguish these runs.
+        names = [f"{first.name} {first.run_id[:8]}", f"{second.name} {second.run_id[:8]}"]
     return Sheet((title, *names), tuple(rows))
 
 
@@ -116,4 +121,4 @@ def _plan(client: MlflowClient, run_id: str) -> dict[str, str] | None:
     for transfer in content.get("traffic", []):
         name = f"{transfer.get('phase')} {transfer.get('kind')} {transfer.get('axis')} bytes"
         values[name] = transfer.get("bytes")
-    return {key: as_text(value) for key, value in values.items()}
+    return dict(zip(values, map(as_text, values.values()), strict=True))

@@ -1,4 +1,4 @@
-"""Lines of a comparison: the keys that differ, with runs that differ only in their seed in one line."""
+"""Lines of a comparison: the keys that differ, runs of all seeds in one line."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def keys_of(lines: Iterable[Line]) -> list[str]:
 
 
 def value(record: RunRecord, key: str) -> str:
-    """Returns a run's value of a key: what its sweep varied, an option of a group, or a param."""
+    """Returns a run's value of a key: a sweep's, a group's option, or a param."""
     varied = record.tags.get(f"varied.{key}")
     if varied is not None:
         return varied
@@ -144,7 +144,9 @@ def _stats(records: Sequence[RunRecord]) -> dict[str, Stat]:
 
 
 def stat(values: Sequence[float]) -> Stat:
-    """Returns mean and sample standard deviation; if a value is not finite, the deviation is NaN.
+    """Returns mean and sample standard deviation.
+
+    If a value is not finite, the deviation is NaN.
 
     >>> stat([1.0, 3.0])
     Stat(mean=2.0, deviation=1.4142135623730951, count=2)
@@ -152,12 +154,17 @@ def stat(values: Sequence[float]) -> Stat:
     count = len(values)
     if not all(map(math.isfinite, values)):
         return Stat(sum(values) / count, math.nan, count)
-    deviation = statistics.stdev(values) if count > 1 else 0.0
+    deviation = 0.0
+    if count > 1:
+        deviation = statistics.stdev(values)
     return Stat(statistics.fmean(values), deviation, count)
 
 
 def sort_lines(lines: Iterable[Line], by: str, *, descending: bool) -> list[Line]:
-    """Returns the lines sorted by a metric or by a key: numbers first, then text, then those without it and NaN."""
+    """Returns the lines sorted by a metric or by a key.
+
+    Numbers are first, then text, then lines without it and NaN.
+    """
     sign = -1.0 if descending else 1.0
 
     def rank(line: Line) -> tuple[int, float, str]:

@@ -1,4 +1,4 @@
-"""Metrics of recorded runs: which ones are shown, which one judges a run, and whether lower or higher is better."""
+"""Metrics of recorded runs: those shown, the judging one, and their directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _SHORT_TITLES = {
 
 
 def directions(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Returns the evaluation metrics of the runs' tasks, each with `minimize` or `maximize`, the loss first.
+    """Returns the tasks' evaluation metrics with their directions, the loss first.
+
+    A direction is `minimize` or `maximize`.
 
     Args:
       records: runs. Those of a release without tasks declare no metrics, so the names decide.
@@ -31,6 +33,7 @@ def directions(records: Sequence[RunRecord]) -> dict[str, str]:
     declared: dict[str, str] = {}
     for record in records:
         declared |= metrics.evaluated(_declared_by(record))
+    # What a task declares wins; a name decides only for metrics that no task declares.
     result = {metrics.LOSS: metrics.MINIMIZE, **declared}
     for record in records:
         for name in record.metrics:
@@ -43,8 +46,11 @@ def _declared_by(record: RunRecord) -> Mapping[str, str]:
     try:
         content = json.loads(record.tags.get(metrics.TAG, ""))
     except ValueError:
+        # A run of a release without tasks has no such tag.
         return {}
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return {}
+    return content
 
 
 def judged_by(records: Sequence[RunRecord]) -> str:
@@ -60,9 +66,11 @@ def columns(records: Sequence[RunRecord], first: str) -> list[str]:
       records: runs.
       first: the metric of the first column.
     """
-    evaluated = [name for name in directions(records) if name != metrics.LOSS]
-    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in (*evaluated, metrics.LOSS)]
-    names = (first, *evaluated, metrics.LOSS, *tested, _TRAIN_LOSS, *_SPEED)
+    # The loss is first there, and the last metric of each split here.
+    loss, *evaluated = directions(records)
+    evaluated.append(loss)
+    tested = [metrics.TEST + name.removeprefix(metrics.EVAL) for name in evaluated]
+    names = (first, *evaluated, *tested, _TRAIN_LOSS, *_SPEED)
     return list(dict.fromkeys(names))
 
 
@@ -96,7 +104,9 @@ def lower_is_better(metric: str, records: Sequence[RunRecord] = ()) -> bool:
       records: runs, whose tasks may declare it. Otherwise its name decides: losses, times, bytes.
     """
     split, _, name = metric.partition("/")
-    declared = directions(records).get(metrics.EVAL + name) if split else None
+    declared = None
+    if split:
+        declared = directions(records).get(metrics.EVAL + name)
     return (declared or _direction_by_name(metric)) == metrics.MINIMIZE
 
 

@@ -1,4 +1,4 @@
-"""Plots of a comparison: overlaid curves, a metric against a key, a heat map of two keys."""
+"""Plots of a comparison: curves, a metric by a key, a heat map of two keys."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from matplotlib.ticker import StrMethodFormatter
 from runner.compare.curves import Curves
 from runner.compare.lines import Line, Stat, as_number
 from runner.compare.metrics import lower_is_better
+from runner.compare.records import RunRecord
 from runner.config.names import short_keys, varied_name
 from runner.report import palette
 from runner.report.figures import ink, log_axis, name_places, save, show_last_tenth, subplots
@@ -54,16 +55,26 @@ def curves(path: Path, drawn: Curves, colors: Mapping[str, str]) -> None:
       colors: label of a run to its color, best first; the gray ones share one name in the legend.
     """
     figure, axes = subplots(1, 1, figsize=(8.5, 4.6))
-    labels = [label for label in colors if label in drawn.points]
-    gray = [label for label in labels if colors[label] == palette.OTHER]
-    named = [label for label in labels if colors[label] != palette.OTHER]
-    for index, label in enumerate(gray):
+    gray = []
+    named = []
+    for label in colors:
+        if label not in drawn.points:
+            continue
+        if colors[label] == palette.OTHER:
+            gray.append(label)
+        else:
+            named.append(label)
+    legend: str | None = f"{len(gray)} others"
+    for label in gray:
         x, y = zip(*drawn.points[label], strict=True)
-        legend = f"{len(gray)} others" if index == 0 else None
         axes.plot(x, y, color=palette.OTHER, lw=0.8, label=legend, zorder=1)
+        # One entry in the legend is for all of them.
+        legend = None
     for index, label in enumerate(named):
         x, y = zip(*drawn.points[label], strict=True)
-        marker = "o" if len(x) < _MANY_POINTS else None
+        marker = None
+        if len(x) < _MANY_POINTS:
+            marker = "o"
         dashes: Any = _DASHES[index % len(_DASHES)]
         axes.plot(x, y, color=colors[label], lw=1.8, linestyle=dashes, marker=marker, ms=4, label=label, zorder=2)
     axes.set_xlabel(drawn.along)
@@ -105,13 +116,16 @@ def _ticks(values: Sequence[str]) -> _Ticks:
     for text in ordered:
         number = as_number(text)
         if number is None:
-            return _Ticks({text: float(index) for index, text in enumerate(ordered)}, is_numeric=False)
+            places = map(float, range(len(ordered)))
+            return _Ticks(dict(zip(ordered, places, strict=True)), is_numeric=False)
         numbers.append(number)
     return _Ticks(dict(zip(ordered, numbers, strict=True)), is_numeric=True)
 
 
 def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related: bool = True) -> None:
-    """Draws a metric against one key; numeric values of lines that share the other keys are connected.
+    """Draws a metric against one key.
+
+    Numeric values of lines that share the other keys are connected.
 
     Args:
       path: PNG file to write.
@@ -127,11 +141,21 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
     for line in lines:
         stat = line.metrics.get(metric)
         if stat is not None and math.isfinite(stat.mean) and key in line.values:
-            label = "" if is_crowded else _other_keys(line, key)
+            label = ""
+            if not is_crowded:
+                label = _other_keys(line, key)
             series.setdefault(label, []).append((line.values[key], stat))
             values.append(line.values[key])
     ticks = _ticks(values)
     figure, axes = subplots(1, 1, figsize=(7.5, 4.4))
+    # Points are connected only along a numeric axis, and only if each series has a color of its own.
+    line_width = 0.0
+    if ticks.is_numeric and not is_crowded:
+        line_width = 1.6
+    alpha = 1.0
+    if is_crowded:
+        # Points that overlap stay visible.
+        alpha = 0.7
     means: list[float] = []
     for index, (label, points) in enumerate(series.items()):
         points.sort(key=lambda point: ticks.positions[point[0]])
@@ -139,9 +163,13 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
         if not ticks.is_numeric:
             # Points of several series in one category are drawn side by side.
             offset = _DODGE * (index - (len(series) - 1) / 2)
-        x = [ticks.positions[text] + offset for text, _ in points]
-        y = [stat.mean for _, stat in points]
-        errors = [stat.deviation for _, stat in points]
+        x = []
+        y = []
+        errors = []
+        for text, stat in points:
+            x.append(ticks.positions[text] + offset)
+            y.append(stat.mean)
+            errors.append(stat.deviation)
         means += y
         axes.errorbar(
             x,
@@ -149,10 +177,10 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
             yerr=errors if any(errors) else None,
             color=palette.SERIES[index],
             marker="o",
-            lw=1.6 if ticks.is_numeric and not is_crowded else 0,
+            lw=line_width,
             elinewidth=1.2,
             linestyle=_DASHES[index % len(_DASHES)],
-            alpha=0.7 if is_crowded else 1.0,
+            alpha=alpha,
             ms=6,
             capsize=3,
             label=label or None,
@@ -160,7 +188,10 @@ def against(path: Path, metric: str, key: str, lines: Sequence[Line], *, related
     _label_ticks(axes, ticks)
     axes.set_xlabel(key)
     axes.set_title(f"{metric} by {short_keys([key])[key]}")
-    rises = not lower_is_better(metric, [record for line in lines for record in line.records])
+    records: list[RunRecord] = []
+    for line in lines:
+        records += line.records
+    rises = not lower_is_better(metric, records)
     show_last_tenth(axes, means, rises=rises)
     axes.grid(alpha=0.25)
     if len(series) > 1:
@@ -175,7 +206,9 @@ def _legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
 
 def _other_keys(line: Line, key: str) -> str:
     """Returns a name for a line made of its other keys."""
-    return varied_name({other: text for other, text in line.values.items() if other != key})
+    others = dict(line.values)
+    others.pop(key, None)
+    return varied_name(others)
 
 
 def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) -> None:
@@ -188,22 +221,29 @@ def heat(path: Path, metric: str, keys: tuple[str, str], lines: Sequence[Line]) 
       lines: those without the metric leave their cells empty.
     """
     row_key, column_key = keys
-    rows = _ordered([line.values.get(row_key, "") for line in lines])
-    columns = _ordered([line.values.get(column_key, "") for line in lines])
-    cells: dict[tuple[int, int], list[float]] = {}
+    row_values = []
+    column_values = []
+    means_of_cells: dict[tuple[str, str], list[float]] = {}
     for line in lines:
+        row_value = line.values.get(row_key, "")
+        column_value = line.values.get(column_key, "")
+        row_values.append(row_value)
+        column_values.append(column_value)
         if metric in line.metrics:
-            row = rows.index(line.values.get(row_key, ""))
-            column = columns.index(line.values.get(column_key, ""))
-            cells.setdefault((row, column), []).append(line.metrics[metric].mean)
+            means_of_cells.setdefault((row_value, column_value), []).append(line.metrics[metric].mean)
+    rows = _ordered(row_values)
+    columns = _ordered(column_values)
+    # Cells that stay NaN are not painted, and have a dash for a number.
     grid = np.full((len(rows), len(columns)), np.nan)
-    for place, means in cells.items():
-        grid[place] = np.mean(means)
+    for (row_value, column_value), means in means_of_cells.items():
+        grid[rows.index(row_value), columns.index(column_value)] = np.mean(means)
     figure, axes = subplots(1, 1, figsize=(2.6 + 1.1 * len(columns), 1.8 + 0.7 * len(rows)))
     image = axes.imshow(grid, cmap="viridis", aspect="auto")
     figure.colorbar(image, ax=axes, fraction=0.046, label=metric)
-    has_long_labels = max(map(len, columns)) > _MAX_HEAT_LABEL
-    axes.set_xticks(range(len(columns)), columns, rotation=30 if has_long_labels else 0)
+    rotation = 0
+    if max(map(len, columns)) > _MAX_HEAT_LABEL:
+        rotation = 30
+    axes.set_xticks(range(len(columns)), columns, rotation=rotation)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_xlabel(column_key)
     axes.set_ylabel(row_key)
@@ -230,7 +270,10 @@ def _label_ticks(axes: Axes, ticks: _Ticks) -> None:
 
 
 def _ordered(values: Sequence[str]) -> list[str]:
-    """Returns each value once: numbers by size, text in its order, as `single, batch2, batch8` were typed."""
+    """Returns each value once: numbers by size, text in its order.
+
+    Text keeps its order because `single, batch2, batch8` were typed so.
+    """
     distinct = list(dict.fromkeys(values))
     numbers: dict[str, float] = {}
     for text in distinct:

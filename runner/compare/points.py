@@ -1,4 +1,4 @@
-"""Every point of some runs as CSV, one per line, for a notebook, a spreadsheet or another tracker."""
+"""Every point of some runs as CSV, for a notebook or another tracker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ COLUMNS = ("run_id", "run", "metric", "step", "time", "value")
 
 
 def write(client: MlflowClient, records: Sequence[RunRecord], path: Path) -> int:
-    """Writes the points of runs, sorted by run, metric and step. Times are ISO 8601 in UTC.
+    """Writes the points of runs, sorted by run, metric and step.
+
+    Times are ISO 8601 in UTC.
 
     Args:
       client: client of the store.

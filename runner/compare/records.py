@@ -18,7 +18,7 @@ from runner.config import renamed
 from runner.config.convert import flatten
 from runner.errors import ConfigError, DataError
 from runner.tracking.hidden import params_of, tags_of
-from runner.tracking.paging import pages
+from runner.tracking.paging import experiment_ids, pages
 from runner.tracking.records import clean_params
 
 if TYPE_CHECKING:
@@ -68,15 +68,19 @@ class RunRecord:
 def from_run(run: Run) -> RunRecord:
     """Returns the record of an MLflow run."""
     tags = tags_of(run.data.tags)
+    if renamed.VERDICT_TAG in tags:
+        tags[renamed.VERDICT_TAG] = renamed.verdict(tags[renamed.VERDICT_TAG])
     params = params_of(run.data.params, tags)
     seconds = math.nan
     if run.info.end_time:
         seconds = (run.info.end_time - run.info.start_time) / 1000
+    # Keys that a later release renamed are compared by their new names.
+    params = {renamed.KEYS.get(key, key): value for key, value in params.items()}
     return RunRecord(
         run_id=run.info.run_id,
         name=run.info.run_name or run.info.run_id[:8],
         status=run.info.status,
-        params={renamed.KEYS.get(key, key): value for key, value in params.items()},
+        params=params,
         metrics={name: recorded(value) for name, value in run.data.metrics.items()},
         tags=tags,
         started=run.info.start_time or 0,
@@ -85,14 +89,19 @@ def from_run(run: Run) -> RunRecord:
 
 
 def recorded(value: float) -> float:
-    """Returns a metric as it was logged: MLflow's databases store an infinity as the largest float."""
+    """Returns a metric as it was logged.
+
+    MLflow's databases store an infinity as the largest float.
+    """
     if abs(value) == sys.float_info.max:
         return math.copysign(math.inf, value)
     return value
 
 
 def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
-    """Returns the record of a run that only its folder describes; None if the run did not start.
+    """Returns the record of a run that only its folder describes.
+
+    Returns None if the run did not start.
 
     Args:
       folder: has `config.yaml`, and `summary.json` if the run finished.
@@ -105,7 +114,9 @@ def from_folder(folder: Path, name: str, status: str) -> RunRecord | None:
     path = folder / "config.yaml"
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
-        params = clean_params(dict(flatten(content))) if isinstance(content, dict) else None
+        params = None
+        if isinstance(content, dict):
+            params = clean_params(dict(flatten(content)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     # A full disk, another program or a person may have left anything there. YAML, OmegaConf and the code that reads
@@ -169,7 +180,7 @@ class Filter:
 
 
 def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
-    """Returns the runs that match a filter, oldest first, without the parents of sweeps.
+    """Returns the runs that match a filter, oldest first, without sweeps' parents.
 
     Tags and metrics are compared here and not by MLflow, because the config that they may name is in one packed tag.
 
@@ -180,8 +191,7 @@ def load(client: MlflowClient, wanted: Filter) -> list[RunRecord]:
     Raises:
       ConfigError: an experiment does not exist, or a filter can't be parsed.
     """
-    tests = [_tag_test(text) for text in wanted.tags]
-    tests += [_metric_test(text) for text in wanted.metrics]
+    tests = [*map(_tag_test, wanted.tags), *map(_metric_test, wanted.metrics)]
     experiments = _experiment_ids(client, wanted.experiments)
     query = ""
     if wanted.parent_run_id:
@@ -205,7 +215,7 @@ def history(client: MlflowClient, run_id: str, metric: str) -> list[tuple[int, f
 
 
 def _experiment_ids(client: MlflowClient, names: Sequence[str]) -> list[str]:
-    ids = {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
+    ids = experiment_ids(client)
     for name in names:
         if name not in ids:
             raise ConfigError(f"--experiment {name}: unknown experiment; the store has {', '.join(sorted(ids))}")

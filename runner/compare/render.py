@@ -60,7 +60,10 @@ def sheet_of(
     lead = lead or {}
     extra = extra or {}
     keys = keys_of(lines)
-    shown = [metric for metric in metrics if any(metric in line.metrics for line in lines)]
+    recorded: set[str] = set()
+    for line in lines:
+        recorded.update(line.metrics)
+    shown = [metric for metric in metrics if metric in recorded]
     is_folded = any(len(line.records) > 1 for line in lines)
     titles = [*lead, *short_keys(keys).values(), *extra]
     first_number = len(lead) + len(keys) + len(extra)
@@ -80,7 +83,7 @@ def sheet_of(
 
 
 def show(stat: Stat | None) -> str:
-    """Returns a metric as a cell shows it, with its deviation if several runs have it.
+    """Returns a metric as a cell shows it, with the deviation of several runs.
 
     >>> show(Stat(0.91234)), show(Stat(0.5, 0.01, 3)), show(None)
     ('0.9123', '0.5000 ± 0.0100', '')
@@ -94,7 +97,10 @@ def show(stat: Stat | None) -> str:
 
 
 def _number(number: float) -> str:
-    """Returns a number as a cell shows it: with four decimals or digits, thousands with separators."""
+    """Returns a number as a cell shows it.
+
+    It has four decimals or digits, and thousands have separators.
+    """
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
@@ -110,7 +116,10 @@ def _number(number: float) -> str:
 
 
 def console() -> Console:
-    """Returns a console that is wide enough for a table if neither a terminal nor COLUMNS determines its width."""
+    """Returns a console that is wide enough for a table.
+
+    It has that width if neither a terminal nor COLUMNS determines one.
+    """
     default = Console()
     if default.is_terminal or "COLUMNS" in os.environ:
         return default
@@ -118,7 +127,10 @@ def console() -> Console:
 
 
 def rich_table(sheet: Sheet, title: str, width: int) -> Group:
-    """Returns the table for a terminal of that width; if it is too narrow, the last metrics are dropped first."""
+    """Returns the table for a terminal of that width.
+
+    If it is too narrow, the last metrics are dropped first.
+    """
     columns = []
     for index, name in enumerate(sheet.titles):
         columns.append(Column(name, index in sheet.numeric, _drop_order(sheet, index, name)))
@@ -126,12 +138,17 @@ def rich_table(sheet: Sheet, title: str, width: int) -> Group:
     for row in sheet.rows:
         # The status of a folded line is followed by a count, as in `FINISHED 2`.
         rows.append([Text(cell, style=_STYLES.get(cell.split(" ")[0], "")) for cell in row])
-    styles = ["bold" if index == sheet.best else "" for index in range(len(rows))]
+    styles = [""] * len(rows)
+    if sheet.best is not None:
+        styles[sheet.best] = "bold"
     return fitted(columns, rows, width, title=title, styles=styles)
 
 
 def _drop_order(sheet: Sheet, index: int, name: str) -> int:
-    """Returns how soon a column is dropped (0: never): metrics from the right, then keys, never the first of each."""
+    """Returns how soon a column is dropped; 0: never.
+
+    Metrics are dropped from the right, then keys, never the first of each.
+    """
     if index in sheet.numeric:
         position = index - min(sheet.numeric)
         is_first = position == 0
@@ -153,7 +170,9 @@ def to_csv(sheet: Sheet) -> str:
 
 def to_markdown(sheet: Sheet) -> str:
     """Returns the table as Markdown; the best row is bold."""
-    rule = ["---:" if index in sheet.numeric else "---" for index in range(len(sheet.titles))]
+    rule = ["---"] * len(sheet.titles)
+    for index in sheet.numeric:
+        rule[index] = "---:"
     lines = [_markdown_row(sheet.titles), _markdown_row(rule)]
     for index, cells in enumerate(sheet.rows):
         lines.append(_markdown_row(cells, is_bold=index == sheet.best))
@@ -164,5 +183,7 @@ def _markdown_row(cells: Sequence[str], *, is_bold: bool = False) -> str:
     texts = []
     for cell in cells:
         text = cell.replace("|", "\\|").replace("\n", " ")
-        texts.append(f"**{text}**" if is_bold and text else text)
+        if is_bold and text:
+            text = f"**{text}**"
+        texts.append(text)
     return f"| {' | '.join(texts)} |"

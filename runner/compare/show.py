@@ -1,4 +1,4 @@
-"""Output of `runner.compare`: the table of runs with its plots, or the differences of two runs."""
+"""Output of `runner.compare`: a table with plots, or two runs' differences."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from runner.config.names import short_keys, varied_name
 from runner.config.schema import TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED
 from runner.host import folders
+from runner.tracking.paging import experiment_ids
 from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Prints the table of the runs that match the filters; see `runner.compare.command`.
+    """Prints the table of the runs that match the filters.
+
+    See `runner.compare.command`.
 
     Returns:
       The process's exit code.
@@ -40,6 +43,7 @@ def compare(options: argparse.Namespace) -> int:
     lines = make_lines(records, fold=not options.no_fold)
     judged_by = metrics.judged_by(records)
     sorted_by = options.sort or judged_by
+    # A table that is sorted by a metric also begins with it and plots it; a key can't be plotted so.
     metric = judged_by
     if any(sorted_by in line.metrics for line in lines):
         metric = sorted_by
@@ -67,7 +71,7 @@ def _selected(store: Store, options: argparse.Namespace) -> list[RunRecord]:
     """Returns the runs that the options select."""
     wanted = Filter(options.experiment, None, options.tag, options.metric, options.status)
     if options.sweep:
-        ids = {experiment.name: experiment.experiment_id for experiment in store.client.search_experiments()}
+        ids = experiment_ids(store.client)
         # `load` reports an experiment that does not exist.
         experiments = [ids[name] for name in options.experiment if name in ids]
         parent = find(store, options.sweep, experiments)
@@ -75,7 +79,10 @@ def _selected(store: Store, options: argparse.Namespace) -> list[RunRecord]:
     records = load(store.client, wanted)
     if not options.run:
         return records
-    run_ids = {differences.find_run(store.client, which, "--run ").info.run_id for which in options.run}
+    run_ids = set()
+    for which in options.run:
+        run = differences.find_run(store.client, which, "--run ")
+        run_ids.add(run.info.run_id)
     return [record for record in records if record.run_id in run_ids]
 
 
@@ -88,7 +95,10 @@ def _status_column(lines: Sequence[Line]) -> dict[str, list[str]]:
 
 
 def _descending(by: str, lines: Sequence[Line], records: Sequence[RunRecord]) -> bool:
-    """Returns whether the largest value is first: that of a metric, unless lower is better. Keys are ascending."""
+    """Returns whether the largest value is first.
+
+    That is so for a metric, unless lower is better. Keys are ascending.
+    """
     is_key = any(by in line.values for line in lines)
     return not is_key and not metrics.lower_is_better(by, records)
 
@@ -140,7 +150,9 @@ def diff(options: argparse.Namespace) -> int:
       TrackingError: the store can't be used.
     """
     store = open_tracking(TrackingConfig(uri=options.uri))
-    first, second = [from_run(differences.find_run(store.client, which)) for which in options.diff]
+    first_id, second_id = options.diff
+    first = from_run(differences.find_run(store.client, first_id))
+    second = from_run(differences.find_run(store.client, second_id))
     sheets = {
         "config": differences.config_diff(first, second),
         "results": differences.metric_diff(first, second),
@@ -156,7 +168,10 @@ def diff(options: argparse.Namespace) -> int:
             console.print(render.rich_table(sheet, f"{name}: {len(sheet.rows)} differ", console.width))
     if options.out:
         folders.claim("--out", options.out)
-        parts = [render.to_markdown(sheet) for sheet in sheets.values() if sheet is not None and sheet.rows]
+        parts = []
+        for sheet in sheets.values():
+            if sheet is not None and sheet.rows:
+                parts.append(render.to_markdown(sheet))
         (options.out / "diff.md").write_text("\n".join(parts))
         print(f"written: diff.md in {options.out}")
     return EXIT_DONE

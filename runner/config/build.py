@@ -91,6 +91,7 @@ def unknown_key(key: str, known: Iterable[str], of: str = "") -> ConfigError:
 
 @cache
 def _types_of(kind: Hashable) -> dict[str, Any]:
+    # The schema's annotations are strings, which are evaluated once per class.
     return get_type_hints(kind)
 
 
@@ -111,7 +112,7 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
     if is_optional:
         if value is None:
             return None
-        kind = next(option for option in get_args(kind) if option is not type(None))
+        kind = _without_none(kind)
     if kind is Any:
         return value
     if is_dataclass(kind):
@@ -154,7 +155,9 @@ def _scalar(kind: object, value: object) -> object:
     """
     if kind is bool:
         return _boolean(value)
+    # To Python True is an integer, but as a number it is a mistake.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # A float is no integer, not even 2.0, as in OmegaConf.
     if kind is int and (isinstance(value, str) or (is_number and not isinstance(value, float))):
         return int(value)  # type: ignore[call-overload]
     if kind is float and (isinstance(value, str) or is_number):
@@ -168,9 +171,12 @@ def _boolean(value: object) -> bool:
     if isinstance(value, bool | int):
         return bool(value)
     word = str(value).lower()
-    if word not in (*_TRUE, *_FALSE):
-        raise ValueError(value)
-    return word in _TRUE
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    # An integer that is written as a string, "00" too, counts as the integer.
+    return int(word) != 0
 
 
 def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> ConfigError:
@@ -194,8 +200,11 @@ def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> Confi
         fix = f"set {key}=null"
     elif key.endswith("]"):
         fix = f"write {{{names[0]}: ...}} there"
+    elif value is None:
+        fix = f"write {key}.{names[0]}=..."
     else:
-        fix = f"write {key}.{names[0]}={'...' if value is None else shown(value)}"
+        # Most likely the value of the first key.
+        fix = f"write {key}.{names[0]}={shown(value)}"
     return invalid(key, value, problem=f"must be a mapping with the keys {', '.join(names)}", fix=fix)
 
 
@@ -211,8 +220,14 @@ def type_in_words(kind: Any) -> str:
 
 def _plural(kind: Any) -> str:
     if get_origin(kind) in (Union, types.UnionType):
-        names = [_plural(option) for option in get_args(kind) if option is not type(None)]
-        return f"{names[0]} or null"
+        return f"{_plural(_without_none(kind))} or null"
     if get_origin(kind) in (list, tuple):
         return f"lists of {_plural(get_args(kind)[0])}"
-    return "mappings" if is_dataclass(kind) else _PLURAL.get(kind, "values")
+    if is_dataclass(kind):
+        return "mappings"
+    return _PLURAL.get(kind, "values")
+
+
+def _without_none(union: Any) -> Any:
+    """Returns the type `T` of an optional one, `T | None`."""
+    return next(option for option in get_args(union) if option is not type(None))

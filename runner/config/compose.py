@@ -22,7 +22,8 @@ from runner.config.convert import as_typed
 from runner.config.search_path import KEY, PRIMARY
 from runner.host import paths
 
-_VERSION_BASE = "1.3"  # which release's defaults Hydra keeps to, for instance not to change the current directory
+# The release whose defaults Hydra keeps to: since 1.2 it does not change the current directory.
+_VERSION_BASE = "1.3"
 
 
 def hydra_main(task: Callable[[DictConfig], None]) -> Callable[[], None]:

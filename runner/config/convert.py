@@ -42,8 +42,11 @@ def typed_config(composed: DictConfig) -> RunConfig:
             raise _unknown_group(str(key), composed)
     content = {name: convert_group(name, composed) for name in _GROUPS}
     for key in _KEYS_WITHOUT_GROUP:
-        _check_missing(_MISSING if OmegaConf.is_missing(composed, key) else "", f"{key}.")
-        content[key] = None if composed.get(key) is None else str(composed[key])
+        if OmegaConf.is_missing(composed, key):
+            _check_missing(_MISSING, f"{key}.")
+        content[key] = None
+        if composed.get(key) is not None:
+            content[key] = str(composed[key])
     return RunConfig(**content)
 
 
@@ -70,7 +73,9 @@ def _check_missing(content: object, prefix: str) -> None:
     """
     for key, value in leaves(content, prefix):
         if value == _MISSING:
-            fix = f"replace {_MISSING} by a value" if key.endswith("]") else f"set {key}=..."
+            fix = f"set {key}=..."
+            if key.endswith("]"):
+                fix = f"replace {_MISSING} by a value"
             raise ConfigError(f"{key} is required; {fix}")
 
 
@@ -148,21 +153,28 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
 
 def choices() -> dict[str, str]:
     """Returns group -> option of the config that this process composed; groups without an option are left out."""
-    chosen = HydraConfig.get().runtime.choices.items()
-    return {key: str(value) for key, value in chosen if not key.startswith("hydra/") and str(value) != "None"}
+    chosen = {}
+    for group, option in HydraConfig.get().runtime.choices.items():
+        # A group without an option has the choice None.
+        if not group.startswith("hydra/") and str(option) != "None":
+            chosen[group] = str(option)
+    return chosen
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
     """Returns overrides as Hydra lists them, with interpolations unresolved, which may be passwords."""
     unresolved = OmegaConf.to_container(overrides, resolve=False)
     assert isinstance(unresolved, list)
-    return [str(override) for override in unresolved]
+    return list(map(str, unresolved))
 
 
 def flatten(content: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yields (dotted key, leaf) pairs of nested mappings; a list is a leaf."""
     if isinstance(content, Mapping) and content:
         for key, value in content.items():
-            yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
+            inner_prefix = str(key)
+            if prefix:
+                inner_prefix = f"{prefix}.{key}"
+            yield from flatten(value, inner_prefix)
     else:
         yield prefix, content

@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config.compose import compose_again, default_choices
 from runner.config.convert import choices, flatten
 
-_PRESET = "experiment"  # what it sets is shown as if it were typed
+# The keys that a preset sets are shown as if they were typed.
+_PRESET = "experiment"
 
 
 def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
@@ -23,18 +24,34 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
     Returns:
       The preset, groups whose option is not the default one, and keys whose value is not their option's.
     """
-    chosen = choices()
     default = default_choices()
-    options = {group: option for group, option in chosen.items() if str(default.get(group)) != option}
-    preset = [f"{_PRESET}={options.pop(_PRESET)}"] if _PRESET in options else []
-    typed = [f"{group}={option}" for group, option in options.items()]
+    preset = []
+    typed = []
+    for group, option in choices().items():
+        if str(default.get(group)) == option:
+            continue
+        override = f"{group}={option}"
+        if group == _PRESET:
+            preset.append(override)
+        else:
+            typed.append(override)
     # Raw values are compared, as an interpolation may give another value each time; what is shown is resolved.
     before = dict(flatten(_raw(compose_again(typed))))
     now = dict(flatten(_raw(composed)))
     values = dict(flatten(content))
-    other = [key for key in values if key in now and (key not in before or before[key] != now[key])]
-    gone = [f"~{key}" for key in before if key not in now and key.partition(".")[0] in content]
-    return [*preset, *typed, *(f"{key}={_typed(values[key])}" for key in other), *gone]
+    changed = []
+    for key, value in values.items():
+        if key not in now:
+            continue
+        is_unchanged = key in before and before[key] == now[key]
+        if not is_unchanged:
+            changed.append(f"{key}={_typed(value)}")
+    removed = []
+    for key in before:
+        # Groups that are no part of the content, such as `sweep`, are not removed keys.
+        if key not in now and key.partition(".")[0] in content:
+            removed.append(f"~{key}")
+    return [*preset, *typed, *changed, *removed]
 
 
 def _raw(config: DictConfig) -> dict[str, Any]:
@@ -46,7 +63,12 @@ def _raw(config: DictConfig) -> dict[str, Any]:
 def _typed(value: object) -> str:
     """Returns a value as Hydra's grammar has it: `null`, `true`, `[a, b]`, `{key: value}`."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_typed(one)}' for key, one in value.items())}}}"
+        entries = [f"{key}: {_typed(entry)}" for key, entry in value.items()]
+        return f"{{{', '.join(entries)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_typed, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

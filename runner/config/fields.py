@@ -27,6 +27,7 @@ _LONGEST_NAME = 255
 _LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
 
 Test = Callable[[Any], str | None]
+# With these, a field that may be null gets an optional type, and any other field a plain one.
 Integer = TypeVar("Integer", int, int | None)
 Number = TypeVar("Number", float, float | None)
 Text = TypeVar("Text", str, str | None)
@@ -79,8 +80,14 @@ class Constraint:
                 ("at most", self.at_most),
                 ("below", self.below),
             )
-            text = " and ".join(f"{word} {as_text(limit)}" for word, limit in limits if limit is not None)
-        return f"{text} {self.unit}" if text and self.unit else text
+            phrases = []
+            for words, limit in limits:
+                if limit is not None:
+                    phrases.append(f"{words} {as_text(limit)}")
+            text = " and ".join(phrases)
+        if text and self.unit:
+            return f"{text} {self.unit}"
+        return text
 
     def is_within(self, value: float) -> bool:
         """Returns whether a number is within the bounds."""
@@ -93,10 +100,14 @@ class Constraint:
 
     def boundary_values(self) -> tuple[float, ...]:
         """Returns the bounds and the numbers around them, for the fuzzer."""
-        limits = (self.at_least, self.above, self.at_most, self.below)
-        return tuple(limit + step for limit in limits if limit is not None for step in (-1, 0, 1))
+        numbers: list[float] = []
+        for limit in (self.at_least, self.above, self.at_most, self.below):
+            if limit is not None:
+                numbers += (limit - 1, limit, limit + 1)
+        return tuple(numbers)
 
 
+# The constraint of a field that no helper of this module declares.
 ANYTHING = Constraint()
 
 
@@ -109,7 +120,9 @@ def constraint_of(spec: Field[Any]) -> Constraint:
 
 def as_text(value: float) -> str:
     """Returns a number with separators, or in the shortest form of a fraction."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}"
 
 
 def _declare(default: Any, constraint: Constraint) -> Any:
@@ -117,7 +130,8 @@ def _declare(default: Any, constraint: Constraint) -> Any:
     if default is MISSING:
         return field(metadata=metadata)
     if isinstance(default, list | dict):
-        return field(default_factory=default.copy if default else type(default), metadata=metadata)
+        # A dataclass rejects a mutable default: each config gets a copy of its own.
+        return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -264,18 +278,22 @@ def checked(
 
 def blank_problem(value: str) -> str | None:
     """Returns what is wrong with a string that has no visible character, or None."""
-    return None if value.strip() else "must not be empty"
+    if value.strip():
+        return None
+    return "must not be empty"
 
 
 def path_problem(value: str) -> str | None:
     """Returns why a string can't be a path on any file system, or None."""
     if not value.strip():
         return "must be a path"
+    # File systems limit the bytes of a name, not its characters.
     if "\0" in value or any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
         return f"must be a path whose names have at most {_LONGEST_NAME} bytes"
     try:
         Path(value).expanduser()
     except RuntimeError:
+        # `~name` stands for the home folder of a user, of whom this machine knows nothing.
         home = Path(value).parts[0]
         return f"there is no user {home[1:]!r} (a folder with that name is ./{home})"
     return None
@@ -296,4 +314,6 @@ def pattern_problem(value: str) -> str | None:
 
 def empty_problem(value: Sequence[object]) -> str | None:
     """Returns what is wrong with a list or mapping without entries, or None."""
-    return None if value else "must not be empty"
+    if value:
+        return None
+    return "must not be empty"

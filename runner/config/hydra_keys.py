@@ -78,7 +78,9 @@ def _check_value(override: Override, *, multirun: bool) -> None:
 def _check_callback(text: str, override: Override) -> None:
     """Lets a user add callbacks, but not change those of conf/config.yaml."""
     name = override.key_or_group.removeprefix(_CALLBACKS).partition(".")[0]
-    value = None if override.is_sweep_override() else override.value()
+    value = None
+    if not override.is_sweep_override():
+        value = override.value()
     is_callback = isinstance(value, dict) and isinstance(value.get("_target_"), str)
     if name in _OWN_CALLBACKS or not is_callback:
         problem = f"the callbacks {' and '.join(_OWN_CALLBACKS)} can't be changed, and new ones need a _target_"

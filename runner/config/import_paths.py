@@ -7,7 +7,7 @@ from runner.config.schema import RunConfig
 
 def import_paths(config: RunConfig) -> list[str]:
     """Returns all import paths: of the model builder, then data source, augmentation, loss and metrics."""
-    return [path for path in (config.model.target, *before_the_model(config)) if path]
+    return list(filter(None, [config.model.target, *before_the_model(config)]))
 
 
 def before_the_model(config: RunConfig) -> list[str]:
@@ -21,4 +21,5 @@ def before_the_model(config: RunConfig) -> list[str]:
                 paths.append(value)
             elif isinstance(value, list):
                 paths += value
-    return [path for path in paths if path]
+    # Built-in parts have an empty path.
+    return list(filter(None, paths))

@@ -16,7 +16,8 @@ def varied_name(varied: Mapping[str, str]) -> str:
     >>> varied_name({"mesh.axes.batch": "2", "layout.batch": "x"})
     'axes.batch=2,layout.batch=x'
     """
-    return ",".join(f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items())
+    parts = [f"{short}={short_value(varied[key])}" for key, short in short_keys(list(varied)).items()]
+    return ",".join(parts)
 
 
 def short_value(value: str) -> str:
@@ -31,12 +32,14 @@ def short_value(value: str) -> str:
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Returns the shortest suffix of each dotted key that distinguishes it from the others."""
+    parts_of = {key: key.lstrip("+").split(".") for key in keys}
     short: dict[str, str] = {}
-    for key in keys:
-        parts = key.lstrip("+").split(".")
+    for key, parts in parts_of.items():
+        others = [other for other in keys if other != key]
         for count in range(1, len(parts) + 1):
-            short[key] = ".".join(parts[-count:])
-            others = (other.lstrip("+").split(".")[-count:] for other in keys if other != key)
-            if all(other != parts[-count:] for other in others):
+            suffix = parts[-count:]
+            short[key] = ".".join(suffix)
+            # At the latest, the whole key differs from all others.
+            if all(parts_of[other][-count:] != suffix for other in others):
                 break
     return short

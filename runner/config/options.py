@@ -6,7 +6,7 @@ dataclasses have the callable as `target` and the arguments as `options`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -53,9 +53,21 @@ def _with_options(key: str, kind: type, content: Mapping[str, Any]) -> dict[str,
     if not isinstance(target, str):
         fix = f"set {key}.{_TARGET}=package.module.function"
         raise invalid(f"{key}.{_TARGET}", target, problem="must be an import path", fix=fix)
-    options = {name: value for name, value in content.items() if name not in own and name != _TARGET}
-    own_values = {name: value for name, value in content.items() if name in own}
+    own_values, options = _divided(content, own)
+    options.pop(_TARGET, None)
     return {**own_values, "target": target, "options": options}
+
+
+def _divided(content: Mapping[str, Any], own: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divides a mapping into the keys that a dataclass has, and all others."""
+    own_values = {}
+    others = {}
+    for name, value in content.items():
+        if name in own:
+            own_values[name] = value
+        else:
+            others[name] = value
+    return own_values, others
 
 
 def _yaml_keys(kind: type) -> list[str]:
@@ -65,7 +77,8 @@ def _yaml_keys(kind: type) -> list[str]:
 def _dataset(content: dict[str, Any]) -> dict[str, Any]:
     steps = content.get("augment")
     if isinstance(steps, list):
-        content = content | {"augment": [_step(index, step) for index, step in enumerate(steps)]}
+        arranged_steps = [_step(index, step) for index, step in enumerate(steps)]
+        content = content | {"augment": arranged_steps}
     if _TARGET in content:
         return _with_options("dataset", DatasetConfig, content)
     for name in _NOT_IN_YAML:
@@ -85,24 +98,29 @@ def _task(content: dict[str, Any]) -> dict[str, Any]:
     name = str(content.get("name", TaskConfig.name))
     check_name("task.name", name, schema_task.OPTIONS)
     kind = schema_task.OPTIONS[name]
-    own = [key for key in fields_of(TaskConfig) if key != "options"]
-    options = {key: value for key, value in content.items() if key not in own}
-    allowed = [_TARGET if key == "target" else key for key in fields_of(kind)]
+    own = list(fields_of(TaskConfig))
+    own.remove("options")
+    own_values, options = _divided(content, own)
+    allowed = list(fields_of(kind))
+    if "target" in allowed:
+        allowed[allowed.index("target")] = _TARGET
     for key in options:
         if key not in allowed:
             raise unknown_key(f"task.{key}", [*own, *allowed], of=f"task={name}")
     if _TARGET in options:
+        # In YAML, `target` names the arrays to predict.
         options["target"] = options.pop(_TARGET)
     typed = build(kind, options, "task")
-    arrays = {key: _as_list(content.get(key)) for key in ("target", "inputs")}
     return {
-        **{key: value for key, value in content.items() if key in own},
-        "target": arrays["target"] or [],
-        "inputs": arrays["inputs"],
+        **own_values,
+        "target": _as_list(content.get("target")) or [],
+        "inputs": _as_list(content.get("inputs")),
         "options": asdict(typed),
     }
 
 
 def _as_list(value: Any) -> Any:
     """Returns one name as a list of it."""
-    return [value] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [value]
+    return value

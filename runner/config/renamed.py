@@ -1,11 +1,14 @@
-"""Renamed keys: old names are accepted on the command line, in recorded runs and in YAML files."""
+"""Renamed keys and verdicts: old names are accepted on the command line, in recorded runs and in YAML files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-KEYS = {"dataset.eval": "dataset.test", "verify.allow_unproven": "verify.allow_inconclusive"}  # old -> new
+# Old name to new name.
+KEYS = {"dataset.eval": "dataset.test", "verify.allow_unproven": "verify.allow_inconclusive"}
+_VERDICTS = {"proven": "verified", "not proven": "inconclusive", "differs": "mismatch"}
+VERDICT_TAG = "runner.verdict"
 
 
 def argument(text: str) -> str:
@@ -18,6 +21,16 @@ def argument(text: str) -> str:
     key, equals, value = text.partition("=")
     name = key.lstrip("+~")
     return f"{key[: len(key) - len(name)]}{KEYS.get(name, name)}{equals}{value}"
+
+
+def verdict(recorded: str) -> str:
+    """Returns a verification's verdict, recorded by this or an earlier release, in the present words.
+
+    Example:
+      >>> verdict("not proven"), verdict("verified")
+      ('inconclusive', 'verified')
+    """
+    return _VERDICTS.get(recorded, recorded)
 
 
 def group(name: str, content: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,14 +38,18 @@ __all__ = [
 
 def _axis_size_problem(size: int) -> str | None:
     """Returns what is wrong with the size of a mesh axis, or None."""
-    return None if size >= 1 or size == -1 else "must be at least 1, or -1 for all remaining devices"
+    if size >= 1 or size == -1:
+        return None
+    return "must be at least 1, or -1 for all remaining devices"
 
 
 def _address_problem(value: str) -> str | None:
     """Returns what is wrong with a `host:port`, or None."""
     host, _, port = value.rpartition(":")
     is_port = re.fullmatch("[0-9]+", port) is not None and 0 < int(port) < 65_536
-    return None if host and is_port else "must be host:port"
+    if host and is_port:
+        return None
+    return "must be host:port"
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class EngineConfig:
       compilation_cache: jax: keep compiled programs in outputs/jax_cache for the next run.
     """
 
+    # The registry of engines has the names; see `runner.engine.checks`.
     name: str = "keras_dtensor"
     precision: str = choice("float32", "float32", "bfloat16")
     state: str = choice("float32", "float32", "master", "bfloat16")
@@ -126,10 +131,12 @@ class ClusterConfig:
     """
 
     name: str = choice("single", "single", "local", "auto", "explicit")
+    # A choice: far more than any run needs, so that only typing mistakes are rejected.
     processes: int | None = integer(None, at_least=1, at_most=4096, example=2)
     index: int | None = integer(None, at_least=0)
     coordinator: str | None = checked(None, test=_address_problem, rule="host:port", example="10.0.0.1:29400")
     interface: str | None = None
+    # A choice: 1e6 seconds are eleven days, longer than anyone means to wait.
     timeout: float = number(600.0, at_least=1.0, at_most=1e6, unit="seconds")
     start_timeout: float = number(120.0, at_least=1.0, at_most=1e6, unit="seconds")
     requeue: bool = False
@@ -187,7 +194,9 @@ class LayoutConfig:
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:
-    return None if patterns else "must have at least one pattern, or be null to train all variables"
+    if patterns:
+        return None
+    return "must have at least one pattern, or be null to train all variables"
 
 
 @dataclass(frozen=True)
@@ -195,7 +204,7 @@ class ModelConfig:
     """A model builder and its keyword arguments.
 
     Attributes:
-      target: `_target_` in YAML; import file_path of a callable `(keras, inputs, outputs, **options) -> keras.Model`.
+      target: `_target_` in YAML; import path of a callable `(keras, inputs, outputs, **options) -> keras.Model`.
       options: keyword arguments of the builder; in YAML they are written next to `_target_`.
       trainable: jax, fine-tuning: regular expressions matched against whole variable paths; variables that match one
         are trained, all others are frozen. null: those that the builder left trainable.
@@ -213,7 +222,9 @@ class ModelConfig:
 
 
 def _boundaries_problem(steps: list[int]) -> str | None:
-    return None if sorted(set(steps)) == steps else "must be strictly increasing"
+    if sorted(set(steps)) == steps:
+        return None
+    return "must be strictly increasing"
 
 
 @dataclass(frozen=True)
@@ -232,6 +243,7 @@ class ScheduleConfig:
       factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
     """
 
+    # `runner.optim.schedules` has the names, and the keys that each schedule uses.
     name: str = "constant"
     warmup_steps: int = integer(0, at_least=0)
     decay_steps: int | None = integer(None, at_least=1, example=1000)
@@ -252,6 +264,7 @@ class ClipConfig:
       value: clip each entry to [-value, value].
     """
 
+    # Keras's optimizers accept one of the three only, too.
     norm: float | None = number(None, above=0.0, example=1.0)
     global_norm: float | None = number(None, above=0.0, example=1.0)
     value: float | None = number(None, above=0.0, example=1.0)
@@ -265,6 +278,7 @@ class EmaConfig:
       decay: EMA decay per update; the first update sets the average to the weights. null: no EMA.
     """
 
+    # With a decay of 1 the average would stay at the first weights.
     decay: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
 
 
@@ -289,16 +303,22 @@ class OptimizerConfig:
       centered: rmsprop: normalize by the variance, not by the mean square.
     """
 
+    # The registry of optimizers has the names, and the keys that each rule uses.
     name: str = "adam"
     learning_rate: float = number(0.001, above=0.0)
     frozen_step: bool = False
     reread_slots: bool = False
+    # From here on a key is null unless the option of an update rule sets it: a value that the rule does not use is
+    # rejected. With a beta of 1 the bias correction would divide by 0.
     beta_1: float | None = number(None, at_least=0.0, below=1.0, example=0.9)
     beta_2: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
+    # With 0, the update of a weight whose gradient has always been 0 would be 0 / 0.
     epsilon: float | None = number(None, above=0.0, example=1e-7)
     weight_decay: float | None = number(None, at_least=0.0, example=0.004)
+    # With a momentum of 1 or more the velocity would grow without bound.
     momentum: float | None = number(None, at_least=0.0, below=1.0, example=0.9)
     nesterov: bool | None = None
+    # With a rho of 1 the mean square would stay 0.
     rho: float | None = number(None, at_least=0.0, below=1.0, example=0.9)
     centered: bool | None = None
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -348,6 +368,7 @@ class TrackingConfig:
     """
 
     name: str = choice("mlflow", "mlflow", "none")
+    # `runner.tracking.uri` checks it.
     uri: str | None = None
     experiment: str = text("runner", example="my_experiment")
     run_name: str | None = None
@@ -368,6 +389,7 @@ class SweepConfig:
     """
 
     name: str | None = None
+    # The metrics depend on the task, so `runner.checks.sweep` checks the name.
     metric: str = "auto"
     direction: str | None = choice(None, "maximize", "minimize")
     resume: str | None = None
@@ -426,6 +448,7 @@ class RunConfig:
       run: checkpoints of the run that a command reads.
     """
 
+    # Values are checked in this order, and the first invalid one is reported.
     engine: EngineConfig = field(default_factory=EngineConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

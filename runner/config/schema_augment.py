@@ -13,7 +13,9 @@ _RANGE = ("smallest", "largest")
 
 def _range_problem(limits: tuple[float, ...]) -> str | None:
     """Returns what is wrong with a [smallest, largest] range, or None."""
-    return None if list(limits) == sorted(limits) else "must be [smallest, largest], in this order"
+    if list(limits) == sorted(limits):
+        return None
+    return "must be [smallest, largest], in this order"
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,14 @@ class RandomResizedCrop(StepOptions):
     name: ClassVar[str] = "random_resized_crop"
     sizes: ClassVar[bool] = True
     size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
+    # The paper's ranges.
     scale: tuple[float, float] = entries(
         (0.08, 1.0), names=_RANGE, above=0.0, at_most=1.0, whole=_range_problem, example=[0.08, 1.0]
     )
     ratio: tuple[float, float] = entries(
         (3 / 4, 4 / 3), names=_RANGE, above=0.0, whole=_range_problem, example=[0.75, 1.33]
     )
+    # The usual 224 of 256 pixels.
     center: float = number(0.875, above=0.0, at_most=1.0)
 
 
@@ -134,6 +138,7 @@ class Color(StepOptions):
     brightness: float = number(0.0, at_least=0.0, example=0.1)
     contrast: float = number(0.0, at_least=0.0, example=0.1)
     saturation: float = number(0.0, at_least=0.0, example=0.1)
+    # Half of the color circle to either side is all of it.
     hue: float = number(0.0, at_least=0.0, at_most=0.5, example=0.1)
 
 
@@ -167,6 +172,7 @@ class Cutmix(StepOptions):
     probability: float = number(1.0, above=0.0, at_most=1.0)
 
 
+# Name of a step in `dataset.augment` -> its options.
 STEPS: dict[str, type[StepOptions]] = {
     kind.name: kind for kind in (Resize, CenterCrop, RandomCrop, RandomResizedCrop, Flip, Rotate, Color, Mixup, Cutmix)
 }

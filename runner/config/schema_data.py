@@ -7,16 +7,6 @@ from typing import Any
 
 from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number, text
 
-ARRAYS = "arrays"
-CUSTOM = "custom"
-DIGITS = "digits"
-IMAGE_FOLDER = "image_folder"
-PYDOC = "pydoc"
-SHAKESPEARE = "shakespeare"
-TEXT = "text"
-TEXTS = (PYDOC, SHAKESPEARE, TEXT)  # sources whose examples are sequences of tokens
-OWN = (ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT)  # sources of a user's own data
-
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
 # Limits of a vocabulary and of a row, in tokens. Both are choices far above published models: a larger number is a
@@ -24,7 +14,8 @@ DOCUMENTS = APART, JOINED = ("apart", "joined")
 MOST_TOKENS = 1 << 24
 _LONGEST_SEQUENCE = 1 << 20
 
-SINGLE_BYTES = 256  # tokens that every byte vocabulary begins with
+# Tokens that every byte vocabulary begins with.
+SINGLE_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -33,7 +24,7 @@ class AugmentConfig:
 
     Attributes:
       name: a built-in step, such as `random_crop`; empty if `target` is set.
-      target: `_target_` in YAML; import file_path of a callable `(arrays, rng, **options) -> arrays` of one example.
+      target: `_target_` in YAML; import path of a callable `(arrays, rng, **options) -> arrays` of one example.
       options: keyword arguments; in YAML they are written next to the name.
     """
 
@@ -45,7 +36,9 @@ class AugmentConfig:
 def _standardize_problem(value: object) -> str | None:
     """Returns what is wrong with `dataset.standardize`, or None."""
     are_names = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
-    return None if isinstance(value, bool) or are_names else "must be true, false or a list of array names"
+    if isinstance(value, bool) or are_names:
+        return None
+    return "must be true, false or a list of array names"
 
 
 @dataclass(frozen=True)
@@ -56,9 +49,9 @@ class DatasetConfig:
       name: `arrays`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`, or the name
         of a TFDS builder.
       path: arrays, image_folder, text: file or folder, for text also a glob; relative to the current directory.
-      target: custom: `_target_` in YAML; import file_path of a callable that returns the data.
+      target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
-      builder: TFDS: import file_path of your own builder class, instead of `name`.
+      builder: TFDS: import path of your own builder class, instead of `name`.
       features: TFDS, arrays: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
@@ -94,6 +87,7 @@ class DatasetConfig:
       prefetch: batches prefetched, in device calls.
     """
 
+    # Every name of a TFDS builder is valid too, so this is no list of choices.
     name: str = "mnist"
     path: str | None = file_path(None, example="my_data")
     target: str = ""
@@ -105,6 +99,7 @@ class DatasetConfig:
     train: str = "train"
     validation: str | None = None
     test: str | None = "test"
+    # With 1 nothing would be left to train on.
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
     shuffle: bool = True

@@ -11,19 +11,26 @@ from runner.config.fields import Constraint, checked, choice, integer, number, t
 
 
 def _is_text(value: object) -> bool:
+    # YAML reads a folder named 2025 as a number, and a flag is no name.
     return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
 
 
 def _folder_problem(value: object) -> str | None:
-    return None if _is_text(value) else "must be the path of a folder"
+    if _is_text(value):
+        return None
+    return "must be the path of a folder"
 
 
 def _subfolder_problem(value: object) -> str | None:
-    return None if value is None or _is_text(value) else "must be the name of a folder, or null"
+    if value is None or _is_text(value):
+        return None
+    return "must be the name of a folder, or null"
 
 
 def _mode_problem(value: object) -> str | None:
-    return None if value in ("RUN", "MULTIRUN") else "must be RUN or MULTIRUN"
+    if value in ("RUN", "MULTIRUN"):
+        return None
+    return "must be RUN or MULTIRUN"
 
 
 def _verbose_problem(value: object) -> str | None:
@@ -31,16 +38,23 @@ def _verbose_problem(value: object) -> str | None:
         is_valid = all(isinstance(name, str) and name for name in value)
     else:
         is_valid = isinstance(value, bool) or _is_text(value)
-    return None if is_valid else "must be true, false, or names of loggers"
+    if is_valid:
+        return None
+    return "must be true, false, or names of loggers"
 
 
 def _name_problem(value: object) -> str | None:
-    return None if _is_text(value) else "must be a name"
+    if _is_text(value):
+        return None
+    return "must be a name"
 
 
 def _flag_problem(value: object) -> str | None:
+    # Hydra resolves an interpolation only after this check.
     is_interpolation = isinstance(value, str) and "${" in value
-    return None if isinstance(value, bool) or is_interpolation else "must be true or false"
+    if isinstance(value, bool) or is_interpolation:
+        return None
+    return "must be true or false"
 
 
 def _searchpath_problem(value: object) -> str | None:
@@ -52,6 +66,7 @@ def _searchpath_problem(value: object) -> str | None:
 def _is_config_source(value: object) -> bool:
     if not isinstance(value, str):
         return False
+    # Hydra only warns of a folder that does not exist, so it is checked here.
     scheme, separator, path = value.partition("://")
     return bool(separator) and (scheme == "pkg" or (scheme == "file" and Path(path).is_dir()))
 
@@ -70,7 +85,9 @@ HYDRA_KEYS: Mapping[str, Constraint] = {
 
 
 def _database_problem(value: str) -> str | None:
-    return None if "://" in value else "must be the URI of a database"
+    if "://" in value:
+        return None
+    return "must be the URI of a database"
 
 
 @dataclass(frozen=True)

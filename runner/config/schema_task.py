@@ -27,6 +27,7 @@ class TaskConfig:
 
     # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
     name: str = "classification"
+    # The arrays are those of the dataset, so names are checked when it is opened.
     target: list[str] = field(default_factory=list)
     inputs: list[str] | None = None
     example_weight: str | None = None
@@ -35,14 +36,19 @@ class TaskConfig:
 
 def _classes_problem(classes: object) -> str | None:
     """Returns what is wrong with a number of classes, or with their names, or None."""
-    if isinstance(classes, list):
-        return "names must be unique" if len(set(map(str, classes))) < len(classes) else _count_problem(len(classes))
-    return _count_problem(classes)
+    if not isinstance(classes, list):
+        return _count_problem(classes)
+    if len(set(map(str, classes))) < len(classes):
+        return "names must be unique"
+    return _count_problem(len(classes))
 
 
 def _count_problem(count: object) -> str | None:
+    # A single class would leave nothing to learn, and to Python True is an integer.
     is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 2
-    return None if is_count else "must be at least 2, or a list of at least 2 names"
+    if is_count:
+        return None
+    return "must be at least 2, or a list of at least 2 names"
 
 
 def _class_weights_problem(weights: object) -> str | None:
@@ -56,6 +62,7 @@ def _class_weights_problem(weights: object) -> str | None:
     else:
         return "must be balanced, a list of one weight per class, or a mapping from class names to weights"
     for weight in values:
+        # To Python True is a number, but no weight.
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not 0 <= weight < math.inf:  # type: ignore[operator]
             return f"a weight must be a finite number of at least 0, not {shown(weight)}"
@@ -75,6 +82,7 @@ class ClassificationOptions:
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
     """
 
+    # With 1, every class would have the same probability whatever the label is.
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     class_weights: Any = checked(
         None,
@@ -82,6 +90,7 @@ class ClassificationOptions:
         rule="balanced, a list of numbers, or a mapping from names to numbers",
         example="balanced",
     )
+    # With k = 1 it would be the accuracy.
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
 

@@ -23,7 +23,9 @@ class CheckpointConfig:
 
     enabled: bool = True
     every_steps: int | None = integer(None, at_least=1, example=1000)
+    # A choice: a crash loses at most ten minutes of training.
     every_minutes: float | None = number(10.0, above=0.0, unit="minutes")
+    # Two, as the last one may already have the weights that overflow when a NaN is found.
     keep: int = integer(2, at_least=1)
     best: str | None = "auto"
     folder: str | None = file_path(None, example="outputs/checkpoints")
@@ -39,6 +41,7 @@ class EarlyStoppingConfig:
       min_delta: smallest change that counts as an improvement.
     """
 
+    # The metrics depend on the task, so `runner.checks.trainer` checks the name.
     metric: str | None = None
     patience: int = integer(3, at_least=1)
     min_delta: float = number(0.0, at_least=0.0)
@@ -95,6 +98,7 @@ class TrainerConfig:
     overfit_batches: int | None = integer(None, at_least=1)
     accumulate_steps: int = integer(1, at_least=1)
     steps_per_call: int | None = integer(None, at_least=1, example=10)
+    # An arbitrary number, the same in all runs so that they can be compared.
     seed: int = integer(1337, at_least=0)
     evaluate_every: int = integer(1, at_least=1)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
@@ -102,6 +106,7 @@ class TrainerConfig:
     log_model: bool = True
     progress: str = choice("auto", "auto", "bar", "lines", "none")
     on_nan: str = choice("stop", "stop", "restore", "continue")
+    # With a factor of 1 the restored run would compute the same NaN again.
     nan_rate_factor: float = number(0.5, above=0.0, below=1.0)
     nan_restores: int = integer(3, at_least=1)
     verify_first: bool = False

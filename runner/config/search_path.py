@@ -33,8 +33,10 @@ _MAIN = "main"
 _OWN = "own"
 _BUILT_IN = "built-in"
 
-_SHARED = "_"  # first letter of files that are no options
-_SELF = "_self_"  # Hydra's name, in a defaults list, for the file itself
+# First letter of files that are no options.
+_SHARED = "_"
+# Hydra's name, in a defaults list, for the file itself.
+_SELF = "_self_"
 _FILE = re.compile(r"file://([^'\",\]]+)")
 
 
@@ -67,7 +69,10 @@ class OwnSource(OptionSource):
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Returns the names of the options and groups in a folder."""
         names = super().list(config_path, results_filter)
-        return names if config_path else [name for name in names if name != PRIMARY]
+        # The primary config is at the top of a folder; below that the name is free.
+        if config_path:
+            return names
+        return [name for name in names if name != PRIMARY]
 
 
 def portable(argument: str) -> str:
@@ -80,8 +85,9 @@ def portable(argument: str) -> str:
     if argument.startswith(f"{KEY}="):
         return argument.replace(f"file://{root}/", "file://")
     path = Path(argument)
-    is_in_project = path.is_absolute() and path.is_relative_to(root)
-    return str(path.relative_to(root)) if is_in_project else argument
+    if path.is_absolute() and path.is_relative_to(root):
+        return str(path.relative_to(root))
+    return argument
 
 
 def is_ours(search_path: ConfigSearchPath) -> bool:
@@ -101,15 +107,40 @@ def extend(search_path: ConfigSearchPath) -> None:
 
 def own() -> list[Path]:
     """Returns the user's folders for this command line and current directory, absolute; the first wins."""
-    named = [Path(value).absolute() for value in _values(session.current().arguments, (FLAG, "-cd"))[-1:]]
+    user_folders = []
+    named = _named_folder(session.current().arguments)
+    if named is not None:
+        user_folders.append(named)
     in_project = paths.project_root() / "conf"
-    return [*named, *([in_project] if in_project not in named and _has_options(in_project) else [])]
+    if in_project != named and _has_options(in_project):
+        user_folders.append(in_project)
+    return user_folders
+
+
+def _named_folder(arguments: Sequence[str]) -> Path | None:
+    """Returns the folder of options that a command line names, absolute; of several the last, as with Hydra."""
+    folder = None
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.partition("=")
+        if name not in (FLAG, "-cd"):
+            continue
+        if not equals:
+            # The value of `--config-dir FOLDER` is the next argument.
+            value = next(remaining, "")
+        if value:
+            folder = Path(value).absolute()
+    return folder
+
+
+def _searchpath_overrides(arguments: Sequence[str]) -> list[str]:
+    """Returns the overrides of Hydra's search path, of which the last wins."""
+    return [argument for argument in arguments if argument.lstrip("+").startswith(f"{KEY}=")]
 
 
 def folders() -> list[Path]:
     """Returns every folder of options on this machine; the first wins."""
-    arguments = session.current().arguments
-    typed = " ".join(argument for argument in arguments if argument.lstrip("+").startswith(f"{KEY}="))
+    typed = " ".join(_searchpath_overrides(session.current().arguments))
     return [*own(), paths.conf_dir(), *map(Path, _FILE.findall(typed))]
 
 
@@ -153,8 +184,8 @@ def content_of(config: str) -> dict[str, Any]:
     for name in content.get("defaults", []):
         if isinstance(name, str) and name.startswith(_SHARED) and name != _SELF:
             shared |= content_of(f"{config.rpartition('/')[0]}/{name}")
-    own_keys = {key: value for key, value in content.items() if key != "defaults"}
-    return shared | own_keys
+    content.pop("defaults", None)
+    return {**shared, **content}
 
 
 def _has_options(folder: Path) -> bool:
@@ -162,31 +193,23 @@ def _has_options(folder: Path) -> bool:
     built_in = paths.conf_dir()
     if not folder.is_dir() or folder.resolve() == built_in.resolve():
         return False
-    groups = [path.name for path in built_in.iterdir() if path.is_dir() and path.name != "hydra"]
-    return any(options_in(folder / group) for group in groups)
-
-
-def _values(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Returns the values of a flag on a command line."""
-    values = list[str]()
-    remaining = iter(arguments)
-    for argument in remaining:
-        name, equals, value = argument.partition("=")
-        if name in names:
-            values.append(value if equals else next(remaining, ""))
-    return [value for value in values if value]
+    for group in built_in.iterdir():
+        # Any Hydra application may have options for Hydra's own groups.
+        if group.is_dir() and group.name != "hydra" and options_in(folder / group.name):
+            return True
+    return False
 
 
 def searchpath(arguments: Sequence[str]) -> list[str]:
     """Returns the folders of options that a command line names, as an override, in the order of precedence."""
-    typed = [argument for argument in arguments if argument.lstrip("+").startswith(f"{KEY}=")]
+    typed = _searchpath_overrides(arguments)
     if typed:
         return typed[-1:]
-    overrides = []
-    for value in _values(arguments, (FLAG, "-cd"))[-1:]:
-        folder = Path(value).absolute().as_posix().replace("'", "\\'")
-        overrides.append(f"{KEY}=['file://{folder}']")
-    return overrides
+    folder = _named_folder(arguments)
+    if folder is None:
+        return []
+    quoted = folder.as_posix().replace("'", "\\'")
+    return [f"{KEY}=['file://{quoted}']"]
 
 
 def replaced(composed: DictConfig) -> Iterator[str]:
@@ -196,7 +219,9 @@ def replaced(composed: DictConfig) -> Iterator[str]:
       composed: with Hydra's own part.
     """
     for folder in own():
-        name = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        name = folder
+        if folder.is_relative_to(Path.cwd()):
+            name = folder.relative_to(Path.cwd())
         if (folder / f"{PRIMARY}.yaml").is_file():
             yield f"{name / PRIMARY}.yaml is ignored: only options can be replaced; use {name}/experiment/mine.yaml"
         for group, option in composed.hydra.runtime.choices.items():

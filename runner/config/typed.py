@@ -16,13 +16,17 @@ def composed_with() -> list[str]:
     Folders below the current directory are named from there.
     """
     hydra = HydraConfig.get()
-    named = [one.path for one in hydra.runtime.config_sources if one.provider == "command-line"]
+    arguments = []
+    for source in hydra.runtime.config_sources:
+        if source.provider == "command-line":
+            arguments.append(f"{FLAG}={portable(source.path)}")
     name = str(hydra.job.config_name)
-    return [
-        *(f"{FLAG}={portable(folder)}" for folder in named),
-        *([f"{NAME_FLAG}={name}"] if name != PRIMARY else []),
-        *(portable(one) for one in as_typed(hydra.overrides.hydra) if one.startswith(f"{KEY}=")),
-    ]
+    if name != PRIMARY:
+        arguments.append(f"{NAME_FLAG}={name}")
+    for override in as_typed(hydra.overrides.hydra):
+        if override.startswith(f"{KEY}="):
+            arguments.append(portable(override))
+    return arguments
 
 
 def command(module: str) -> str:

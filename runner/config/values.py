@@ -16,7 +16,8 @@ _SMALLEST = 2.0**-126
 _LARGEST = (2 - 2.0**-23) * 2.0**127
 
 # The limits of int32, in which devices count.
-_INT32 = Constraint(at_least=-(2**31), at_most=2**31 - 1)
+_SMALLEST_INT32 = -(2**31)
+_LARGEST_INT32 = 2**31 - 1
 
 
 def check(config: object, key: str = "") -> None:
@@ -45,7 +46,9 @@ def problems(config: object, key: str = "") -> Iterator[ConfigError]:
     for spec in fields(config):
         # `options` are the arguments of a callable that the schema does not know; see `check_finite`.
         if spec.name != "options":
-            field_key = f"{key}.{spec.name}" if key else spec.name
+            field_key = spec.name
+            if key:
+                field_key = f"{key}.{spec.name}"
             yield from _problems(getattr(config, spec.name), spec, field_key, field_key)
 
 
@@ -59,9 +62,11 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
       key: dotted key of the value, as `layout.rules[0]`.
     """
     constraint = constraint_of(spec)
-    problem = _problem_of_whole(value, constraint) if key == field_key and value is not None else None
-    if problem is not None:
-        yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
+    # A test of a whole list or mapping applies to the field, not to its entries.
+    if key == field_key and value is not None:
+        problem = _problem_of_whole(value, constraint)
+        if problem is not None:
+            yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
     if is_dataclass(value):
         yield from problems(value, key)
     elif isinstance(value, Mapping):
@@ -84,7 +89,9 @@ def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
     """Returns what is wrong with the whole value of a field, or None."""
     if constraint.entries and len(value) != len(constraint.entries):
         return f"must be [{', '.join(constraint.entries)}]"
-    return None if constraint.whole is None else constraint.whole(value)
+    if constraint.whole is None:
+        return None
+    return constraint.whole(value)
 
 
 def problem_of(value: object, constraint: Constraint) -> str | None:
@@ -98,34 +105,42 @@ def problem_of(value: object, constraint: Constraint) -> str | None:
         return f"must be one of {listed(constraint.choices)}"
     if constraint.test is not None:
         return constraint.test(value)
+    # To Python True is an integer, but bounds are not meant for it.
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        if not constraint.is_within(value):
-            return f"must be {constraint.bounds()}"
-        return None if _INT32.is_within(value) else _problem_of_int32(value)
-    return _problem_of_float(value, constraint) if isinstance(value, float) else None
+        return _problem_of_integer(value, constraint)
+    if isinstance(value, float):
+        return _problem_of_float(value, constraint)
+    return None
 
 
-def _problem_of_int32(value: int) -> str:
-    assert _INT32.at_least is not None
-    assert _INT32.at_most is not None
-    is_above = value > _INT32.at_most
-    bound = f"at most {_INT32.at_most:,}" if is_above else f"at least {_INT32.at_least:,}"
-    return f"must be {bound} (int32)"
+def _problem_of_integer(value: int, constraint: Constraint) -> str | None:
+    if not constraint.is_within(value):
+        return f"must be {constraint.bounds()}"
+    if value > _LARGEST_INT32:
+        return f"must be at most {_LARGEST_INT32:,} (int32)"
+    if value < _SMALLEST_INT32:
+        return f"must be at least {_SMALLEST_INT32:,} (int32)"
+    return None
 
 
 def _problem_of_float(value: float, constraint: Constraint) -> str | None:
     bounds = constraint.bounds()
+    if not math.isfinite(value) and bounds:
+        return f"must be finite and {bounds}"
     if not math.isfinite(value):
-        return f"must be finite and {bounds}" if bounds else "must be a finite number"
+        return "must be a finite number"
     rounded = as_float32(value)
+    # A number that overflows, or that underflows to 0, is another one on the devices.
     is_lost = not math.isfinite(rounded) or (value != 0 and rounded == 0)
     if constraint.is_within(rounded) and not is_lost:
         return None
+    note = ""
     # A bound that the typed value itself violates needs no remark on rounding.
     is_rounded_away = constraint.is_within(value) and rounded != value
-    note = f", but float32 rounds this value to {rounded:g}" if is_rounded_away else ""
+    if is_rounded_away:
+        note = f", but float32 rounds this value to {rounded:g}"
     if not bounds and is_lost:
         return f"must be 0 or have a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
     return f"must be {bounds}{note}"
@@ -142,7 +157,9 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
     Raises:
       ConfigError: the value is invalid.
     """
-    problem = None if value is None else problem_of(value, constraint)
+    if value is None:
+        return
+    problem = problem_of(value, constraint)
     if problem is not None:
         raise invalid(key, value, problem=problem, fix=_fix(value, constraint, example_of(constraint), key))
 
@@ -164,16 +181,23 @@ def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
 
 
 def _fix(value: object, constraint: Constraint, example: object, key: str) -> str:
-    otherwise = f"set {key} to another value" if example is None else f"set {key}={shown(example)}"
+    otherwise = f"set {key}={shown(example)}"
+    if example is None:
+        otherwise = f"set {key} to another value"
+    # Only a string can be a misspelled name.
     names = [choice for choice in constraint.choices if isinstance(choice, str)]
-    return did_you_mean(value, names, otherwise) if names and isinstance(value, str) else otherwise
+    if names and isinstance(value, str):
+        return did_you_mean(value, names, otherwise)
+    return otherwise
 
 
 def default_or_example(spec: Field[Any]) -> object:
     """Returns a valid value of a field; None: only null is known to be valid."""
     constraint = constraint_of(spec)
     has_default = spec.default is not MISSING and spec.default is not None
-    return spec.default if has_default and constraint.example is None else example_of(constraint)
+    if has_default and constraint.example is None:
+        return spec.default
+    return example_of(constraint)
 
 
 def example_of(constraint: Constraint) -> object:
@@ -182,8 +206,9 @@ def example_of(constraint: Constraint) -> object:
         return constraint.example
     if constraint.choices:
         return constraint.choices[0]
-    limits = (constraint.at_least, constraint.at_most)
-    return next((limit for limit in limits if limit is not None), None)
+    if constraint.at_least is not None:
+        return constraint.at_least
+    return constraint.at_most
 
 
 def check_name(key: str, value: str, known: Iterable[str]) -> None:
@@ -244,6 +269,7 @@ def as_float32(value: float) -> float:
     try:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
+        # `struct` does not round a number past the largest float32 to infinity.
         return math.copysign(math.inf, value)
 
 

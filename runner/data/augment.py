@@ -1,4 +1,4 @@
-"""Augmentation: random changes of examples, a function of (seed, epoch, row) only.
+"""Augmentation: random changes of examples, drawn by (seed, epoch, row) only.
 
 So a resumed run, another mesh and another number of workers get identical bits. Evaluations get the same specs
 without randomness.
@@ -27,6 +27,7 @@ from runner.data.base import (
     Rows,
     column,
     stack_examples,
+    take,
 )
 from runner.data.checks_augment import options
 from runner.data.selection import Selection
@@ -101,22 +102,22 @@ class Augmented:
 
     @cached_property
     def holds_gil(self) -> bool:
-        """Whether a step or the source runs a user's Python code."""
+        """True if a step or the source runs a user's Python code."""
         if any(isinstance(step, CustomStep) for step in self.steps):
             return True
         return any(isinstance(part, ExampleSource) and part.holds_gil for part in sources(self.source))
 
     @cached_property
     def _uses_original_images(self) -> bool:
-        """Whether a step resizes the images, so that the source need not resize them first."""
+        """True if a step resizes the images, so that the source need not do so first."""
         return any(step.options.sizes for step in self.steps)
 
     def read(self, rows: Rows, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of some examples, each (len(rows), *shape), augmented for an epoch."""
+        """Returns some examples, each array (len(rows), *shape), augmented for an epoch."""
         return stack_examples(self.specs, rows, lambda row: self.example(row, epoch))
 
     def column(self, name: str) -> Array | None:
-        """Returns one complete array if no step changes it and the source has it, else None."""
+        """Returns one complete array that the source has and no step changes, else None."""
         if all(step.keeps(name) for step in self.steps):
             return column(self.source, name)
         return None
@@ -127,7 +128,9 @@ class Augmented:
         for name, spec in self.specs.items():
             array = arrays.get(name)
             if array is None or array.shape != spec.shape or array.dtype != spec.dtype:
-                actual = "missing" if array is None else f"{array.dtype} {array.shape}"
+                actual = "missing"
+                if array is not None:
+                    actual = f"{array.dtype} {array.shape}"
                 raise DataError(
                     f"{self.example_name(row)}: after dataset.augment, array {name} is {actual}, but {spec.dtype} "
                     f"{spec.shape} in the first example; return the same shape and dtype for every example"
@@ -142,7 +145,10 @@ class Augmented:
         """Returns an example after the first `steps` steps."""
         arrays = _source_example(self.source, row, original=self._uses_original_images)
         # Evaluations always use the draws of epoch 0, so that their examples are the same in every epoch.
-        rng = example_rng(self.seed, epoch if self.training else 0, row)
+        epoch_of_draws = 0
+        if self.training:
+            epoch_of_draws = epoch
+        rng = example_rng(self.seed, epoch_of_draws, row)
         for index, step in enumerate(self.steps[:steps]):
             is_random = self.training or (isinstance(step, CustomStep) and step.in_evaluations)
             try:
@@ -153,12 +159,13 @@ class Augmented:
                     arrays = step.evaluate(arrays)
             except DataError:
                 raise
-            except Exception as error:  # a user's code raises anything
+            # The user's code may raise errors of any type.
+            except Exception as error:
                 raise DataError(f"{self.example_name(row)}: {step.key} failed ({describe(error)})") from error
         return arrays
 
     def _partner(self, epoch: int, steps: int) -> Partner:
-        """Returns the function that gives another example to a step, after the steps before it."""
+        """Returns the function that gives a step another example, after earlier steps."""
         return lambda row: self._after_steps(row, epoch, steps)
 
 
@@ -179,13 +186,19 @@ class _PhiloxKey(ISeedSequence):
 
 
 def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
-    """Returns the random number generator of one example in one epoch, independent of all others."""
+    """Returns the random number generator of one example in one epoch.
+
+    It is independent of all others.
+    """
+    # The epoch has the upper 32 bits and the row the lower ones, so no two examples have the same key.
     key = _PhiloxKey(seed & _UINT64_MASK, (epoch << 32 | row) & _UINT64_MASK)
     return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
 
 def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bool) -> DataSource:
-    """Returns a source with the config's augmentation; the source itself if the config has none.
+    """Returns a source with the config's augmentation.
+
+    It is the source itself if the config has none.
 
     Args:
       source: a split.
@@ -216,7 +229,7 @@ def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bo
 
 
 def sizing(config: DatasetConfig) -> list[int] | None:
-    """Returns the size from the first step that resizes images of any size, or None if there is no such step."""
+    """Returns the size from the first step that resizes images of any size, or None."""
     for step in config.augment:
         if step.name and STEPS[step.name].sizes:
             height, width = step.options["size"]
@@ -225,9 +238,13 @@ def sizing(config: DatasetConfig) -> list[int] | None:
 
 
 def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomStep:
-    """Returns a user's step; calls it for the first example to learn the specs of its result."""
+    """Returns a user's step.
+
+    Calls it for the first example to learn the specs of its result.
+    """
     in_evaluations = config.options.get(ON) == "all"
-    keywords = {name: value for name, value in config.options.items() if name != ON}
+    keywords = dict(config.options)
+    keywords.pop(ON, None)
     function: CustomFunction = import_path.load(config.target, f"{key}._target_")
     step = CustomStep(StepOptions(), key, before.specs, before.size, function, keywords, in_evaluations)
     trial = Augmented(before.source, (*before.steps, step), before.seed, True, before.specs)
@@ -254,17 +271,22 @@ def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomSt
 
 
 def _result_spec(array: Array, spec: ArraySpec | None) -> ArraySpec:
-    """Returns the spec of a custom step's array; dims keep their names if their number is unchanged."""
+    """Returns the spec of a custom step's array.
+
+    Dims keep their names if their number is unchanged.
+    """
     if spec is None:
         return ArraySpec(tuple(array.shape), str(array.dtype))
     if (spec.shape, spec.dtype) == (array.shape, str(array.dtype)):
         return spec
-    dims = spec.dims if len(spec.dims) == array.ndim else ()
+    dims: tuple[str, ...] = ()
+    if len(spec.dims) == array.ndim:
+        dims = spec.dims
     return ArraySpec(tuple(array.shape), str(array.dtype), dims)
 
 
 def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[str, Array]) -> None:
-    """Writes examples into arrays (len(rows), *shape) by name, in the calling thread or process.
+    """Writes examples into arrays (len(rows), *shape), in the calling process.
 
     Raises:
       DataError: an example can't be made; the message names it.
@@ -274,7 +296,8 @@ def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[st
             example = source.example(int(row), epoch)
         except (ConfigError, DataError):
             raise
-        except Exception as error:  # a user's code raises anything
+        # The user's code may raise errors of any type.
+        except Exception as error:
             raise DataError(f"{name_of(source, int(row))} can't be made ({describe(error)})") from error
         for name, values in example.items():
             arrays[name][index] = values
@@ -291,19 +314,24 @@ def name_of(source: DataSource, row: int) -> str:
     """Returns an example's name for messages, such as its file name."""
     if isinstance(source, Selection):
         return name_of(*source.locate(row))
-    return source.example_name(row) if isinstance(source, ExampleSource) else f"example {row:,}"
+    if isinstance(source, ExampleSource):
+        return source.example_name(row)
+    return f"example {row:,}"
 
 
 def _source_example(source: DataSource, row: int, *, original: bool) -> Arrays:
-    """Returns one example before augmentation; with `original`, images in the size of their files."""
+    """Returns one example before augmentation.
+
+    With `original`, images have the size of their files.
+    """
     if isinstance(source, Selection):
         return _source_example(*source.locate(row), original=original)
     if isinstance(source, ArraySource):
-        return {name: array[row] for name, array in source.arrays.items()}
+        return take(source.arrays, row)
     # Not isinstance(source, ExampleSource): that takes 40 us for a protocol, a tenth of the time of an image.
     read_example = getattr(source, "example", None)
     if read_example is None:
-        return {name: array[0] for name, array in source.read(np.array([row])).items()}
+        return take(source.read(np.array([row])), 0)
     if original:
         read_example = getattr(source, "original", read_example)
     example: Arrays = read_example(row)

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - a step overrides what Step documents
-"""The built-in augmentation steps, one example at a time: the random change, and its counterpart in evaluations.
+"""The built-in augmentation steps of one example, in training and evaluations.
 
 The order in which a step draws from `rng` is part of its result: recorded runs resume with the same draws.
 """
@@ -83,7 +83,12 @@ class Step(Generic[Options]):
         return arrays
 
     def _on_images(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
-        return {name: change(array) if name in self._images else array for name, array in arrays.items()}
+        changed = {}
+        for name, array in arrays.items():
+            if name in self._images:
+                array = change(array)
+            changed[name] = array
+        return changed
 
     def _with_image_size(self, size: list[int]) -> dict[str, ArraySpec]:
         """Returns the specs with images of another height and width."""
@@ -270,7 +275,7 @@ class Color(Step[schema.Color]):
 
 
 class _Mix(Step[Options]):
-    """Mixes an example with another one, which is augmented by its own draws of the same epoch."""
+    """Mixes an example with another one, which its own draws have augmented."""
 
     def check(self) -> None:
         super().check()
@@ -310,7 +315,10 @@ class _Mix(Step[Options]):
         return result
 
     def _mixed(self, weight: int, arrays: Arrays, other: Arrays, *, mix_images: bool) -> Arrays:
-        """Returns `weight` / 65,536 of an example plus the rest of another, with or without mixing the images."""
+        """Returns `weight` / 65,536 of an example plus the rest of another one.
+
+        The images are mixed or left unmixed.
+        """
         mixed = dict(arrays)
         for name, array in arrays.items():
             if mix_images or name not in self._images:

@@ -1,16 +1,20 @@
-"""The data interface of the runner: named arrays, specs, sources and datasets. Imports NumPy only."""
+"""The data interface of the runner: named arrays, specs, sources and datasets.
+
+Imports NumPy only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.data.vocabulary import Vocabulary
 
+Value = TypeVar("Value")
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 Batch = Mapping[str, Array]
@@ -82,11 +86,14 @@ class DataSource(Protocol):
 
 @runtime_checkable
 class ExampleSource(DataSource, Protocol):
-    """A source that makes one example at a time, by decoding or by user code, so that workers can share the work."""
+    """A source that makes one example at a time, by decoding or by user code.
+
+    Workers can share its work.
+    """
 
     @property
     def holds_gil(self) -> bool:
-        """Whether making an example runs Python code; False if its libraries release the GIL."""
+        """True if making an example runs Python code that keeps the GIL."""
         ...
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
@@ -131,7 +138,7 @@ class ArraySource:
         """Returns the arrays of some examples."""
         has_mapped = any(isinstance(array, np.memmap) for array in self.arrays.values())
         if not has_mapped:
-            return {name: array[rows] for name, array in self.arrays.items()}
+            return take(self.arrays, rows)
         # Memory-mapped rows are read in the order of the file, each once, because shuffled reads make the disk seek.
         sorted_rows, positions = np.unique(rows, return_inverse=True)
         examples = {}
@@ -144,11 +151,19 @@ class ArraySource:
 
 
 def column(source: DataSource, name: str) -> Array | None:
-    """Returns one complete array of a source, (size, ...), or None if every example would have to be made for it."""
+    """Returns one complete array of a source, (size, ...).
+
+    None if every example would have to be made for it.
+    """
     read_column: Callable[[str], Array | None] | None = getattr(source, "column", None)
     if read_column is None:
         return None
     return read_column(name)
+
+
+def take(arrays: Mapping[str, Array], rows: Rows | slice | int) -> dict[str, Array]:
+    """Returns some rows of each array; of one row, the example without its first dim."""
+    return {name: array[rows] for name, array in arrays.items()}
 
 
 def empty_arrays(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]:
@@ -171,14 +186,18 @@ def ordered_splits(splits: Iterable[str]) -> list[str]:
     """Returns the names of splits with train, validation and test first."""
 
     def position(name: str) -> int:
-        return SPLITS.index(name) if name in SPLITS else len(SPLITS)
+        if name in SPLITS:
+            return SPLITS.index(name)
+        return len(SPLITS)
 
     return sorted(splits, key=position)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The mapping from values of the data to numbers; recorded with a run, so that later data is read the same way.
+    """The mapping from values of the data to numbers.
+
+    It is recorded with a run, so that later data is read the same way.
 
     Attributes:
       categories: integer array -> names of its categories, if it was read from strings.
@@ -195,9 +214,9 @@ class Encoding:
     def to_json(self) -> dict[str, Mapping[str, object]]:
         """Returns plain values for the record of a run."""
         content: dict[str, Mapping[str, object]] = {
-            "categories": {name: list(names) for name, names in self.categories.items()},
-            "mean": {name: list(numbers) for name, numbers in self.mean.items()},
-            "deviation": {name: list(numbers) for name, numbers in self.deviation.items()},
+            "categories": _as_lists(self.categories),
+            "mean": _as_lists(self.mean),
+            "deviation": _as_lists(self.deviation),
         }
         if self.vocabulary is not None:
             content["vocabulary"] = self.vocabulary.to_json()
@@ -206,13 +225,23 @@ class Encoding:
     @classmethod
     def from_json(cls, content: Mapping[str, Mapping[str, Sequence[Any]]]) -> Encoding:
         """Reads the result of `to_json`."""
-        vocabulary = content.get("vocabulary")
+        vocabulary = None
+        if content.get("vocabulary") is not None:
+            vocabulary = Vocabulary.from_json(content["vocabulary"])
         return cls(
-            categories={name: tuple(map(str, names)) for name, names in content.get("categories", {}).items()},
-            mean={name: tuple(map(float, numbers)) for name, numbers in content.get("mean", {}).items()},
-            deviation={name: tuple(map(float, numbers)) for name, numbers in content.get("deviation", {}).items()},
-            vocabulary=None if vocabulary is None else Vocabulary.from_json(vocabulary),
+            categories=_as_tuples(content.get("categories", {}), str),
+            mean=_as_tuples(content.get("mean", {}), float),
+            deviation=_as_tuples(content.get("deviation", {}), float),
+            vocabulary=vocabulary,
         )
+
+
+def _as_lists(values: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
+    return {name: list(entries) for name, entries in values.items()}
+
+
+def _as_tuples(values: Mapping[str, Sequence[Any]], kind: Callable[[Any], Value]) -> dict[str, tuple[Value, ...]]:
+    return {name: tuple(map(kind, entries)) for name, entries in values.items()}
 
 
 @dataclass(frozen=True)
@@ -295,10 +324,14 @@ class Dataset:
 
     @property
     def selecting(self) -> DataSource:
-        """Examples that evaluations during training use, and that select the best checkpoint."""
-        return self.test if self.validation is None else self.validation
+        """Examples for evaluations during training and for selecting the best checkpoint."""
+        if self.validation is None:
+            return self.test
+        return self.validation
 
     @property
     def selecting_name(self) -> str:
         """`validation` or `test`."""
-        return "test" if self.validation is None else "validation"
+        if self.validation is None:
+            return "test"
+        return "validation"

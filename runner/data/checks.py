@@ -1,15 +1,16 @@
-"""Checks between keys of `dataset`, before a data library is imported; see `runner.checks.run`."""
+"""Checks between keys of `dataset`, before a data library is imported.
+
+See `runner.checks.run`.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.schema_data import ARRAYS, CUSTOM, IMAGE_FOLDER, TEXT, DatasetConfig
-from runner.config.values import changed, check_finite
-from runner.data import checks_augment, checks_text
+from runner.config.schema_data import DatasetConfig
+from runner.config.values import changed
+from runner.data import checks_augment, checks_text, registry
 from runner.errors import invalid
-from runner.host import import_path
 from runner.host.late import late
 
 if TYPE_CHECKING:
@@ -18,15 +19,11 @@ else:
     # It imports NumPy, which `--help` and most config errors do without.
     splits = late("runner.data.splits")
 
-TABLES = (".npz", ".npy", ".csv", ".parquet")
-
-# Keys that have no effect with other sources -> the sources that use them.
-_SOURCES_OF = {
-    "target": (CUSTOM,),
-    "path": (ARRAYS, IMAGE_FOLDER, TEXT),
-    "channels": (IMAGE_FOLDER,),
-    "skip_broken": (IMAGE_FOLDER,),
-}
+# Keys of single sources whose errors say more than that the source has no such key: `features` below, and `column` in
+# `checks_text`.
+_KEYS_WITH_OWN_MESSAGE = ("features", "column")
+# Keys that have another name in YAML.
+_YAML_KEYS = {"target": "_target_"}
 
 
 def check(config: DatasetConfig, *, recorded: bool = False) -> None:
@@ -47,8 +44,12 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
             fix="set dataset.name=emnist/letters, or dataset.builder",
         )
     _check_splits(config)
-    _check_source(config)
+    _check_keys(config)
     checks_text.check(config, recorded=recorded)
+    # After the checks of keys alone, because it looks at files.
+    check_source = registry.entry(config).check
+    if check_source is not None:
+        check_source(config)
     checks_augment.check(config)
 
 
@@ -70,31 +71,24 @@ def _check_splits(config: DatasetConfig) -> None:
         )
 
 
-def _check_source(config: DatasetConfig) -> None:
-    """Checks the keys of single sources, and that what they name exists."""
-    keys_of_others = [key for key, sources in _SOURCES_OF.items() if config.name not in sources]
-    for key in changed(config, keys_of_others):
-        yaml_key = "_target_" if key == "target" else key
+def _check_keys(config: DatasetConfig) -> None:
+    """Checks that no key is set that only other sources have."""
+    # By the name alone, because `dataset.builder` leaves the keys of the selected option in the config.
+    keys = registry.named(config).keys
+    for key in changed(config, _keys_of_single_sources()):
+        if key in keys or key in _KEYS_WITH_OWN_MESSAGE:
+            continue
+        yaml_key = _YAML_KEYS.get(key, key)
+        owner = next(name for name, source in registry.SOURCES.items() if key in source.keys)
         raise invalid(
             f"dataset.{yaml_key}",
             getattr(config, key),
             problem=f"dataset={config.name} has no such key",
-            fix=f"remove dataset.{yaml_key}, or set dataset={_SOURCES_OF[key][0]}",
+            fix=f"remove dataset.{yaml_key}, or set dataset={owner}",
         )
-    if config.name in (ARRAYS, IMAGE_FOLDER) and config.builder is None:
-        try:
-            _check_path(config)
-        except OSError as error:
-            problem = f"can't be read ({error.strerror})"
-            raise invalid("dataset.path", config.path, problem=problem, fix="check its permissions") from error
-    elif config.name == CUSTOM:
-        check_finite(config.options, "dataset")
-        definition = import_path.look_up("dataset._target_", config.target, compiled=True)
-        if definition.arguments is not None:
-            import_path.check_options("dataset", config.target, definition.arguments, config.options)
-    elif config.builder is not None:
-        import_path.look_up("dataset.builder", config.builder, compiled=True)
-    if config.features is not None and config.name in (CUSTOM, IMAGE_FOLDER):
+    source = registry.entry(config)
+    # Sources of text reject `features` with the other keys of images, in `checks_text`.
+    if config.features is not None and "features" not in source.keys and source.tokens != "always":
         raise invalid(
             "dataset.features",
             config.features,
@@ -103,24 +97,8 @@ def _check_source(config: DatasetConfig) -> None:
         )
 
 
-def _check_path(config: DatasetConfig) -> None:
-    """Checks that the data of `arrays` and `image_folder` exists and has the right form.
-
-    Raises:
-      ConfigError: it does not.
-      OSError: it can't be read.
-    """
-    is_images = config.name == IMAGE_FOLDER
-    content = "a folder of images" if is_images else f"a {', '.join(TABLES)} file, or a folder of them"
-    example = "photos" if is_images else "houses.csv"
-    if config.path is None:
-        raise invalid("dataset.path", None, problem=f"needs {content}", fix=f"set dataset.path={example}")
-    path = Path(config.path).expanduser()
-    if not path.exists():
-        raise checks_text.missing_path(config.path, content, example)
-    if is_images and not path.is_dir():
-        fix = "set dataset.path to the folder that has one folder per class"
-        raise invalid("dataset.path", config.path, problem=f"must be {content}", fix=fix)
-    if not is_images and path.is_file() and path.suffix.lower() not in TABLES:
-        fix = "convert it, for example with pandas.DataFrame.to_parquet"
-        raise invalid("dataset.path", config.path, problem=f"must be {content}", fix=fix)
+def _keys_of_single_sources() -> list[str]:
+    keys: dict[str, None] = {}
+    for source in registry.SOURCES.values():
+        keys |= dict.fromkeys(source.keys)
+    return list(keys)

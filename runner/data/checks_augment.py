@@ -1,4 +1,7 @@
-"""Checks of `dataset.augment` and of the data workers. Custom steps are checked by reading their source."""
+"""Checks of `dataset.augment` and of the data workers.
+
+Custom steps are checked by reading their source.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def options(step: AugmentConfig) -> StepOptions:
 
 
 def _check_custom(key: str, step: AugmentConfig) -> None:
-    """Checks that a custom step exists and can be called with its arguments and options."""
+    """Checks that a custom step exists and accepts its arguments and options."""
     definition = import_path.look_up(f"{key}._target_", step.target, compiled=True)
     splits = step.options.get(ON, ON_CHOICES[0])
     if splits not in ON_CHOICES:

@@ -1,34 +1,23 @@
-"""Checks between the keys of `dataset` that concern text; see `runner.data.checks`."""
+"""Checks between the keys of `dataset` that concern text.
+
+See `runner.data.checks`.
+"""
 
 from __future__ import annotations
 
-import glob
 import importlib.util
-from collections.abc import Sequence
 from pathlib import Path
 
 from runner.config.fields import path_problem
-from runner.config.schema_data import (
-    APART,
-    ARRAYS,
-    CUSTOM,
-    DIGITS,
-    IMAGE_FOLDER,
-    JOINED,
-    MOST_TOKENS,
-    SINGLE_BYTES,
-    TEXT,
-    TEXTS,
-    DatasetConfig,
-)
+from runner.config.schema_data import APART, JOINED, MOST_TOKENS, SINGLE_BYTES, DatasetConfig
 from runner.config.values import changed
+from runner.data import registry
 from runner.errors import ConfigError, did_you_mean, invalid
 
 __all__ = ["APART", "JOINED", "MOST_TOKENS"]
 
 BYTES = "bytes"
 BPE = "bpe"
-SUFFIXES = (".txt", ".jsonl", ".parquet")
 
 # As it is typed: the double quotes are for the shell, the single quotes for Hydra.
 END_TOKEN = "\"dataset.end_token='<|endoftext|>'\""
@@ -40,24 +29,27 @@ VOCABULARY_SIZE = 8192
 _KEYS_OF_TEXT = ("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents")
 _KEYS_OF_IMAGES = ("image_size", "standardize", "features")
 
-# Sources that have no text, whatever the other keys.
-_WITHOUT_TEXT = (ARRAYS, CUSTOM, DIGITS, IMAGE_FOLDER)
-
-_CONTENT = f"a file, a folder of {', '.join(SUFFIXES)} files, or a glob"
-
 
 def is_text(config: DatasetConfig) -> bool:
     """Returns whether the examples of a dataset are sequences of tokens."""
-    if config.builder is None and config.name in TEXTS:
-        return True
-    is_tfds = config.builder is not None or config.name not in _WITHOUT_TEXT
-    return is_tfds and config.tokenizer is not None
+    tokens = registry.entry(config).tokens
+    return tokens == "always" or (tokens == "tokenizer" and config.tokenizer is not None)
 
 
 def bytes_vocabulary(config: DatasetConfig) -> int | None:
-    """Returns the vocabulary size of a byte tokenizer; None: only the tokenizer knows its size."""
+    """Returns the vocabulary size of a byte tokenizer.
+
+    Returns None if only the tokenizer knows its size.
+    """
+    if config.tokenizer not in (None, BYTES):
+        return None
+    return _single_tokens(config)
+
+
+def _single_tokens(config: DatasetConfig) -> int:
+    """Returns the number of single bytes and end tokens at the start of a vocabulary."""
     has_end_token = config.end_token is not None
-    return SINGLE_BYTES + has_end_token if config.tokenizer in (None, BYTES) else None
+    return SINGLE_BYTES + has_end_token
 
 
 def check(config: DatasetConfig, *, recorded: bool = False) -> None:
@@ -74,8 +66,8 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         for key in changed(config, _KEYS_OF_TEXT):
             raise _not_of_text(config, key)
         return
-    is_own_source = config.builder is None and config.name in TEXTS
-    if is_own_source:
+    is_always_text = registry.entry(config).tokens == "always"
+    if is_always_text:
         for key in changed(config, _KEYS_OF_IMAGES):
             raise invalid(
                 f"dataset.{key}",
@@ -83,15 +75,19 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
                 problem=f"dataset={config.name} has no such key",
                 fix=f"remove dataset.{key}",
             )
-    if config.column is not None and config.name != TEXT:
+    if config.column is not None and "column" not in registry.named(config).keys:
+        fix = "remove it"
+        if not is_always_text:
+            fix += ", or set dataset.features to the text feature"
         raise invalid(
             "dataset.column",
             config.column,
             problem="only dataset=text has such a key, for its .jsonl and .parquet files",
-            fix="remove it" if is_own_source else "remove it, or set dataset.features to the text feature",
+            fix=fix,
         )
     _check_tokenizer(config, recorded=recorded)
     _check_vocabulary_size(config)
+    # The library is looked for and not imported, because a config error must come before any slow import.
     if config.tokenizer != BYTES and importlib.util.find_spec("tokenizers") is None:
         raise invalid(
             "dataset.tokenizer",
@@ -99,18 +95,12 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
             problem="needs the library tokenizers, which is not installed",
             fix="pip install tokenizers, or set dataset.tokenizer=bytes",
         )
-    if config.name == TEXT and config.builder is None:
-        try:
-            _check_path(config)
-        except OSError as error:
-            problem = f"can't be read ({error.strerror})"
-            raise invalid("dataset.path", config.path, problem=problem, fix="check its permissions") from error
 
 
 def _not_of_text(config: DatasetConfig, key: str) -> ConfigError:
     """Returns the error for a key of text with data that is none."""
     value = getattr(config, key)
-    if config.builder is None and config.name in _WITHOUT_TEXT:
+    if registry.entry(config).tokens != "tokenizer":
         fix = f"remove dataset.{key}, or set dataset=text"
         return invalid(f"dataset.{key}", value, problem=f"dataset={config.name} has no such key", fix=fix)
     fix = f"set dataset.tokenizer=bytes too, or remove dataset.{key}"
@@ -122,13 +112,17 @@ def _check_tokenizer(config: DatasetConfig, *, recorded: bool) -> None:
     tokenizer = config.tokenizer or ""
     if tokenizer in (BYTES, BPE):
         return
-    problem = path_problem(tokenizer) if tokenizer else None
-    if problem is not None:
-        raise invalid(key, config.tokenizer, problem=problem, fix=f"set {key}=tokenizer.json")
+    if tokenizer:
+        problem = path_problem(tokenizer)
+        if problem is not None:
+            raise invalid(key, config.tokenizer, problem=problem, fix=f"set {key}=tokenizer.json")
+    # Only the suffix distinguishes a path from a misspelled kind, which gets a suggestion.
     is_file_name = tokenizer.endswith(".json")
     if is_file_name and (recorded or Path(tokenizer).expanduser().is_file()):
         return
-    problem = "the file does not exist" if is_file_name else f"must be {BYTES}, {BPE} or the path of a tokenizer.json"
+    problem = f"must be {BYTES}, {BPE} or the path of a tokenizer.json"
+    if is_file_name:
+        problem = "the file does not exist"
     fix = did_you_mean(tokenizer, (BYTES, BPE), f"set {key}=bytes")
     raise invalid(key, config.tokenizer, problem=problem, fix=fix)
 
@@ -138,48 +132,13 @@ def _check_vocabulary_size(config: DatasetConfig) -> None:
     size = config.vocabulary_size
     if size is None:
         return
-    smallest = SINGLE_BYTES + (config.end_token is not None)
+    smallest = _single_tokens(config)
     if config.tokenizer != BPE:
-        fixed = f"has {smallest} tokens" if config.tokenizer == BYTES else "has its own vocabulary"
+        fixed = "has its own vocabulary"
+        if config.tokenizer == BYTES:
+            fixed = f"has {smallest} tokens"
         problem = f"works with dataset.tokenizer=bpe only: dataset.tokenizer={config.tokenizer} {fixed}"
         raise invalid(key, size, problem=problem, fix=f"remove {key}, or set dataset.tokenizer=bpe")
     if size < smallest:
         problem = f"must be at least {smallest}, the single bytes and the end token"
         raise invalid(key, size, problem=problem, fix=f"set {key}={VOCABULARY_SIZE}")
-
-
-def matches(path: str) -> Sequence[Path]:
-    """Returns the file, the folder or the files of a glob that a path names; empty: nothing exists there."""
-    expanded = Path(path).expanduser()
-    if expanded.exists():
-        return [expanded]
-    names = sorted(set(glob.glob(str(expanded), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
-    return [Path(name) for name in names if Path(name).is_file()]
-
-
-def _check_path(config: DatasetConfig) -> None:
-    """Checks that the files of `dataset=text` exist.
-
-    Raises:
-      ConfigError: they do not.
-      OSError: they can't be read.
-    """
-    if config.path is None:
-        raise invalid("dataset.path", None, problem=f"needs {_CONTENT}", fix="set dataset.path=notes.txt")
-    if not matches(config.path):
-        raise missing_path(config.path, _CONTENT, "notes.txt")
-
-
-def missing_path(path: str, content: str, example: str) -> ConfigError:
-    """Returns the error for data that does not exist.
-
-    Args:
-      path: as it was typed.
-      content: what it must be, in words.
-      example: of such a path.
-    """
-    absolute = Path(path).expanduser().absolute()
-    folder = absolute.parent
-    neighbors = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-    fix = did_you_mean(absolute.name, neighbors, f"set dataset.path={example}, relative to the current directory")
-    return invalid("dataset.path", path, problem=f"{absolute} does not exist, but must be {content}", fix=fix)

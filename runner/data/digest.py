@@ -1,4 +1,7 @@
-"""Digest of arrays: a sha256 of their content that depends on the order of the examples and not on the machine."""
+"""Digest of arrays: a sha256 of their content.
+
+It depends on the order of the examples and not on the machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding of user data as the arrays that a model takes: float32, int32, bool, and uint8 for images.
+"""Encoding of user data as arrays: float32, int32, bool, and uint8 for images.
 
 Nothing is guessed: a value that is missing, not finite, too large or not a number is an error that names its place.
 """
@@ -50,7 +50,7 @@ Value = TypeVar("Value")
 
 
 def cleaned(text: str) -> str:
-    """Returns a name in the form that config keys and libraries accept: other characters become `_`."""
+    """Returns a name with `_` for each character that config keys don't accept."""
     name = re.sub(r"\W+", "_", text.strip()).strip("_")
     if name[:1].isdigit():
         return f"_{name}"
@@ -112,7 +112,7 @@ def as_column(place: str, array: Array) -> Column:
     if array.ndim > 1:
         raise DataError(f"{place} has strings in {array.ndim} dims; store one string per example")
     values, codes = np.unique(array.astype(np.str_), return_inverse=True)
-    return string_column(place, [str(value) for value in values], codes)
+    return string_column(place, list(map(str, values)), codes)
 
 
 def string_column(place: str, values: Sequence[str], codes: Array) -> StringColumn:
@@ -214,7 +214,11 @@ def _check_same_names(splits: Mapping[str, Mapping[str, Column]], where: Mapping
         for name in [*splits[first], *splits[split]]:
             if (name in splits[first]) == (name in splits[split]):
                 continue
-            has, lacks = (first, split) if name in splits[first] else (split, first)
+            has = split
+            lacks = first
+            if name in splits[first]:
+                has = first
+                lacks = split
             raise DataError(
                 f"{where[lacks]} has no {name!r}, but {where[has]} has; add it to all splits, or remove it from all"
             )
@@ -237,17 +241,24 @@ def _common_specs(
             if array.dtype != spec.dtype:
                 # One file has integers and another one has floats; together they are floats.
                 common = np.result_type(array.dtype, spec.dtype)
-                dtype = "float32" if common.kind == "f" else str(common)
+                dtype = str(common)
+                if common.kind == "f":
+                    dtype = "float32"
                 specs[name] = replace(spec, dtype=dtype)
     return specs
 
 
 def infer_spec(array: Array, names: Sequence[str] = ()) -> ArraySpec:
-    """Returns the spec of an array (N, ...); arrays with the shape of images get their dims."""
+    """Returns the spec of an array (N, ...).
+
+    Arrays with the shape of images get their dims.
+    """
     shape = array.shape[1:]
     has_image_shape = len(shape) == 3 and shape[-1] in _IMAGE_CHANNELS
-    is_image = has_image_shape and array.dtype in (np.uint8, np.float32)
-    return ArraySpec(tuple(shape), str(array.dtype), IMAGE_DIMS if is_image else (), tuple(names))
+    dims: tuple[str, ...] = ()
+    if has_image_shape and array.dtype in (np.uint8, np.float32):
+        dims = IMAGE_DIMS
+    return ArraySpec(tuple(shape), str(array.dtype), dims, tuple(names))
 
 
 def numeric_array(place: str, values: Array) -> Array:
@@ -267,7 +278,10 @@ def numeric_array(place: str, values: Array) -> Array:
             "other columns in dataset.features)"
         )
     if values.dtype == np.uint8 and values.ndim in (3, 4):
-        image = values[..., None] if values.ndim == 3 else values
+        image = values
+        if values.ndim == 3:
+            # Gray images may be stored without the dim of channels.
+            image = values[..., None]
         if image.shape[-1] in _IMAGE_CHANNELS:
             return image
     if kind == "b":
@@ -314,15 +328,20 @@ def _check_finite(place: str, values: Array) -> None:
         if len(indices) == 1:
             position = f", column {indices[0]}"
         elif indices:
-            position = f", entry {[int(index) for index in indices]}"
-        problem = "is missing (NaN)" if np.isnan(value) else f"is {value}, which is outside the range of float32"
+            position = f", entry {list(map(int, indices))}"
+        problem = f"is {value}, which is outside the range of float32"
+        if np.isnan(value):
+            problem = "is missing (NaN)"
         raise missing_value(place, start + row, f"{position} {problem}")
 
 
 def _categories(
     name: str, columns: Mapping[str, Column], where: Mapping[str, str], recorded: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the categories of a column of strings: those of the recorded run, or all of its strings, sorted."""
+    """Returns the categories of a column of strings.
+
+    They are those of the recorded run, or all of its strings, sorted.
+    """
     strings: set[str] = set()
     string_columns: dict[str, StringColumn] = {}
     rows = 0
@@ -337,7 +356,7 @@ def _categories(
         rows += len(column)
     if recorded:
         return tuple(recorded)
-    numbers = [string for string in strings if is_number(string)]
+    numbers = list(filter(is_number, strings))
     if numbers and len(numbers) < len(strings):
         split, row, string = _first_non_number(string_columns)
         raise DataError(
@@ -363,7 +382,7 @@ def is_number(text: str) -> bool:
 
 
 def _first_non_number(columns: Mapping[str, StringColumn]) -> tuple[str, int, str]:
-    """Returns the split, the row from 1 and the string of the first value that is not a number."""
+    """Returns split, row (from 1) and string of the first value that is no number."""
     for split, column in columns.items():
         for row, code in enumerate(column.codes):
             if not is_number(column.values[code]):

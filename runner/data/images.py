@@ -1,4 +1,6 @@
-"""Image decoding and the pixel operations of augmentation. Every function gives identical bits on every machine.
+"""Image decoding and the pixel operations of augmentation.
+
+Every function gives identical bits on every machine.
 
 JPEG files are decoded by libjpeg-turbo (simplejpeg) with its accurate DCT and smooth upsampling, which gives the
 pixels of TensorFlow's `INTEGER_ACCURATE` bit for bit; Pillow decodes everything else. uint8 images are enlarged and
@@ -72,7 +74,8 @@ def read_header(data: bytes) -> Header:
             if image.getexif().get(_ORIENTATION) in _TRANSPOSED:
                 width, height = height, width
             return Header(height, width, image.mode in _GRAY_MODES)
-    except Exception as error:  # Pillow's plugins raise anything, such as SyntaxError and struct.error
+    # Pillow's plugins raise errors of any type, such as SyntaxError and struct.error.
+    except Exception as error:
         raise ValueError(_reason(error)) from error
 
 
@@ -99,11 +102,16 @@ def decode(data: bytes, channels: int) -> Pixels:
 
 
 def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
-    """Decodes a JPEG file; None if only Pillow may succeed: a CMYK file, or one with errors that Pillow tolerates."""
+    """Decodes a JPEG file.
+
+    None if only Pillow may succeed: a CMYK file, or one with errors that Pillow tolerates.
+    """
     try:
         if simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
             return None
-        space = "GRAY" if channels == 1 else "RGB"
+        space = "RGB"
+        if channels == 1:
+            space = "GRAY"
         pixels: Pixels = simplejpeg.decode_jpeg(data, space, fastdct=False, fastupsample=False)
     except ValueError:
         return None
@@ -142,7 +150,8 @@ def _decode_with_pillow(data: bytes, channels: int) -> Pixels:
             else:
                 decoded = image
             pixels = np.asarray(decoded.convert(_MODES[channels]))
-    except Exception as error:  # Pillow's plugins raise anything, see `read_header`
+    # Pillow's plugins raise errors of any type, see `read_header`.
+    except Exception as error:
         raise ValueError(_reason(error)) from error
     return np.ascontiguousarray(_oriented(pixels.reshape(*pixels.shape[:2], channels), orientation))
 
@@ -166,7 +175,9 @@ def _reason(error: Exception) -> str:
 
 
 def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
-    """Resizes an image or a window of it, bilinear and antialiased: every pixel under the filter contributes.
+    """Resizes an image or a window of it, bilinear and antialiased.
+
+    Every pixel under the filter contributes.
 
     The filter is as wide as an output pixel when downscaling and as an input pixel when enlarging. When enlarging,
     antialiasing changes nothing, and for uint8 OpenCV needs a quarter of Pillow's time. The two round differently and
@@ -195,7 +206,10 @@ def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array
 
 
 def rotate(image: Array, degrees: float) -> Array:
-    """Rotates an image counter-clockwise around its center, bilinear; pixels from outside are 0."""
+    """Rotates an image counter-clockwise around its center, bilinear.
+
+    Pixels from outside are 0.
+    """
     bands = [np.asarray(band.rotate(degrees, Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
     return _joined(bands, image)
 
@@ -234,7 +248,7 @@ def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
 
 
 def center_box(height: int, width: int, size: tuple[int, int], share: float) -> Box:
-    """Returns the largest centered window with the aspect ratio of `size`, scaled by `share`."""
+    """Returns the largest centered window with the aspect ratio of `size`, scaled."""
     scale = min(height / size[0], width / size[1]) * share
     window_height = max(1, round(size[0] * scale))
     window_width = max(1, round(size[1] * scale))
@@ -277,7 +291,10 @@ def color(image: Pixels, brightness: float, contrast: float, saturation: float, 
 
 
 def _as_pillow(image: Array) -> list[Image.Image]:
-    """Returns an image as one Pillow image for 1 or 3 channels of uint8, else as one per channel."""
+    """Returns an image as Pillow images.
+
+    One for 1 or 3 channels of uint8, else one per channel.
+    """
     if image.dtype == np.uint8 and image.shape[2] in _RAW_MODES:
         mode = _RAW_MODES[image.shape[2]]
         height, width = image.shape[:2]

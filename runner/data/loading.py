@@ -1,4 +1,4 @@
-"""Loads the dataset of a config: reads the source, selects its splits, standardizes and augments."""
+"""Loads a dataset: reads the source, selects splits, standardizes and augments."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     unscaled = list(task.target or TARGETS)
     if task.example_weight:
         unscaled.append(task.example_weight)
-    # Tasks of tokens have this option; null stands for the array of this name.
+    # Tasks of tokens have this option; null means the array of this name.
     if "label_weight" in task.options:
         unscaled.append(task.options["label_weight"] or LABEL_WEIGHT)
-    with stages.stage(f"preparing {_display_name(config.dataset)}"):
-        return load(config.dataset, config.trainer.seed, encoding, unscaled)
-
-
-def _display_name(config: DatasetConfig) -> str:
-    return config.builder or config.path or config.target or config.name
+    dataset = config.dataset
+    name = dataset.builder or dataset.path or dataset.target or dataset.name
+    with stages.stage(f"preparing {name}"):
+        return load(dataset, config.trainer.seed, encoding, unscaled)
 
 
 def load(
     config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, unscaled: Collection[str] = TARGETS
 ) -> Dataset:
-    """Loads a dataset and selects its splits; fetches and decodes it first if necessary.
+    """Loads a dataset and selects its splits.
+
+    Fetches and decodes it first if necessary.
 
     Args:
       config: the dataset's config.
@@ -71,7 +71,9 @@ def load(
     if names:
         # The statistics are those of the train split, which exists only after the selection. All splits are then
         # standardized with them and selected once more.
-        statistics = measure(dataset.train, names) if encoding is None else encoding
+        statistics = encoding
+        if statistics is None:
+            statistics = measure(dataset.train, names)
         dataset = make_dataset(standardized(full, statistics, names), config, seed)
     validation = dataset.validation
     if validation is not None:

@@ -1,4 +1,4 @@
-"""Sequence packing: sequences of a fixed length from one stream of tokens, with document masks."""
+"""Sequence packing: sequences of a fixed length, with document masks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _ROWS_PER_READ = 1 << 12
 
 
 def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
-    """Returns the arrays of an example: `tokens`, `label` (the next token of each) and, with `apart`, document masks.
+    """Returns `tokens`, `label` and, with `apart`, the document masks of an example.
+
+    The label of a token is the next one.
 
     Args:
       length: T, tokens per sequence.
@@ -40,7 +42,10 @@ def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
 
 
 def no_label_counts(split: str) -> ConfigError:
-    """Returns the error for a split of one-token documents that are kept apart: no token has a next one."""
+    """Returns the error for one-token documents that are kept apart.
+
+    No token of such a split has a next one.
+    """
     return invalid(
         "dataset.documents",
         "apart",

@@ -18,7 +18,9 @@ _POLL_SECONDS = 0.1
 
 
 class Prefetcher(Generic[Item, Placed]):
-    """Iterates over `place(item)` of each item, computed in a background thread up to `depth` ahead.
+    """Iterates over `place(item)` of each item, computed up to `depth` ahead.
+
+    A background thread computes them.
 
     The thread starts with the `with` block, or earlier with `start`. It ends with the items, with an exception, with
     the block or with `close`. An exception of the items or of `place` is raised in the loop, in place of the item.
@@ -51,7 +53,7 @@ class Prefetcher(Generic[Item, Placed]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """True after a call of `close`."""
         return self._stopped.is_set()
 
     def start(self) -> Self:

@@ -68,7 +68,8 @@ class _Answers(grain.DatasetIterator):  # type: ignore[misc]
             return {_ERROR: ""}
         try:
             return {_ARRAYS: self._examples(*request)}
-        except Exception as error:  # returned as a value, because an exception would end the worker
+        # The error is returned as a value, because an exception would end the worker.
+        except Exception as error:
             if isinstance(error, DataError):
                 return {_ERROR: " ".join(str(error).split())}
             return {_ERROR: describe(error)}
@@ -126,8 +127,12 @@ class _Worker:
         Raises:
           RuntimeError: the worker died.
         """
+        # The worker keeps a source, so it is sent only once.
         is_known = number in self._sent_sources
-        request = (number, None if is_known else pickled, epoch, rows)
+        new_source = None
+        if not is_known:
+            new_source = pickled
+        request = (number, new_source, epoch, rows)
         with self._asking:
             if self._connection is None:
                 # Grain starts the process only when the first answer is requested below. So another thread waits for
@@ -176,7 +181,10 @@ class _Worker:
 
 
 class Processes:
-    """A pool of worker processes, each started on first use; each makes a few examples at a time."""
+    """A pool of worker processes, each started on first use.
+
+    Each makes a few examples at a time.
+    """
 
     def __init__(self, count: int, seed: int) -> None:
         """Creates the pool.
@@ -199,7 +207,8 @@ class Processes:
         """Returns why a source can't be sent to another process; empty if it can."""
         try:
             self._number(source)
-        except Exception as error:  # a user object's own pickling raises anything
+        # The pickling of a user's object may raise errors of any type.
+        except Exception as error:
             return describe(error)
         return ""
 
@@ -214,7 +223,7 @@ class Processes:
         try:
             answer = worker.ask(number, self._pickled[number][1], epoch, rows)
         except (RuntimeError, StopIteration, OSError, ValueError) as error:
-            names = sorted({name_of(source, int(row)) for row in (rows[0], rows[-1])})
+            names = sorted({name_of(source, int(rows[0])), name_of(source, int(rows[-1]))})
             # Grain appends advice to search its logs, which users of the runner do not have.
             reason = " ".join(str(error).split()).partition(". Search")[0] or "it ended"
             raise DataError(
@@ -255,7 +264,7 @@ class Processes:
 
 
 def _begin(seed: int, index: int, count: int) -> None:
-    """Prepares a worker: leaves terminal signals to the parent, and ends with it however that ends.
+    """Prepares a worker: its parent handles terminal signals and ends it.
 
     Args:
       seed: of the run.
@@ -278,7 +287,7 @@ def _end_with_parent(sentinel: int) -> None:
 
 
 def _use_cpu_only() -> None:
-    """Hides accelerators from the user's code in a worker: their memory belongs to the run."""
+    """Hides accelerators from user code in a worker: their memory belongs to the run."""
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     # Grain imports JAX if it is installed, and JAX has then read the environment already.
     jax = sys.modules.get("jax")

@@ -1,4 +1,7 @@
-"""Batches of examples: a seeded order of rows, resumable at any step. Imports NumPy only."""
+"""Batches of examples: a seeded order of rows, resumable at any step.
+
+Imports NumPy only.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Plan:
 
 
 def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
-    """Returns the order of a split's examples in one epoch, a function of the arguments only.
+    """Returns the order of a split's examples in one epoch, by the arguments only.
 
     Args:
       seed: the run's seed, at least 0.
@@ -44,6 +47,7 @@ def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
     """
     if not shuffle:
         return np.arange(size, dtype=np.int64)
+    # From the seed and the epoch alone, so that a resumed run need not replay the epochs before.
     return np.random.default_rng([seed, epoch]).permutation(size).astype(np.int64, copy=False)
 
 
@@ -65,6 +69,7 @@ def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:
         raise ValueError(f"dataset.remainder={remainder}: must be drop or pad")
     if remainder == "drop":
         return size // batch_size
+    # A division that rounds up.
     return -(-size // batch_size)
 
 
@@ -97,8 +102,10 @@ def train_plan(
     Raises:
       ValueError: `remainder` is neither.
     """
-    total = steps_in_epoch(size, batch_size, remainder)
-    stop = total if steps is None else min(total, steps)
+    stop = steps_in_epoch(size, batch_size, remainder)
+    if steps is not None:
+        stop = min(stop, steps)
+    # The order of the whole epoch, also for the rest of one: a resumed run then continues with the same batches.
     order = epoch_order(seed, epoch, size, shuffle)
     return _batches(order, batch_size, start_step, stop)
 
@@ -115,8 +122,9 @@ def eval_plan(size: int, batch_size: int, limit: int | None = None, rows: int | 
     Returns:
       The batches. Padding has weight 0 and is at the end of its batch, so the weights sum to the number of examples.
     """
-    total = steps_in_epoch(size, batch_size, "pad")
-    stop = total if limit is None else min(total, limit)
+    stop = steps_in_epoch(size, batch_size, "pad")
+    if limit is not None:
+        stop = min(stop, limit)
     plan = _batches(np.arange(size, dtype=np.int64), batch_size, 0, stop)
     padding = (rows or batch_size) - batch_size
     if not padding:
@@ -126,7 +134,10 @@ def eval_plan(size: int, batch_size: int, limit: int | None = None, rows: int | 
 
 
 def _batches(order: Indices, batch_size: int, start: int, stop: int) -> Plan:
-    """Returns the batches `start` to `stop` of an order; rows past its end are padding."""
+    """Returns the batches `start` to `stop` of an order.
+
+    Rows past its end are padding.
+    """
     steps = max(0, stop - start)
     rows = order[start * batch_size : stop * batch_size]
     indices = np.zeros(steps * batch_size, np.int64)

@@ -1,4 +1,4 @@
-"""The examples that a run uses: split expressions, the validation holdout, and a test split if the data has none."""
+"""The examples that a run uses: split expressions, holdout and test split."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from runner.data.base import (
     Rows,
     column,
     empty_arrays,
+    take,
 )
 from runner.data.splits import Slice, parse_split, resolve
 from runner.errors import invalid
@@ -130,8 +131,10 @@ def make_dataset(full: FullDataset, config: DatasetConfig, seed: int) -> Dataset
     elif config.holdout:
         train, validation = _random_parts(train, config.holdout, (seed, *_HOLDOUT_STREAM), "holdout")
         about["validation"] = f"{validation.size:,} of {config.train}, chosen by seed {seed}"
-        # The train split may already lack the examples of test.
-        joint = "and" if "without" in about["train"] else "without"
+        joint = "without"
+        if joint in about["train"]:
+            # It already lacks the examples of test.
+            joint = "and"
         about["train"] += f" {joint} the {validation.size:,} of validation"
 
     selection = {}
@@ -193,9 +196,11 @@ def select(key: str, text: str, full: FullDataset) -> DataSource:
     pieces_of_arrays = []
     for source, (_, start, stop) in zip(sources, ranges, strict=True):
         if isinstance(source, ArraySource):
-            pieces_of_arrays.append({name: array[start:stop] for name, array in source.arrays.items()})
+            pieces_of_arrays.append(take(source.arrays, slice(start, stop)))
     if len(pieces_of_arrays) == len(ranges):
-        arrays = {name: _joined([piece[name] for piece in pieces_of_arrays]) for name in specs}
+        arrays = {}
+        for name in specs:
+            arrays[name] = _joined([piece[name] for piece in pieces_of_arrays])
         _check_labels(key, text, full, arrays, specs)
         return ArraySource(arrays, specs)
 
@@ -225,7 +230,7 @@ def _read_only(array: Array) -> Array:
 def _check_labels(
     key: str, text: str, full: FullDataset, arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec]
 ) -> None:
-    """Rejects examples whose labels the publisher withholds, which TFDS encodes as -1."""
+    """Rejects examples with withheld labels, which TFDS encodes as -1."""
     for name, spec in specs.items():
         is_label = bool(spec.names) and not spec.shape
         if is_label and (arrays[name].min() < 0 or arrays[name].max() >= len(spec.names)):
@@ -251,9 +256,12 @@ def _random_parts(source: DataSource, share: float, entropy: Sequence[int], key:
     """
     count = round(source.size * share)
     if not 0 < count < source.size:
+        value = None
+        if key == "holdout":
+            value = share
         raise invalid(
             f"dataset.{key}",
-            share if key == "holdout" else None,
+            value,
             problem=f"can't split {source.size} examples: {share:g} of them is {count}, which leaves one part empty",
             fix="use more examples, or name the splits, such as dataset.train=train dataset.test=train",
         )

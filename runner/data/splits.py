@@ -1,4 +1,7 @@
-"""TFDS split expressions, parsed without TFDS: `train`, `train[:5000]`, `train[10%:]+test[-1000:]`."""
+"""TFDS split expressions, parsed without TFDS.
+
+Examples are `train`, `train[:5000]` and `train[10%:]+test[-1000:]`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ def parse_split(text: str) -> tuple[Slice, ...]:
 
 
 def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Resolves terms to ranges of examples; percents are rounded to the closest example, TFDS's default.
+    """Resolves terms to ranges of examples.
+
+    Percents are rounded to the closest example, TFDS's default.
 
     Args:
       slices: terms from `parse_split`.
@@ -64,7 +69,9 @@ def resolve(slices: Sequence[Slice], sizes: Mapping[str, int]) -> list[tuple[str
     ranges: list[tuple[str, int, int]] = []
     for term in slices:
         if term.name == "all":
-            ranges.extend((name, 0, size) for name, size in sizes.items() if size)
+            for name, size in sizes.items():
+                if size:
+                    ranges.append((name, 0, size))
         elif term.name not in sizes:
             raise ValueError(f"there is no split {term.name}, the splits are {', '.join(sizes)}")
         else:
@@ -96,7 +103,9 @@ def _parse_term(text: str) -> Slice:
 def _parse_bound(text: str, percent: bool, term: str) -> float | None:
     if not text:
         return None
-    pattern = _PERCENT if percent else _COUNT
+    pattern = _COUNT
+    if percent:
+        pattern = _PERCENT
     match = pattern.fullmatch(text)
     if match is None:
         raise ValueError(f"{term!r} has the invalid bound {text!r}, {_SYNTAX}")
@@ -109,15 +118,24 @@ def _parse_bound(text: str, percent: bool, term: str) -> float | None:
 
 
 def _resolve_bounds(term: Slice, size: int) -> tuple[int, int]:
-    start = 0 if term.start is None else _resolve_bound(term, term.start, size)
-    stop = size if term.stop is None else _resolve_bound(term, term.stop, size)
+    start = 0
+    stop = size
+    if term.start is not None:
+        start = _resolve_bound(term, term.start, size)
+    if term.stop is not None:
+        stop = _resolve_bound(term, term.stop, size)
     if start >= stop:
         raise ValueError(f"the range {start}:{stop} of {term.name}, which has {size} examples, selects nothing")
     return start, stop
 
 
 def _resolve_bound(term: Slice, bound: float, size: int) -> int:
-    index = round(bound * size / 100.0) if term.percent else int(bound)
+    index = int(bound)
+    if term.percent:
+        index = round(bound * size / 100.0)
     if abs(index) > size:
         raise ValueError(f"{term.name} has {size} examples, so the bound {index} is outside it")
-    return index + size if index < 0 else index
+    if index < 0:
+        # As in Python, a negative bound counts from the end.
+        index += size
+    return index

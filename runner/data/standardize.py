@@ -1,8 +1,11 @@
-"""Standardization of numeric inputs: (x - mean) / standard deviation, both of the train split, per column."""
+"""Standardization of numeric inputs: (x - mean) / standard deviation, per column.
+
+Both are of the train split.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +40,11 @@ def columns_to_standardize(setting: object, specs: Mapping[str, ArraySpec], unsc
         return list(setting)
     if not setting:
         return []
-    return [name for name, spec in specs.items() if name not in unscaled and _is_standardized_by_default(spec)]
+    names = []
+    for name, spec in specs.items():
+        if name not in unscaled and _is_standardized_by_default(spec):
+            names.append(name)
+    return names
 
 
 def _is_numeric(spec: ArraySpec) -> bool:
@@ -52,7 +59,7 @@ def _is_standardized_by_default(spec: ArraySpec) -> bool:
 
 
 def measure(source: DataSource, names: Collection[str]) -> Encoding:
-    """Returns the mean and standard deviation of a split's arrays, computed in float64.
+    """Returns the mean and standard deviation of a split's arrays, in float64.
 
     Args:
       source: the train split.
@@ -73,7 +80,10 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
 
 
 class _Moments:
-    """Running mean and sum of squared distances to it, merged per block (Chan, Golub and LeVeque, 1979)."""
+    """Running mean and sum of squared distances to it, merged per block.
+
+    Source: Chan, Golub and LeVeque, 1979.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -82,7 +92,7 @@ class _Moments:
 
     def add(self, array: Array) -> None:
         """Adds a block of examples, (n, ...)."""
-        columns = array.shape[-1] if array.ndim > 1 else 1
+        columns = _columns(array.shape[1:])
         values = array.astype(np.float64).reshape(-1, columns)
         block_mean = values.mean(0)
         block_squares = ((values - block_mean) ** 2).sum(0)
@@ -94,7 +104,10 @@ class _Moments:
         self._count = count
 
     def deviation(self) -> Array:
-        """Returns the standard deviation of each column; 1 for a constant column, which then becomes 0."""
+        """Returns the standard deviation of each column.
+
+        It is 1 for a constant column, which then becomes 0.
+        """
         deviation = np.sqrt(self._squares / self._count)
         return np.where(deviation > 0, deviation, 1.0)
 
@@ -113,12 +126,13 @@ def standardized(full: FullDataset, encoding: Encoding, names: Collection[str]) 
     specs = next(iter(full.splits.values())).specs
     statistics = {}
     for name in names:
-        shape = specs[name].shape
-        columns = shape[-1] if shape else 1
+        columns = _columns(specs[name].shape)
         mean = encoding.mean.get(name)
         deviation = encoding.deviation.get(name)
         if mean is None or deviation is None or len(mean) != columns:
-            recorded = "no statistics of it" if mean is None else f"statistics of {len(mean)} columns"
+            recorded = "no statistics of it"
+            if mean is not None:
+                recorded = f"statistics of {len(mean)} columns"
             raise invalid(
                 _KEY,
                 name,
@@ -152,8 +166,18 @@ def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -
 
 
 def _broadcastable(numbers: Array) -> Array:
-    """Returns a scalar for an array without dims, else one number per entry of the last dim."""
-    return numbers[0] if len(numbers) == 1 else numbers
+    """Returns a scalar for an array without dims, else one number per column."""
+    if len(numbers) == 1:
+        scalar: Array = numbers[0]
+        return scalar
+    return numbers
+
+
+def _columns(shape: Sequence[int]) -> int:
+    """Returns the columns of an example: the size of its last dim, or 1 without dims."""
+    if not shape:
+        return 1
+    return shape[-1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,7 @@
-"""Readers for files of arrays and tables: .npz, .npy, .csv and .parquet. Nothing in a file is ever unpickled."""
+"""Readers for files of arrays and tables: .npz, .npy, .csv and .parquet.
+
+Nothing in a file is ever unpickled.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def names(path: Path) -> list[str]:
     else:
         with pyarrow.csv.open_csv(path) as reader:
             raw_names = reader.schema.names
-    return [cleaned(name) for name in raw_names]
+    return list(map(cleaned, raw_names))
 
 
 def _is_selected(features: Sequence[str] | None, name: str) -> bool:
@@ -138,7 +141,7 @@ def _parse_csv(path: Path) -> pa.Table:
     """
     try:
         with pyarrow.csv.open_csv(path, read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES)) as reader:
-            batches = [_reduced(batch) for batch in reader]
+            batches = list(map(_reduced, reader))
         if batches:
             return pa.Table.from_batches(batches)
     except pa.ArrowInvalid:
@@ -149,7 +152,10 @@ def _parse_csv(path: Path) -> pa.Table:
 
 
 def _reduced(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch with floats as float32, the dtype of the arrays, and strings dictionary-encoded."""
+    """Returns a batch with floats as float32 and strings dictionary-encoded.
+
+    float32 is the dtype of the arrays.
+    """
     columns = []
     for column in batch.columns:
         if pa.types.is_float64(column.type):
@@ -162,7 +168,10 @@ def _reduced(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _as_float32(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Returns float64 as float32; larger values become infinite, which `encode` rejects."""
+    """Returns float64 as float32.
+
+    Larger values become infinite, which `encode` rejects.
+    """
     return pc.cast(column, pa.float32(), safe=False)
 
 
@@ -174,7 +183,7 @@ def _convert_column(place: str, column: pa.ChunkedArray) -> Column:
         raise missing_value(place, int(rows[0]))
     if types.is_dictionary(dtype) or types.is_string(dtype) or types.is_large_string(dtype):
         encoded = pc.dictionary_encode(column.cast(pa.string())).combine_chunks()
-        values = [str(value) for value in encoded.dictionary.to_pylist()]
+        values = list(map(str, encoded.dictionary.to_pylist()))
         return string_column(place, values, encoded.indices.to_numpy())
     if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
         return _vectors(place, column)

@@ -80,7 +80,7 @@ class Vocabulary:
 
     @property
     def end_is_text(self) -> bool:
-        """Whether some text is encoded as the end token, which decoding would then drop."""
+        """True if some text is encoded as the end token, which decoding would then drop."""
         if self.kind == BYTES or self.end is None or self.end_token is None:
             return False
         if self.end_token in self.special and not isinstance(self._library.model, tokenizers.models.BPE):
@@ -103,7 +103,10 @@ class Vocabulary:
     @cached_property
     def sha256(self) -> str:
         """Digest of the vocabulary, as hex."""
-        content = [self.kind, self.end_token, json.loads(self.tokenizer) if self.tokenizer else None]
+        tokenizer = None
+        if self.tokenizer:
+            tokenizer = json.loads(self.tokenizer)
+        content = [self.kind, self.end_token, tokenizer]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -121,7 +124,9 @@ class Vocabulary:
         return self.encode_pieces([text])[0].astype(np.int32)
 
     def encode_pieces(self, pieces: Sequence[str]) -> list[npt.NDArray[np.unsignedinteger]]:
-        """Returns the tokens of several texts, each (n,) of `dtype`; a tokenizer encodes them in parallel.
+        """Returns the tokens of several texts, each (n,) of `dtype`.
+
+        A tokenizer encodes them in parallel.
 
         Raises:
           EncodingError: the tokenizer has no tokens for a text and no unknown token.
@@ -133,11 +138,15 @@ class Vocabulary:
     def _encode_with_library(self, pieces: Sequence[str]) -> list[tokenizers.Encoding]:
         try:
             return self._library.encode_batch_fast(list(pieces), add_special_tokens=False)
-        except Exception as error:  # tokenizers raises bare exceptions
+        # The library tokenizers raises bare exceptions.
+        except Exception as error:
             raise EncodingError(in_one_line(str(error))) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens, without end tokens; incomplete characters become U+FFFD."""
+        """Returns the text of tokens, without end tokens.
+
+        Incomplete characters become U+FFFD.
+        """
         ids = np.asarray(list(tokens), np.int64)
         if self.end is not None:
             ids = ids[ids != self.end]
@@ -168,15 +177,19 @@ class Vocabulary:
         return counts
 
     def tokenizer_json(self) -> str:
-        """Returns the content of a tokenizer.json; for bytes, one that encodes every text as its bytes.
+        """Returns the content of a tokenizer.json.
+
+        For bytes, it is one that encodes every text as its bytes.
 
         It neither truncates nor pads, as `encode` does not.
         """
-        content = json.loads(self.tokenizer) if self.tokenizer else _byte_tokenizer(self.end_token)
-        disabled = {key: None for key in ("truncation", "padding") if content.get(key) is not None}
-        if self.tokenizer and not disabled:
+        if not self.tokenizer:
+            return json.dumps(_byte_tokenizer(self.end_token))
+        content = json.loads(self.tokenizer)
+        enabled = [key for key in ("truncation", "padding") if content.get(key) is not None]
+        if not enabled:
             return self.tokenizer
-        return json.dumps(content | disabled)
+        return json.dumps(content | dict.fromkeys(enabled))
 
     def to_json(self) -> dict[str, str | None]:
         """Returns plain values for the record of a run; the tokenizer is compressed."""
@@ -219,14 +232,17 @@ class Vocabulary:
 
 
 def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
-    """Returns a tokenizer.json with a BPE without merges: token i is byte i, and 256 is the end token."""
+    """Returns a tokenizer.json with a BPE without merges.
+
+    Token i is byte i, and 256 is the end token.
+    """
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     added_tokens: list[dict[str, object]] = []
     if end_token is not None:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         added_tokens.append({"id": 256, "content": end_token} | flags | {"special": True})
     characters = _byte_characters()
-    model = {"type": "BPE", "vocab": {character: byte for byte, character in enumerate(characters)}, "merges": []}
+    model = {"type": "BPE", "vocab": dict(zip(characters, range(256), strict=True)), "merges": []}
     return {
         "version": "1.0",
         "added_tokens": added_tokens,
@@ -237,14 +253,23 @@ def _byte_tokenizer(end_token: str | None) -> dict[str, object]:
 
 
 def _byte_characters() -> list[str]:
-    """Returns the character that byte-level tokenizers write for each byte: the byte itself if it is printable."""
+    """Returns the character that byte-level tokenizers write for each byte.
+
+    It is the byte itself if that is printable.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     substitutes = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(substitutes)) for byte in range(256)]
+    characters = []
+    for byte in range(256):
+        code_point = byte
+        if byte not in printable:
+            code_point = next(substitutes)
+        characters.append(chr(code_point))
+    return characters
 
 
 def _count_bytes(token: str, stages: str, suffix: str) -> int:
-    """Returns the UTF-8 bytes of a token, by the conventions of the tokenizer's stages."""
+    """Returns the UTF-8 bytes of a token, by the tokenizer's own conventions."""
     if suffix and token.endswith(suffix):
         # The suffix ends a word and decodes to one space.
         return _count_bytes(token.removesuffix(suffix), stages, "") + 1

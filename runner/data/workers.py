@@ -1,4 +1,6 @@
-"""Workers that make the examples of a batch: threads or Grain's processes; none for arrays in memory.
+"""Workers that make the examples of a batch: threads or Grain's processes.
+
+Arrays in memory need none.
 
 The caller decides the order of the examples: a worker gets rows and writes each example to its row's position. So the
 number and kind of workers change no bit.
@@ -19,7 +21,7 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.augment import Augmented, sources, write_examples
-from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty_arrays
+from runner.data.base import Array, ArraySpec, DataSource, ExampleSource, Rows, empty_arrays, take
 from runner.errors import DataError, invalid
 from runner.host import cores
 
@@ -139,16 +141,22 @@ class Reader:
         source = self.source
         assert write is not None
         assert isinstance(source, Augmented)
-        return lambda: write(source, epoch, rows[chunk], {name: array[chunk] for name, array in arrays.items()})
+        return lambda: write(source, epoch, rows[chunk], take(arrays, chunk))
 
 
 class Workers:
-    """The threads and processes of a run, started on first use and ended with the `with` block."""
+    """The threads and processes of a run, started on first use.
+
+    They end with the `with` block.
+    """
 
     def __init__(self, config: DatasetConfig, seed: int) -> None:
         self._config = config
         self._seed = seed
-        self._count = cores.available() if config.workers is None else config.workers
+        count = config.workers
+        if count is None:
+            count = cores.available()
+        self._count = count
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
 
@@ -187,7 +195,7 @@ class Workers:
         return Reader(source, self._submit, self._writer(source))
 
     def _writer(self, source: Augmented) -> WriteExamples:
-        """Returns the function that makes a source's examples: in this thread, or in a worker process."""
+        """Returns the function that makes examples, in this thread or a worker process."""
         kind = self._config.worker_kind
         is_threaded = kind == "thread" or not self._count
         if is_threaded or (kind == "auto" and not _needs_processes(source)):
@@ -231,12 +239,15 @@ def opened(config: DatasetConfig, seed: int) -> Workers:
 
 
 def one_at_a_time(source: DataSource) -> bool:
-    """Returns whether a source makes one example at a time, so that workers can share the work."""
+    """Returns whether a source makes one example at a time.
+
+    Workers can share the work of such a source.
+    """
     return isinstance(source, Augmented) or any(isinstance(part, ExampleSource) for part in sources(source))
 
 
 def _needs_processes(source: Augmented) -> bool:
-    """Returns whether processes pay off: for Python code that keeps the GIL and is slow."""
+    """Returns whether processes pay off: for slow Python code that keeps the GIL."""
     if not source.holds_gil or importlib.util.find_spec("grain") is None:
         return False
     count = min(_TIMED_EXAMPLES, source.size)

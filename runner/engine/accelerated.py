@@ -60,10 +60,13 @@ def lack(engine: str, kind: str) -> Lack | None:
 
 
 def _jax_lack(kind: str) -> Lack | None:
-    modules = _CUDA_PLUGINS if kind == GPU else (_TPU_LIBRARY,)
-    if any(importlib.util.find_spec(module) is not None for module in modules):
+    modules: tuple[str, ...] = (_TPU_LIBRARY,)
+    name = _TPU_LIBRARY
+    if kind == GPU:
+        modules = _CUDA_PLUGINS
+        name = "CUDA"
+    if any(map(importlib.util.find_spec, modules)):
         return None
-    name = "CUDA" if kind == GPU else _TPU_LIBRARY
     return Lack(f"the installed JAX has no {name}", INSTALLS["jax", kind])
 
 
@@ -83,13 +86,15 @@ def _tensorflow_build() -> Mapping[str, object]:
 
     Empty if that can't be read.
     """
+    # An import of TensorFlow would take seconds, and read the environment before it is set.
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.origin:
         return {}
     with suppress(OSError, ValueError, SyntaxError):
         text = (Path(spec.origin).parent / "python/platform/build_info.py").read_text()
         match = re.search(r"build_info = collections\.OrderedDict\((\[.*\])\)", text)
-        return dict(ast.literal_eval(match[1])) if match else {}
+        if match:
+            return dict(ast.literal_eval(match[1]))
     return {}
 
 

@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 def as_called(inputs: dict[str, T]) -> T | dict[str, T]:
     """Returns a model's argument: its only input, or all of them by name."""
-    return inputs if len(inputs) > 1 else next(iter(inputs.values()))
+    # A model of one input is called with the array itself, by whatever name the data has it.
+    if len(inputs) > 1:
+        return inputs
+    return next(iter(inputs.values()))
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,9 @@ def shape_of(state: Mapping[str, Array], path: str) -> tuple[int, ...]:
     A state with a method `shape` reads no array for it.
     """
     read = getattr(state, "shape", None)
-    return tuple(state[path].shape if read is None else read(path))
+    if read is None:
+        return tuple(state[path].shape)
+    return tuple(read(path))
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class PendingCall(Generic[T]):
     def _rows(self, value: T | Sequence[T]) -> Array:
         """Returns float64 (real microbatches, ...)."""
         if isinstance(value, Sequence):
-            rows = np.stack([self.to_host(row) for row in value])
+            rows = np.stack(list(map(self.to_host, value)))
         else:
             rows = self.to_host(value)[: self.steps * self.microbatches]
         return rows.astype(np.float64)

@@ -39,8 +39,9 @@ def _check_keys(config: EngineConfig) -> None:
     """Rejects changed keys of other engines."""
     own = ENGINES[config.name].keys
     for engine_name, entry in ENGINES.items():
-        keys_of_others = [key for key in entry.keys if key not in own]
-        for key in changed(config, keys_of_others):
+        for key in changed(config, entry.keys):
+            if key in own:
+                continue
             raise invalid(
                 f"engine.{key}",
                 getattr(config, key),

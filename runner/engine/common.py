@@ -15,11 +15,19 @@ from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import Array
 from runner.engine import calls, evaluation
 from runner.engine.base import Collective, Engine, HostBatches, PlacedBatches, shape_of
+from runner.engine.mappings import map_values
+from runner.engine.origins import axes_of
 from runner.host import stages
+from runner.layout import Spec
 from runner.layout.inputs import input_specs
 from runner.task.base import LOSS, DataSpec, Evaluation
 
 T = TypeVar("T")  # an array on the engine's devices
+
+
+def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
+    """Returns whether no axis splits the dims of an example, such as height or tokens."""
+    return not any(any(spec[1:]) for spec in array_specs.values())
 
 
 class MeshEngine(Engine, Generic[T]):
@@ -36,7 +44,7 @@ class MeshEngine(Engine, Generic[T]):
         self._microbatch_size = config.dataset.batch_size // self._microbatches
         self._array_specs = input_specs(config.layout, data.arrays, self._axes)
         # Gradients are summed over these axes, activations over the others.
-        self._data_axes = {axis for spec in self._array_specs.values() for axis in spec if axis}
+        self._data_axes = axes_of(self._array_specs.values())
 
     def build(self) -> None:
         """Creates devices, mesh, model and slots, and places them.
@@ -107,6 +115,7 @@ class MeshEngine(Engine, Generic[T]):
         """Returns the first batch's whole gradients; changes no state."""
         placed = self.place(calls.first(batches))
         rounds = [self._gradient_round(placed, step, index) for index in range(self._microbatches)]
+        # Each round gives its microbatch's share of the mean loss's gradients.
         sums = [np.array(sum(shares)) for shares in zip(*rounds, strict=True)]
         return dict(zip(self.trainable, sums, strict=True))
 
@@ -115,7 +124,10 @@ class MeshEngine(Engine, Generic[T]):
         task = self._data.task
 
         def start(batch: HostBatches) -> evaluation.BatchResult[T]:
-            return self._start_evaluation(batch, evaluation.examples_of(batch) if task.reads_batch else None)
+            examples = None
+            if task.reads_batch:
+                examples = evaluation.examples_of(batch)
+            return self._start_evaluation(batch, examples)
 
         with self._averaged_weights():
             return evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
@@ -127,7 +139,7 @@ class MeshEngine(Engine, Generic[T]):
         def read(examples: int | None) -> dict[str, Array]:
             result = self._start_evaluation(batch, examples)
             loss_b = np.asarray(self._to_host(result.loss))[:count]
-            return {LOSS: loss_b} | {name: self._to_host(total) for name, total in result.totals.items()}
+            return {LOSS: loss_b} | map_values(self._to_host, result.totals)
 
         with self._averaged_weights():
             return read(None), read(count)
@@ -158,7 +170,9 @@ class MeshEngine(Engine, Generic[T]):
 
     def _per_step(self, collectives: Iterable[Collective]) -> list[Collective]:
         """Returns a step's communication, given that of one microbatch."""
-        return [
-            replace(each, count=each.count * self._microbatches, bytes=each.bytes * self._microbatches)
-            for each in collectives
-        ]
+        of_step = []
+        for collective in collectives:
+            count = collective.count * self._microbatches
+            size = collective.bytes * self._microbatches
+            of_step.append(replace(collective, count=count, bytes=size))
+        return of_step

@@ -133,12 +133,16 @@ def _why_not(config: RunConfig, available: Accelerators) -> str:
 
 
 def _in_processes(processes: int) -> str:
-    return f" in {processes} processes" if processes > 1 else ""
+    if processes == 1:
+        return ""
+    return f" in {processes} processes"
 
 
 def _fitting_mesh(count: int) -> str:
     """Returns which mesh uses all of so many devices."""
-    return "mesh=single does" if count == 1 else "mesh=data uses all of them"
+    if count == 1:
+        return "mesh=single does"
+    return "mesh=data uses all of them"
 
 
 def _named(config: RunConfig, kind: str) -> Choice:
@@ -151,8 +155,9 @@ def _named(config: RunConfig, kind: str) -> Choice:
     if is_elsewhere():
         sizes = config.mesh.axes.values()
         # A size of -1 takes all devices, so that mesh asks for no number of them.
-        needed = 0 if -1 in sizes else math.prod(sizes)
-        return Choice(kind, max(count, needed), available.model)
+        if -1 not in sizes:
+            count = max(count, math.prod(sizes))
+        return Choice(kind, count, available.model)
     key = "mesh.device"
     if not available.count:
         fix = f"set {key}=cpu, or plan it: python -m {_PLAN_COMMAND} needs no {kind.upper()}"
@@ -184,7 +189,9 @@ def described(config: RunConfig, asked: str) -> str:
     text = f"mesh {mesh.describe(config.mesh.axes)} on {devices}"
     if kind != CPU and command_module() == _PLAN_COMMAND:
         text += f", {planned(config)}"
-    return f"{text}: {choice.why}" if is_chosen and choice.why else text
+    if is_chosen and choice.why:
+        text += f": {choice.why}"
+    return text
 
 
 def line(config: RunConfig, composed: DictConfig) -> list[str]:

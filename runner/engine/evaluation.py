@@ -11,6 +11,7 @@ import numpy as np
 
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import HostBatches
+from runner.engine.mappings import map_values
 from runner.task.base import LOSS, Evaluation, Outputs, Task, named_outputs
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,9 @@ def examples_of(batch: HostBatches) -> int | None:
     is_example = batch.arrays[WEIGHT][0] > 0
     count = int(is_example.sum())
     assert is_example[:count].all()
-    return None if count == len(is_example) else count
+    if count == len(is_example):
+        return None
+    return count
 
 
 def evaluate(
@@ -107,9 +110,13 @@ class _Sums(Generic[T]):
         self._loss += float(losses.sum(dtype=np.float64))
         self._weight += float(weights.sum(dtype=np.float64))
         self._examples += int(is_example.sum())
-        totals = {name: self._to_host(value).astype(np.float64) for name, value in result.totals.items()}
+        totals = {}
+        for name, value in result.totals.items():
+            totals[name] = self._to_host(value).astype(np.float64)
         for name, addend in self._task.addends(totals).items():
-            self._totals[name] = self._totals[name] + addend if name in self._totals else addend
+            if name in self._totals:
+                addend = self._totals[name] + addend
+            self._totals[name] = addend
         if self._keeps:
             self._keep(result.outputs, is_example)
 
@@ -136,10 +143,13 @@ class _Sums(Generic[T]):
 
     def evaluation(self) -> Evaluation:
         """Returns the metrics of all batches."""
-        metrics = {LOSS: self._loss / self._weight if self._weight else 0.0}
+        metrics = {LOSS: 0.0}
+        if self._weight:
+            metrics[LOSS] = self._loss / self._weight
         totals = self._totals | {LOSS: np.asarray(self._loss), WEIGHT: np.asarray(self._weight)}
         if self._examples:
             metrics |= self._task.summary(self._totals)
-        outputs = np.concatenate(self._outputs) if self._outputs else np.zeros((0,), np.float32)
-        outputs_by_name = {name: np.concatenate(rows) for name, rows in self._named.items()}
-        return Evaluation(metrics, self._examples, totals, outputs, outputs_by_name)
+        outputs: Array = np.zeros((0,), np.float32)
+        if self._outputs:
+            outputs = np.concatenate(self._outputs)
+        return Evaluation(metrics, self._examples, totals, outputs, map_values(np.concatenate, self._named))

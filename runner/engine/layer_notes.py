@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
+from runner.engine.mappings import keys_by_id
 
 
 class Shaped(Protocol):
@@ -51,7 +52,7 @@ class Outputs:
         else:
             named_inputs = {INPUTS: inputs}
         # id of a tensor -> canonical path of the layer that provides it.
-        self._providers = {id(tensor): name for name, tensor in named_inputs.items()}
+        self._providers = keys_by_id(named_inputs)
         # References to all tensors that are known by id: the id of a deleted one could be given to another tensor.
         self._referenced: list[Shaped] = [*named_inputs.values()]
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from runner.layout import Placement
+from runner.layout import Placement, Spec
 
 
 def group_size(axis: str, axes: Mapping[str, int]) -> int:
@@ -22,6 +22,21 @@ def group_size(axis: str, axes: Mapping[str, int]) -> int:
       axes: mesh axis to size.
     """
     return math.prod(axes[name] for name in axis.split("+"))
+
+
+def axes_of(specs: Iterable[Spec]) -> set[str]:
+    """Returns the axes that shard a dim of any array."""
+    axes = set()
+    for spec in specs:
+        for axis in spec:
+            if axis is not None:
+                axes.add(axis)
+    return axes
+
+
+def without_axes(spec: Spec, axes: Collection[str]) -> Spec:
+    """Returns a spec that shards no dim over some axes."""
+    return tuple(None if axis in axes else axis for axis in spec)
 
 
 def sums_gradients(axis: str, data_axes: Collection[str]) -> bool:
@@ -37,9 +52,7 @@ def device_shapes(placement: Placement, axis: str, axes: Mapping[str, int]) -> l
       axis: of the collective, several axes joined by `+`.
       axes: mesh axis to size.
     """
-    gathered_axes = axis.split("+")
-    spec = tuple(None if name in gathered_axes else name for name in placement.spec)
-    gathered = replace(placement, spec=spec)
+    gathered = replace(placement, spec=without_axes(placement.spec, axis.split("+")))
     return [gathered.shard_shape(axes), placement.shard_shape(axes)]
 
 

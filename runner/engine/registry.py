@@ -134,22 +134,31 @@ def keras_package(name: str | None) -> str:
     Tf_keras for a recorded name that is no engine any more.
     """
     entry = ENGINES.get(name or "")
-    return TF_KERAS if entry is None else entry.keras
+    if entry is None:
+        return TF_KERAS
+    return entry.keras
 
 
 def port_openers() -> frozenset[str]:
     """Returns the names of the engines whose processes listen on all network interfaces."""
-    return frozenset(name for name, entry in ENGINES.items() if entry.opens_ports)
+    names = set()
+    for name, entry in ENGINES.items():
+        if entry.opens_ports:
+            names.add(name)
+    return frozenset(names)
 
 
 def keras_3_engines() -> frozenset[str]:
     """Returns the names of the engines that train models of Keras 3."""
-    return frozenset(name for name in ENGINES if has_keras_3(name))
+    return frozenset(filter(has_keras_3, ENGINES))
 
 
 def aliases() -> dict[str, str]:
     """Returns what users of other tools may type for an engine -> its name."""
-    return {alias: name for name, entry in ENGINES.items() for alias in entry.aliases}
+    names = {}
+    for name, entry in ENGINES.items():
+        names.update(dict.fromkeys(entry.aliases, name))
+    return names
 
 
 def distributions() -> tuple[str, ...]:
@@ -171,7 +180,11 @@ def check_installed(name: str, key: str = "engine.name") -> None:
       ConfigError: names the command that installs them.
     """
     entry = ENGINES[name]
-    missing = [library for library in entry.libraries if importlib.util.find_spec(library) is None]
+    missing = []
+    for library in entry.libraries:
+        # Only looked for: an import would read the environment before `prepare` has set it.
+        if importlib.util.find_spec(library) is None:
+            missing.append(library)
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         problem = f"needs {' and '.join(missing)}, which {verb} not installed"

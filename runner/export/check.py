@@ -89,8 +89,8 @@ def compare(run: Mapping[str, Array], export: Mapping[str, Array], drawn: Collec
     Raises:
       EngineError: the export has other answers, or other shapes.
     """
-    run_shapes = {name: answer.shape for name, answer in run.items()}
-    export_shapes = {name: answer.shape for name, answer in export.items()}
+    run_shapes = _shapes(run)
+    export_shapes = _shapes(export)
     if export_shapes != run_shapes:
         raise EngineError(f"the export answers {_listed(export_shapes)}, but the run answers {_listed(run_shapes)}")
     answers: dict[str, Difference] = {}
@@ -100,6 +100,10 @@ def compare(run: Mapping[str, Array], export: Mapping[str, Array], drawn: Collec
         else:
             answers[name] = _difference(answer, export[name])
     return Comparison(len(next(iter(run.values()))), answers)
+
+
+def _shapes(answers: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    return {name: answer.shape for name, answer in answers.items()}
 
 
 def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -150,15 +154,24 @@ def check(
     """
     served_arrays = {name: arrays[name].astype(spec.dtype) for name, spec in served.inputs.items()}
     model_inputs = served.model_inputs(array_functions(np), served_arrays)
-    inputs = model_inputs if isinstance(model_inputs, Mapping) else {"": model_inputs}
+    inputs = model_inputs
+    if not isinstance(model_inputs, Mapping):
+        inputs = {"": model_inputs}
+    # What the run did not write is not loaded.
+    saved_model_path = None
+    if written.saved_model:
+        saved_model_path = str(folder / SAVED_MODEL)
+    keras_path = None
+    if written.keras == KERAS_FILE:
+        keras_path = str(folder / KERAS_FILE)
     with tempfile.TemporaryDirectory(prefix="runner-export-") as name:
         shared = Path(name)
         # By number and not by name: a name may be one of NumPy's own parameters.
         np.savez(shared / "arrays.npz", *served_arrays.values())
         np.savez(shared / "inputs.npz", *inputs.values())
         request = {
-            "saved_model": str(folder / SAVED_MODEL) if written.saved_model else None,
-            "keras": str(folder / KERAS_FILE) if written.keras == KERAS_FILE else None,
+            "saved_model": saved_model_path,
+            "keras": keras_path,
             "library": library,
             "beside": list(written.beside),
             "batch": _BATCH,
@@ -189,7 +202,10 @@ def _without_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array
 
 def _answer(shared: Path, library: str, log: Path) -> dict[str, Array]:
     """Runs `runner.export.reload` on a folder with a request; returns its reply."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(_MESH_VARIABLES)}
+    environment = dict(os.environ)
+    for key in os.environ:
+        if key.startswith(_MESH_VARIABLES):
+            del environment[key]
     # This process has the memory of the accelerators, so the other one predicts on the CPU.
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     if library == "keras":
@@ -202,4 +218,4 @@ def _answer(shared: Path, library: str, log: Path) -> dict[str, Array]:
     if done.returncode:
         raise EngineError(f"the export can't be loaded again: its process exited with {done.returncode}; see {log}")
     with np.load(shared / "answer.npz", allow_pickle=False) as answer:
-        return {key: answer[key] for key in answer.files}
+        return dict(answer)

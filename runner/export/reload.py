@@ -11,9 +11,9 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from runner.task.base import named_outputs
 
 Arrays = dict[str, npt.NDArray[Any]]
+Name = TypeVar("Name", str, str | None)
 
 
 def main() -> None:
@@ -67,7 +68,7 @@ def saved_model(path: str, arrays: Arrays, batch: int) -> Arrays:
         tensors = {name: tf.constant(array) for name, array in part.items()}
         for name, answer in serve(**tensors).items():
             answers.setdefault(name, []).append(answer.numpy())
-    return {name: np.concatenate(rows) for name, rows in answers.items()}
+    return _joined(answers)
 
 
 def keras_file(path: str, library: str, inputs: Arrays, batch: int) -> dict[str | None, npt.NDArray[np.float32]]:
@@ -83,7 +84,11 @@ def keras_file(path: str, library: str, inputs: Arrays, batch: int) -> dict[str 
         for name, output in named_outputs(outputs).items():
             key = name if is_several else None
             outputs_by_name.setdefault(key, []).append(np.asarray(output, np.float32))
-    return {name: np.concatenate(rows) for name, rows in outputs_by_name.items()}
+    return _joined(outputs_by_name)
+
+
+def _joined(parts_by_name: Mapping[Name, list[npt.NDArray[Any]]]) -> dict[Name, npt.NDArray[Any]]:
+    return {name: np.concatenate(rows) for name, rows in parts_by_name.items()}
 
 
 if __name__ == "__main__":

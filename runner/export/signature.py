@@ -97,15 +97,20 @@ class Served:
         """Returns the signature in words, for the record: `uint8 (batch, height=28, width=28, channel=1)`."""
         return {
             "name": NAME,
-            "inputs": {name: _describe(spec) for name, spec in self.inputs.items()},
-            "answers": {name: _describe(spec) for name, spec in self.answer_specs(outputs).items()},
+            "inputs": _described(self.inputs),
+            "answers": _described(self.answer_specs(outputs)),
         }
 
     def names(self) -> dict[str, list[str]]:
         """Returns the names of the categories or columns of the outputs and of each input, as far as they have any."""
         names = {"outputs": self.spec.task.outputs.names}
-        names |= {name: spec.names for name, spec in self.inputs.items()}
+        for name, spec in self.inputs.items():
+            names[name] = spec.names
         return {name: list(categories) for name, categories in names.items() if categories}
+
+
+def _described(specs: Mapping[str, ArraySpec]) -> dict[str, str]:
+    return {name: _describe(spec) for name, spec in specs.items()}
 
 
 def _describe(spec: ArraySpec) -> str:

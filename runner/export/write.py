@@ -159,7 +159,10 @@ def packages_beside(plain: PlainModel) -> list[str]:
     if plain.package != "keras":
         return []
     layers = plain.keras._flatten_layers()
-    return [_HUB] if any(type(layer).__module__.startswith(f"{_HUB}.") for layer in layers) else []
+    for layer in layers:
+        if type(layer).__module__.startswith(f"{_HUB}."):
+            return [_HUB]
+    return []
 
 
 def _signature(served: Served) -> dict[str, tf.TensorSpec]:

@@ -1,4 +1,4 @@
-"""The accelerators of this machine, read from what the system shows of them: no library is loaded.
+"""GPUs and TPUs of this machine, read from files of the system: no library is loaded.
 
 Sources: NVIDIA driver README, "The /proc file system"; CUDA C++ Programming Guide, "CUDA Environment Variables"; JAX's
 `jax._src.hardware_utils` for the PCI numbers of TPUs.
@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path("/")  # a test's own
+# Tests replace it by a folder with the files of another machine.
+ROOT = Path("/")
 GPU = "gpu"
 TPU = "tpu"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _VISIBLE_TPUS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
 _NVIDIA = "0x10de"
 _GOOGLE = "0x1ae0"
-_DISPLAYS = ("0x0300", "0x0302")  # PCI classes of GPUs; a card has sound and USB parts besides
-# PCI device -> generation and how many of JAX's devices a chip is.
+# PCI classes of GPUs; a card has sound and USB devices too.
+_DISPLAYS = ("0x0300", "0x0302")
+# PCI device to generation, and how many of JAX's devices a chip is.
 _TPUS = {
     "0x0027": ("TPU v3", 2),
     "0x005e": ("TPU v4", 1),
@@ -31,17 +33,18 @@ _TPUS = {
     "0x006f": ("TPU v6e", 1),
     "0x0076": ("TPU7x", 2),
 }
-_ASK_S = 5.0
+# `nvidia-smi` may hang with a broken driver, and a command that only lists devices should not.
+_NVIDIA_SMI_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Accelerators:
-    """Those of one kind that this process may use.
+    """The accelerators of one kind that this process may use.
 
     Attributes:
       kind: `gpu` or `tpu`.
       count: as devices of a mesh.
-      model: of all of them; empty where it is not known, or not one.
+      model: of all of them; empty if it is not known, or if there are several models.
     """
 
     kind: str
@@ -53,79 +56,115 @@ class Accelerators:
         return counted(self.count, self.kind, self.model)
 
 
+@dataclass(frozen=True)
+class _PciDevice:
+    """A device on the PCI bus: its numbers, as in `/sys/bus/pci/devices`."""
+
+    vendor: str
+    device: str
+    device_class: str
+
+
 def counted(count: int, kind: str, model: str = "") -> str:
     """Returns a number of devices as `1 GPU`, `8 virtual CPU devices`, `4 TPUs (TPU v5e)`."""
     unit = kind.upper() if kind in (GPU, TPU) else "virtual CPU device"
-    return f"{count or 'no'} {unit}{'' if count in (0, 1) else 's'}{f' ({model})' if model else ''}"
+    text = f"{count or 'no'} {unit}"
+    if count > 1:
+        text += "s"
+    if model:
+        text += f" ({model})"
+    return text
 
 
 def find(kind: str) -> Accelerators:
-    """Returns the accelerators of a kind, `gpu` or `tpu`, that are there and not hidden from this process."""
+    """Returns the accelerators of a kind, `gpu` or `tpu`, that exist and are not hidden from this process."""
     return _gpus() if kind == GPU else _tpus()
 
 
 def _gpus() -> Accelerators:
-    nodes = _nodes("nvidia")  # a container shows those that it has, and in /proc all of its host's
+    # In a container, the device files are those of its own GPUs; /proc lists all GPUs of the host.
+    nodes = _nodes("nvidia")
+    models: tuple[str, ...] = ()
     if nodes:
         count = len(nodes)
         models = _models(nodes)
     else:
-        models = _listed() if (ROOT / "dev/dxg").exists() else ()  # Windows' Linux has no nodes
+        # Windows' Linux (WSL) has no device files per GPU.
+        if (ROOT / "dev/dxg").exists():
+            models = _listed_by_nvidia_smi()
         count = len(models)
     visible = os.environ.get(VISIBLE_GPUS)
-    count = count if visible is None else min(count, _visible(visible, count))
-    return Accelerators(GPU, count, models[0] if count and len(set(models)) == 1 else "")
+    if visible is not None:
+        count = min(count, _visible_count(visible, count))
+    is_one_model = count > 0 and len(set(models)) == 1
+    return Accelerators(GPU, count, models[0] if is_one_model else "")
 
 
 def _nodes(prefix: str, folder: str = "dev") -> list[int]:
     """Returns the numbers of the device files that this process may open."""
-    found = [(re.fullmatch(rf"{prefix}(\d+)", one.name), one) for one in (ROOT / folder).glob(f"{prefix}[0-9]*")]
-    return sorted(int(match[1]) for match, one in found if match and os.access(one, os.R_OK | os.W_OK))
+    numbers = []
+    for path in (ROOT / folder).glob(f"{prefix}[0-9]*"):
+        match = re.fullmatch(rf"{prefix}(\d+)", path.name)
+        if match and os.access(path, os.R_OK | os.W_OK):
+            numbers.append(int(match[1]))
+    return sorted(numbers)
 
 
 def _models(nodes: list[int]) -> tuple[str, ...]:
-    """Returns what the driver calls the GPUs of some device files."""
-    found = []
+    """Returns the driver's names of the GPUs with these device files."""
+    minors = {str(node) for node in nodes}
+    models = []
     for path in sorted((ROOT / "proc/driver/nvidia/gpus").glob("*/information")):
-        pairs = (line.partition(":") for line in _text(path).splitlines())
-        told = {key.strip(): value.strip() for key, _, value in pairs}
-        if told.get("Device Minor", "") in {str(node) for node in nodes} and told.get("Model"):
-            found.append(told["Model"])
-    return tuple(found)
+        fields = {}
+        for line in _text(path).splitlines():
+            key, _, value = line.partition(":")
+            fields[key.strip()] = value.strip()
+        if fields.get("Device Minor", "") in minors and fields.get("Model"):
+            models.append(fields["Model"])
+    return tuple(models)
 
 
 @cache
-def _listed() -> tuple[str, ...]:
-    """Returns the models that `nvidia-smi -L` lists; none where it is not there."""
+def _listed_by_nvidia_smi() -> tuple[str, ...]:
+    """Returns the models that `nvidia-smi -L` lists; none if there is no such program, or it fails."""
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_ASK_S, check=True)
+        done = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=True
+        )
         return tuple(re.findall(r"(?m)^GPU \d+: (.*?) \(UUID", done.stdout))
     return ()
 
 
-def _visible(text: str, count: int) -> int:
-    """Returns how many GPUs a list of CUDA's leaves: it ends at the first entry that names none."""
-    found = 0
-    for entry in (part.strip() for part in text.split(",")):
-        if not (entry.startswith(("GPU-", "MIG-")) or (entry.isdigit() and int(entry) < count)):
+def _visible_count(visible: str, count: int) -> int:
+    """Returns how many GPUs CUDA_VISIBLE_DEVICES leaves: CUDA's list ends at the first entry that names none."""
+    names = 0
+    for entry in visible.split(","):
+        name = entry.strip()
+        is_index = name.isdigit() and int(name) < count
+        if not is_index and not name.startswith(("GPU-", "MIG-")):
             break
-        found += 1
-    return found
+        names += 1
+    return names
 
 
 def _tpus() -> Accelerators:
-    chips = [_TPUS[device] for vendor, device, _ in _pci() if vendor == _GOOGLE and device in _TPUS]
-    count = min(len(chips), len(_nodes("accel")) or len(_nodes("", "dev/vfio")))
-    for visible in (os.environ[key] for key in _VISIBLE_TPUS if key in os.environ):
-        count = min(count, len([part for part in visible.split(",") if part.strip().isdigit()]))
-    model, devices = chips[0] if count else ("", 1)
-    return Accelerators(TPU, count * devices, model)
+    chips = [_TPUS[card.device] for card in _pci_devices() if card.vendor == _GOOGLE and card.device in _TPUS]
+    # Older drivers have `accel` device files, newer ones `vfio`. A container has those of its own chips only.
+    nodes = _nodes("accel") or _nodes("", "dev/vfio")
+    count = min(len(chips), len(nodes))
+    for variable in _VISIBLE_TPUS:
+        if variable in os.environ:
+            visible = [entry for entry in os.environ[variable].split(",") if entry.strip().isdigit()]
+            count = min(count, len(visible))
+    model, devices_per_chip = chips[0] if count else ("", 1)
+    return Accelerators(TPU, count * devices_per_chip, model)
 
 
-def _pci() -> list[tuple[str, str, str]]:
-    """Returns vendor, device and class of what is on the PCI bus."""
+def _pci_devices() -> list[_PciDevice]:
     folders = sorted((ROOT / "sys/bus/pci/devices").glob("*"))
-    return [(_text(one / "vendor"), _text(one / "device"), _text(one / "class")) for one in folders]
+    return [
+        _PciDevice(_text(folder / "vendor"), _text(folder / "device"), _text(folder / "class")) for folder in folders
+    ]
 
 
 def _text(path: Path) -> str:
@@ -136,19 +175,18 @@ def _text(path: Path) -> str:
 
 
 def absence(kind: str) -> str:
-    """Says why no accelerator of a kind is there, with what fixes it where something does."""
-    name = kind.upper()
+    """Returns the reason that this process has no accelerator of a kind, and the fix if there is one."""
     hidden = os.environ.get(VISIBLE_GPUS)
     if kind == GPU and hidden is not None and _nodes("nvidia"):
         return f"{VISIBLE_GPUS}={hidden} hides this machine's GPUs"
-    cards = [one for one in _pci() if one[0] == _NVIDIA and one[2].startswith(_DISPLAYS)]
+    cards = [card for card in _pci_devices() if card.vendor == _NVIDIA and card.device_class.startswith(_DISPLAYS)]
     if kind == GPU and cards and not _nodes("nvidia"):
-        return "this machine has an NVIDIA GPU and no driver that this process may use; install NVIDIA's driver"
-    return f"no {name} is here"
+        return "this machine has an NVIDIA GPU, but no driver that this process can use; install NVIDIA's driver"
+    return f"no {kind.upper()} is here"
 
 
 def keep_to(count: int) -> None:
-    """Hides all but the first GPUs from this process: a library takes the memory of all that it sees.
+    """Hides all but the first GPUs from this process, since a library takes the memory of all that it sees.
 
     Args:
       count: how many it computes with.
@@ -157,7 +195,7 @@ def keep_to(count: int) -> None:
 
 
 def take(count: int) -> list[str]:
-    """Returns the first of this process's GPUs, as an entry of CUDA_VISIBLE_DEVICES each.
+    """Returns the first of this process's GPUs, each as an entry of CUDA_VISIBLE_DEVICES.
 
     Args:
       count: how many, no more than there are.

@@ -1,4 +1,4 @@
-"""The commands that there are, and what `--version` prints. Imports nothing that takes time."""
+"""The list of commands, and the versions that `--version` prints. Imports nothing that takes time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from importlib.metadata import PackageNotFoundError, version
 
 import runner
 
-COMMANDS = {  # module -> what it does; `python -m` runs it
-    "runner": "trains, sweeps with -m, goes on with resume=latest",
-    "runner.plan": "what a run would hold, move and compute",
-    "runner.verify": "holds a mesh against one device",
+# Module to description; `python -m` runs the module.
+COMMANDS = {
+    "runner": "trains; -m runs a sweep; resume=latest resumes a run",
+    "runner.plan": "shows memory, communication and FLOPs of a run before it starts",
+    "runner.verify": "compares a mesh with one device",
     "runner.evaluate": "evaluates a checkpoint, run=latest",
     "runner.export": "writes a run's model as a SavedModel, run=latest",
-    "runner.compare": "recorded runs side by side",
-    "runner.runs": "recorded runs, their checkpoints and sizes; clean frees the disk",
-    "runner.data": "fetches, prepares and shows a dataset",
-    "runner.init": "writes a project of one's own, which runs at once",
+    "runner.compare": "shows recorded runs side by side",
+    "runner.runs": "lists recorded runs, their checkpoints and sizes; clean frees disk space",
+    "runner.data": "downloads, prepares and shows a dataset",
+    "runner.init": "creates a project with your own model and options, ready to run",
 }
-_SHOWN = (
+# Distributions whose versions a bug report needs.
+_REPORTED = (
     "tensorflow",
     "tf-keras",
     "keras",
@@ -38,16 +40,16 @@ _MISSING = "not installed"
 
 
 def command_module() -> str:
-    """Returns the module of the command that this process runs, as `runner` or `runner.plan`."""
+    """Returns the module of the command that this process runs, such as `runner` or `runner.plan`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec else "runner"
     return name if name.split(".")[0] == "runner" else "runner"
 
 
 def listed() -> str:
-    """Returns the commands, a line each."""
+    """Returns the commands with their descriptions, one per line."""
     width = max(map(len, COMMANDS))
-    return "\n".join(f"  python -m {name:{width}}  {what}" for name, what in COMMANDS.items())
+    return "\n".join(f"  python -m {name:{width}}  {description}" for name, description in COMMANDS.items())
 
 
 def print_versions() -> int:
@@ -56,12 +58,13 @@ def print_versions() -> int:
     Returns:
       The process's exit code.
     """
-    found = {"runner": runner.__version__, "python": platform.python_version()}
-    for name in _SHOWN:
+    versions = {"runner": runner.__version__, "python": platform.python_version()}
+    for name in _REPORTED:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = _MISSING
-    width = max(map(len, found))
-    print("\n".join(f"{name:{width}}  {number}" for name, number in found.items()))
+            versions[name] = _MISSING
+    width = max(map(len, versions))
+    for name, number in versions.items():
+        print(f"{name:{width}}  {number}")
     return 0

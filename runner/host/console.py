@@ -1,4 +1,4 @@
-"""The console of every command: text is printed as it is, whatever markup or control characters a name has in it."""
+"""Console of every command: prints text literally, whatever markup or control characters a name contains."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from runner.host.terminal import clean
 
 
 class _CleanedProxy:
-    """What Rich puts in a stream's place while it draws, without its reading of control sequences as styles."""
+    """Rich's replacement for a stream while it draws, except that control sequences are not read as styles."""
 
     def __init__(self, proxy: FileProxy) -> None:
         self._proxy = proxy
 
     def write(self, text: str) -> int:
-        """Writes as the stream does, without what controls a terminal."""
+        """Writes as the stream does, without characters that control a terminal."""
         return self._proxy.write(clean(text))
 
     def write_styled(self, text: str) -> int:
@@ -34,7 +34,10 @@ class _CleanedProxy:
 
 
 def clean_redirected() -> None:
-    """Cleans what is printed while Rich draws; called when a live display or a bar has started, which ends it too."""
+    """Cleans text that is printed while Rich draws.
+
+    Called after a live display or a bar has started. Rich restores the streams when it ends.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, FileProxy):
@@ -42,9 +45,9 @@ def clean_redirected() -> None:
 
 
 class Console(rich.console.Console):
-    """A Rich console for foreign text: class names, run names, paths, errors of others.
+    """A Rich console for foreign text: class names, run names, paths, errors of libraries.
 
-    Rich reads markup (`[red]`) and emoji codes (`:smile:`) in any string, and lets ESC pass.
+    Rich interprets markup (`[red]`) and emoji codes (`:smile:`) in any string, and does not remove ESC.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -57,7 +60,7 @@ class Console(rich.console.Console):
 
     @property
     def file(self) -> IO[str]:
-        """The stream that is written to; ours is below the one that Rich puts in its place while a bar is drawn."""
+        """The stream that is written to: our own one, which is below Rich's replacement while a bar is drawn."""
         stream = super().file
         return cast("IO[str]", getattr(stream, "rich_proxied_file", stream))
 
@@ -66,11 +69,11 @@ class Console(rich.console.Console):
         self._file = stream
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Returns a string as text of this console; cleaned ahead of the layout, which counts columns."""
+        """Returns a string as text of this console, cleaned before the layout counts its columns."""
         return super().render_str(clean(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yields the segments of what is printed; the control sequences in them are Rich's own."""
+        """Yields the segments of a renderable; control sequences in them are Rich's own."""
         for segment in super().render(renderable, options):
             cleaned = segment.text if segment.control else clean(segment.text)
             yield segment if cleaned == segment.text else Segment(cleaned, segment.style)

@@ -1,20 +1,21 @@
-"""How many processor cores this run may use."""
+"""Number of processor cores that this run may use."""
 
 from __future__ import annotations
 
 import os
 
-VARIABLE = "RUNNER_CORES"  # set for jobs and processes that run beside others
+# Set for the jobs of a sweep and the processes of a cluster that share a machine.
+VARIABLE = "RUNNER_CORES"
 
 
 def available() -> int:
-    """Returns the run's share of the cores: what its sweep or launcher gave it, else all that it may run on."""
-    given = os.environ.get(VARIABLE, "")
-    if given.isdigit() and int(given):
-        return int(given)
+    """Returns the run's share of the cores: set by its sweep or launcher, else all that the process may run on."""
+    share = os.environ.get(VARIABLE, "")
+    if share.isdigit() and int(share):
+        return int(share)
     return len(own()) or os.cpu_count() or 1
 
 
 def own() -> list[int]:
-    """Returns the numbers of the cores that this process may run on; none where the system does not tell."""
+    """Returns the numbers of the cores that this process may run on; none on systems without `sched_getaffinity`."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

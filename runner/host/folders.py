@@ -1,11 +1,16 @@
-"""Folders that a command writes into: only its own files are ever written over, and only its own are removed."""
+"""Folders that a command writes into, and folders of this user.
+
+Only files of the runner are ever overwritten or removed.
+"""
 
 from __future__ import annotations
 
 import errno
+import getpass
 import os
 import platform
 import stat
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,11 +19,13 @@ from pathlib import Path
 from runner.errors import ConfigError, invalid
 from runner.host.lock import HeldError, lock_until_exit
 
-MARK = ".runner"  # lies in each folder that a command has claimed, and is locked while its process lives
+# A file in each folder that a command has claimed. It is locked as long as the command's process lives.
+MARK = ".runner"
 _RUN = "run: "
 _PROCESS = "process: "
-_ATTEMPTS = 100  # each needs another command that is refused at the same moment
-_MARKED = "A run wrote what lies beside this file; another run into this folder writes over it."
+# An attempt fails only if another command, whose config is rejected at this moment, removes the same parent folder.
+_ATTEMPTS = 100
+_MARK_TEXT = "A run wrote the files in this folder; another run into this folder overwrites them."
 
 
 @dataclass(frozen=True)
@@ -27,101 +34,104 @@ class Claim:
 
     Attributes:
       folder: absolute.
-      made: folders that were not there before, the innermost first.
-      fresh: whether it held nothing before, so that what the command's start puts there is new.
+      created: folders that did not exist before, the innermost first.
+      is_new: whether the folder was empty before, so that all files in it are the command's.
     """
 
     folder: Path
-    made: tuple[Path, ...]
-    fresh: bool
+    created: tuple[Path, ...]
+    is_new: bool
 
     def withdraw(self, names: Iterable[str]) -> None:
-        """Removes a command's first files, and the folders that were made for them, where nothing else is in them.
+        """Removes a command's first files, and the folders that were created for them if nothing else is in them.
 
         Args:
-          names: paths in the folder, of files that were not there before if the claim is fresh.
+          names: paths in the folder, of files that did not exist before if the folder is new.
         """
         # Some systems can't remove a file that is open.
         _release(self.folder / MARK)
-        if self.fresh:
+        if self.is_new:
             remove_files(self.folder, [*names, MARK])
-        remove_empty(self.made)
+        remove_empty(self.created)
 
 
-# The marks that this process has locked: device and inode to the open file. A process may claim a folder twice.
+# The marks that this process has locked: device and inode to the open file. A process may claim a folder twice, and a
+# second lock of its own on the same file would fail. Process-wide, as the locks are.
 _locked: dict[tuple[int, int], int] = {}
 
 
 def _forget_locks() -> None:
-    """Closes a forked child's copies: the folder is its parent's, and is free when that ends."""
+    """Closes a forked child's copies: the folder belongs to its parent, and is free when the parent ends."""
     for handle in _locked.values():
         os.close(handle)
     _locked.clear()
 
 
-if hasattr(os, "register_at_fork"):  # Windows has no fork
+# Windows has no fork.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_locks)
 
 
 def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
-    """Makes a folder, or takes one that is empty or that an earlier command claimed, and that no process writes into.
+    """Creates a folder, or takes one that is empty or that an earlier command claimed, if no process writes into it.
 
     Args:
-      key: that names the folder, for the refusal.
+      key: of the folder, for the error.
       path: the folder.
-      hold: whether to keep others out of it until this process ends; False for a folder that another process is to
-        claim in turn.
+      hold: whether to keep other processes out of it until this process ends; False for a folder that another process
+        claims later.
 
     Raises:
-      ConfigError: it holds something else, another process writes into it, or it can't be made.
+      ConfigError: it contains other files, another process writes into it, or it can't be created.
     """
     folder = Path(path).absolute()
     check(key, folder)
-    made: tuple[Path, ...] = ()
-    fresh = not (folder / MARK).is_file()
+    created: tuple[Path, ...] = ()
+    is_new = not (folder / MARK).is_file()
     try:
-        made = _make(key, folder)
+        created = _create(key, folder)
         handle = _lock(folder / MARK)
-        if fresh:
+        if is_new:
             _write_mark(folder)
         elif hold:
-            with suppress(OSError):  # another user's mark, perhaps; what it says is for people only
+            # The mark may be another user's. Its text is for people only; the lock is what counts.
+            with suppress(OSError):
                 _write_mark(folder, *_run_line(folder))
     except HeldError as error:
         raise invalid(
             key,
             folder,
-            problem=f"a folder that no other process writes into, and {_writer(folder)} does",
+            problem=f"{_writer(folder)} is writing into this folder",
             fix=f"set {key}={folder}-2",
         ) from error
     except OSError as error:
-        remove_empty(made)
-        raise _cannot(key, folder, error) from error
+        remove_empty(created)
+        raise _unwritable(key, folder, error) from error
     if handle is not None and not hold:
         _release(folder / MARK)
-    return Claim(folder, made, fresh)
+    return Claim(folder, created, is_new)
 
 
-def _make(key: str, folder: Path) -> tuple[Path, ...]:
-    """Makes a folder where it is not there; returns the folders that were made for it, the innermost first."""
+def _create(key: str, folder: Path) -> tuple[Path, ...]:
+    """Creates a folder that does not exist; returns the folders that were created for it, the innermost first."""
     missing = [parent for parent in folder.parents if not parent.exists()]
     for _ in range(_ATTEMPTS):
-        # A command that is refused at this moment takes back the parents that it made, as long as they are empty.
+        # A command whose config is rejected at this moment removes the parents that it created, if they are empty.
         with suppress(FileNotFoundError):
             folder.parent.mkdir(parents=True, exist_ok=True)
             try:
-                # Of two processes that make one folder at the same time, only one takes it back when it is refused.
+                # Of two processes that create a folder at the same time, only the one that did may remove it again.
                 folder.mkdir()
             except FileExistsError:
                 check(key, folder)
                 return ()
             return (folder, *missing)
-    raise FileNotFoundError(errno.ENOENT, "its parent is removed again and again", str(folder))
+    raise FileNotFoundError(errno.ENOENT, "another process keeps removing its parent", str(folder))
 
 
 def _lock(mark: Path) -> int | None:
-    """Locks a mark until this process ends; returns the file if this call locked it."""
-    if _key_of(mark) in _locked:
+    """Locks a mark until this process ends; returns the open file if this call locked it."""
+    if _identity(mark) in _locked:
         return None
     handle = lock_until_exit(mark)
     if handle is not None:
@@ -131,12 +141,13 @@ def _lock(mark: Path) -> int | None:
 
 
 def _release(mark: Path) -> None:
-    handle = _locked.pop(_key_of(mark), None)
+    handle = _locked.pop(_identity(mark), None)
     if handle is not None:
         os.close(handle)
 
 
-def _key_of(path: Path) -> tuple[int, int]:
+def _identity(path: Path) -> tuple[int, int]:
+    """Returns device and inode of a file; (-1, -1) if it does not exist."""
     try:
         status = path.lstat()
     except OSError:
@@ -146,22 +157,23 @@ def _key_of(path: Path) -> tuple[int, int]:
 
 def _write_mark(folder: Path, *lines: str) -> None:
     process = f"{_PROCESS}{os.getpid()} on {platform.node()}"
-    (folder / MARK).write_text("".join(line + "\n" for line in (_MARKED, process, *lines)))
+    (folder / MARK).write_text("".join(line + "\n" for line in (_MARK_TEXT, process, *lines)))
 
 
 def _run_line(folder: Path) -> list[str]:
+    """Returns the mark's line with its run, to be written again; none if it names no run."""
     run = noted_run(folder)
     return [] if run is None else [f"{_RUN}{run}"]
 
 
 def _writer(folder: Path) -> str:
-    """Returns in words which process writes into a folder."""
-    process = _noted(folder, _PROCESS)
+    """Returns the process that writes into a folder, in words."""
+    process = _field(folder, _PROCESS)
     return f"process {process}" if process else "another process"
 
 
 def note_run(folder: Path, run: str) -> None:
-    """Notes in the mark of a claimed folder which run wrote it.
+    """Writes the run that writes into a claimed folder to the folder's mark.
 
     Raises:
       OSError: the disk is full, or can't be written.
@@ -170,68 +182,106 @@ def note_run(folder: Path, run: str) -> None:
 
 
 def noted_run(folder: Path) -> str | None:
-    """Returns the run that a folder's mark names; None where it names none."""
-    return _noted(folder, _RUN)
+    """Returns the run in a folder's mark; None if there is none."""
+    return _field(folder, _RUN)
 
 
-def _noted(folder: Path, field: str) -> str | None:
+def _field(folder: Path, field: str) -> str | None:
+    """Returns the value of a field of a folder's mark; None if it has no such field, or can't be read."""
     try:
         lines = (folder / MARK).read_text().splitlines()
     except (OSError, ValueError):
         return None
-    return next((line.removeprefix(field) for line in lines if line.startswith(field)), None)
+    for line in lines:
+        if line.startswith(field):
+            return line.removeprefix(field)
+    return None
 
 
 def check(key: str, folder: Path) -> None:
-    """Refuses a folder that a command must not write into; see `claim`, which makes it."""
+    """Rejects a folder that a command must not write into; see `claim`, which creates it.
+
+    Raises:
+      ConfigError: it contains files that no run wrote, is a file, or can't be read.
+    """
     try:
         if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
             raise invalid(
                 key,
                 folder,
-                problem="a folder that is not there, is empty or that an earlier run made, so that no file of "
-                "yours is written over",
+                problem="contains files that no run wrote, and a run could overwrite them",
                 fix=f"set {key}={folder / 'run'}",
             )
         if folder.exists() and not folder.is_dir():
-            raise invalid(key, folder, problem="a folder, and this is a file", fix=f"set {key} to another path")
+            raise invalid(key, folder, problem="must be a folder, but is a file", fix=f"set {key} to another path")
     except OSError as error:
-        raise _cannot(key, folder, error) from error
+        raise _unwritable(key, folder, error) from error
 
 
-def _cannot(key: str, folder: Path, error: OSError) -> ConfigError:
-    return invalid(key, folder, problem=f"a folder that can be written ({error.strerror})", fix=f"set {key} to one")
+def _unwritable(key: str, folder: Path, error: OSError) -> ConfigError:
+    problem = f"must be a folder that can be written ({error.strerror})"
+    return invalid(key, folder, problem=problem, fix=f"set {key} to another folder")
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Removes files of a folder by name, and then those folders below it that this left empty.
+    """Removes files of a folder by name, and then the folders inside it that are empty as a result.
 
     Args:
-      folder: stays itself.
-      names: paths in the folder; one that is not there, or is no file, is left alone.
+      folder: is not removed itself.
+      names: paths in the folder; one that does not exist, or is no file, is ignored.
     """
-    below = set()
+    parents: set[Path] = set()
     for name in names:
         path = folder / name
         if path.is_file() or path.is_symlink():
             path.unlink()
-        below |= {parent for parent in path.parents if folder in parent.parents}
-    remove_empty(sorted(below, key=lambda one: -len(one.parts)))
+        parents.update(parent for parent in path.parents if folder in parent.parents)
+    # The innermost first: a folder is empty only after the folders in it are removed.
+    remove_empty(sorted(parents, key=lambda parent: -len(parent.parts)))
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Removes those folders, in this order, that are empty."""
-    for one in folders:
-        if one.is_dir() and not one.is_symlink() and not any(one.iterdir()):
-            one.rmdir()
+    """Removes those of the folders, in this order, that are empty."""
+    for folder in folders:
+        if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def is_ours(folder: Path) -> bool:
-    """Returns whether a path is a folder of this user's that nobody else can write to, and no link to one."""
+    """Returns whether a path is a folder of this user that nobody else can write to, and no link to one."""
     try:
-        there = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    if not stat.S_ISDIR(there.st_mode):
-        return False
-    return os.name == "nt" or (there.st_uid == os.getuid() and not there.st_mode & 0o022)
+    return stat.S_ISDIR(status.st_mode) and is_own(status)
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Returns whether this user owns a file or folder, and nobody else can write to it.
+
+    On Windows the access lists of the user's folders see to that, and `st_uid` says nothing.
+    """
+    if os.name == "nt":
+        return True
+    others_write = stat.S_IWGRP | stat.S_IWOTH
+    return status.st_uid == os.getuid() and not status.st_mode & others_write
+
+
+def user_folder() -> Path | None:
+    """Returns a folder of this user in the temporary folder, for files that the user's processes share, such as locks.
+
+    Another user of the machine can neither write into it nor hold a lock in it.
+
+    Returns:
+      The folder; None if another user has put something in its place, or it can't be created.
+    """
+    # Windows has no user ids, and its temporary folder is the user's own.
+    user = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
+    try:
+        folder = Path(tempfile.gettempdir()) / f"runner-{user}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=stat.S_IRWXU)
+    except OSError:
+        return None
+    # A name in a shared folder is free to whoever comes first: it may be a link, or a folder of another user.
+    return folder if is_ours(folder) else None

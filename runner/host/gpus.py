@@ -1,4 +1,4 @@
-"""What this process's NVIDIA GPUs do, where the package nvidia-ml-py is installed; nothing elsewhere."""
+"""Utilization and memory of this process's NVIDIA GPUs, if the package nvidia-ml-py is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Gpus:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves to this process, numbered as it numbers them."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves to this process, in its order; none if they can't be measured."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -16,28 +16,32 @@ class Gpus:
         try:
             self._nvml = import_module("pynvml")
             self._nvml.nvmlInit()
-            self._handles = [self._handle(word) for word in self._visible()]
-        except Exception:  # no package, no driver, a GPU that is a slice of one: there is nothing to measure
+            self._handles = [self._handle(name) for name in self._visible()]
+        except Exception:
+            # No package, no driver, or a GPU that is a slice of one (MIG): there is nothing to measure.
             self._handles = []
 
     def measure(self) -> dict[str, float]:
-        """Returns `gpu-<i>_percent`, the share of time in which it computed, and `gpu-<i>_memory_mb`, taken by all."""
-        found: dict[str, float] = {}
+        """Returns `gpu-<i>_percent`, the share of time with a kernel running, and `gpu-<i>_memory_mb` of all users."""
+        figures: dict[str, float] = {}
         try:
             for index, handle in enumerate(self._handles):
-                found[f"gpu-{index}_percent"] = float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-                found[f"gpu-{index}_memory_mb"] = self._nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e6
-        except Exception:  # it fell off the bus, or tells less than others
+                figures[f"gpu-{index}_percent"] = float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+                figures[f"gpu-{index}_memory_mb"] = self._nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e6
+        except Exception:
+            # A GPU was lost, or does not report what others do: a run needs no such figures.
             self._handles = []
-        return found
+        return figures
 
     def _visible(self) -> list[str]:
-        words = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if words is None:
+        """Returns the visible GPUs as CUDA names them: by index or by UUID."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
             return [str(index) for index in range(self._nvml.nvmlDeviceGetCount())]
-        return [word.strip() for word in words.split(",") if word.strip() not in ("", "-1")]
+        names = [name.strip() for name in visible.split(",")]
+        return [name for name in names if name not in ("", "-1")]
 
-    def _handle(self, word: str) -> Any:
-        if word.isdigit():
-            return self._nvml.nvmlDeviceGetHandleByIndex(int(word))
-        return self._nvml.nvmlDeviceGetHandleByUUID(word)
+    def _handle(self, name: str) -> Any:
+        if name.isdigit():
+            return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
+        return self._nvml.nvmlDeviceGetHandleByUUID(name)

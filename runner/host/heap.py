@@ -1,4 +1,4 @@
-"""The C library's heap, and Python's collection of reference cycles."""
+"""Memory of the C library's heap, and Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ def _trim() -> object:
 
 
 def give_back() -> None:
-    """Gives memory that was freed back to the system.
+    """Returns freed memory to the system.
 
-    After a few large blocks were freed, glibc takes blocks of up to 32 MiB from its heap and keeps what is freed there
-    (mallopt(3), M_MMAP_THRESHOLD): arrays that take the place of others, of other sizes, then add to them.
+    After a few large blocks were freed, glibc allocates blocks of up to 32 MiB on its heap and keeps freed ones there
+    (mallopt(3), M_MMAP_THRESHOLD): new arrays of other sizes then add to the freed ones.
     """
-    if callable(trim := _trim()):
+    trim = _trim()
+    if callable(trim):
         trim(0)
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Pauses the search for reference cycles, for a block that makes many objects and keeps them.
+    """Pauses garbage collection, for a block that makes many objects and keeps them.
 
-    Each such object counts towards the next search, and each search looks at all objects that are there. In MLflow's
+    Each such object counts towards the next collection, and each collection looks at all existing objects. In MLflow's
     database store, that is two thirds of the CPU time of reading a page of runs.
     """
     was_enabled = gc.isenabled()

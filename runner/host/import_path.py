@@ -10,69 +10,70 @@ from typing import Any
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import definition
 
-_MEND = "name it as package.module.name; its module lies on the Python path or in the current directory"
+_FIX = "write it as package.module.name; the module must be on the Python path or in the current directory"
 
 
 def check_function(key: str, path: str, parameters: Sequence[str]) -> None:
-    """Checks a user's function that is called with so many arguments, in order.
+    """Checks a user's function that is called with these positional arguments.
 
     Args:
-      key: the config key that names it.
+      key: the config key with the path.
       path: import path.
-      parameters: what it is given, in words of one.
+      parameters: names of the arguments, in order.
 
     Raises:
-      ConfigError: no such module or name, not callable, or it takes others.
+      ConfigError: no such module or name, not callable, or it takes other arguments.
     """
     arguments = look_up(key, path).arguments
     if arguments is None:
         return
-    taken = [*arguments.posonlyargs, *arguments.args]
-    wanted = len(parameters)
-    required = len(taken) - len(arguments.defaults)
-    named = [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
-    if required > wanted or (len(taken) < wanted and arguments.vararg is None) or named:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required_count = len(positional) - len(arguments.defaults)
+    required_by_name = _required_keywords(arguments)
+    takes_fewer = len(positional) < len(parameters) and arguments.vararg is None
+    if required_count > len(parameters) or takes_fewer or required_by_name:
+        own_parameters = [*(argument.arg for argument in positional), *required_by_name]
         raise invalid(
             key,
             path,
-            problem=f"a function that takes {', '.join(parameters)}; this one takes "
-            f"{', '.join([*(one.arg for one in taken), *named]) or 'nothing'}",
+            problem=f"must be a function that takes {', '.join(parameters)}; this one takes "
+            f"{', '.join(own_parameters) or 'nothing'}",
             fix=f"write def {path.rpartition('.')[2]}({', '.join(parameters)})",
         )
 
 
 def look_up(key: str, path: str, *, compiled: bool = False) -> definition.Found:
-    """Returns what a path leads to: something callable, or what only the import can tell, which is checked when used.
+    """Returns the definition that a path leads to; one that only the import can tell is checked when it is used.
 
     Args:
-      key: the config key that names it.
+      key: the config key with the path.
       path: import path.
-      compiled: takes what has no Python source, too.
+      compiled: whether a callable without Python source is allowed.
 
     Raises:
       ConfigError: no import path, no such module or name, a module that does not parse, or nothing callable.
     """
     module, _, name = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in path.split(".")):
-        raise invalid(key, path or "''", problem="an import path with a dot", fix=_MEND)
+        raise invalid(key, path or "''", problem="must be an import path with a dot", fix=_FIX)
     try:
         found = definition.find(path)
     except definition.UnreadableError as error:
         raise invalid(key, path, problem=str(error), fix="fix it") from error
-    fix = _MEND
+    fix = _FIX
     if found.kind == "no module":
-        allowed = f"there is no module {found.where}"
+        problem = f"there is no module {found.where}"
     elif found.kind == "missing":
-        allowed = f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}"
-        fix = did_you_mean(name, found.names, _MEND)
+        problem = f"module {module} has no {name!r}, it defines {', '.join(found.names) or 'no function'}"
+        fix = did_you_mean(name, found.names, _FIX)
     elif found.kind == "value":
-        allowed = f"{name} in {found.where} is not callable"
+        problem = f"{name} in {found.where} is not callable"
     elif found.kind == "compiled" and not compiled:
-        allowed = f"{found.where} has no Python source that tells what {name} takes"
+        problem = f"{found.where} has no Python source that tells what {name} takes"
         fix = "name a function of Python that calls it"
     else:
         return found
-    raise invalid(key, path, problem=allowed, fix=fix)
+    raise invalid(key, path, problem=problem, fix=fix)
 
 
 def check_options(
@@ -86,32 +87,39 @@ def check_options(
     """Checks that a function takes the options that the config has for it, and gets all that it needs.
 
     Args:
-      group: the key that the options stand under, as `dataset`.
+      group: the key of the options, such as `dataset`.
       path: the function's import path.
       arguments: its parameters.
-      options: names that it is given by the config.
-      given: parameters that it is given besides.
-      write: what gives it an option, with `group` and `name` in braces.
+      options: names of the options in the config.
+      given: parameters that are passed in addition.
+      write: how to add an option, with `group` and `name` in braces.
 
     Raises:
       ConfigError: names the option.
     """
-    named = [one.arg for one in (*arguments.args, *arguments.kwonlyargs) if one.arg not in given]
+    parameters = [*arguments.args, *arguments.kwonlyargs]
+    own_options = [parameter.arg for parameter in parameters if parameter.arg not in given]
     for name in options:
-        if name not in named and arguments.kwarg is None:
-            takes = ", ".join(named) or "no options"
-            raise ConfigError(f"{group}.{name}: {path} takes {takes}; {did_you_mean(name, named)}")
+        if name not in own_options and arguments.kwarg is None:
+            takes = ", ".join(own_options) or "no options"
+            raise ConfigError(f"{group}.{name}: {path} takes {takes}; {did_you_mean(name, own_options)}")
     for name in required(arguments):
         if name not in options and name not in given:
             fix = write.format(group=group, name=name)
-            raise ConfigError(f"{group}.{name}: it has no value and {path} needs it; {fix}")
+            raise ConfigError(f"{group}.{name}: {path} needs a value for it; {fix}")
 
 
 def required(arguments: ast.arguments) -> list[str]:
     """Returns the names of the parameters without a default."""
-    positional = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return positional[: len(positional) - len(arguments.defaults)] + [a.arg for a, value in named if value is None]
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    without_default = positional[: len(positional) - len(arguments.defaults)]
+    return without_default + _required_keywords(arguments)
+
+
+def _required_keywords(arguments: ast.arguments) -> list[str]:
+    """Returns the names of the keyword-only parameters without a default."""
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [argument.arg for argument, default in pairs if default is None]
 
 
 def load(path: str, key: str) -> Callable[..., Any]:
@@ -119,18 +127,19 @@ def load(path: str, key: str) -> Callable[..., Any]:
 
     Args:
       path: import path that has been checked.
-      key: the config key that names it.
+      key: the config key with the path.
 
     Raises:
-      ConfigError: the import fails, or what it finds is not callable.
+      ConfigError: the import fails, or leads to nothing callable.
     """
     module, _, name = path.rpartition(".")
     try:
         builder = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever a user's module raises at import
+    except Exception as error:
+        # A user's module may raise anything at import.
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise invalid(key, path, problem=f"it does not import ({reason})", fix="fix that module") from error
+        raise invalid(key, path, problem=f"its module can't be imported ({reason})", fix="fix that module") from error
     if not callable(builder):
-        raise invalid(key, path, problem=f"{name} is not callable", fix=_MEND)
+        raise invalid(key, path, problem=f"{name} is not callable", fix=_FIX)
     typed: Callable[..., Any] = builder
     return typed

@@ -1,8 +1,8 @@
-"""What happens around an import: a user's modules draw by the seed, and a library's devices are settled at once.
+"""Import hooks: user modules get their own random state, and a library's devices are chosen right after its import.
 
-Keras draws the seeds of layers and initializers from Python's `random` as they are made, and users' code draws from
-`np.random`. What a module makes as it is imported must be the same in every process that imports it, whatever it
-imported before, so each of a user's modules begins with a state of its own.
+Keras draws the seeds of layers and initializers from Python's `random` when they are created, and users' code draws
+from `np.random`. The objects that a module creates when it is imported must be the same in every process, whatever
+was imported before. So each of a user's modules begins with its own random state.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from types import ModuleType
 import numpy as np
 
 _OURS = ("runner", "hydra_plugins")
-_LARGEST = 0xFFFFFFFF  # NumPy takes a seed of 32 bits
+# NumPy takes a seed of 32 bits.
+_MAX_SEED = 0xFFFFFFFF
 
 Around = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Gives the caller's streams of `random` and `np.random` back as they were before the block."""
-    plain = random.getstate()
-    numpy = np.random.get_state()
+    """Restores the states of `random` and `np.random` after the block."""
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     try:
         yield
     finally:
-        random.setstate(plain)
-        np.random.set_state(numpy)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class _Loader(Loader):
-    """Executes a module inside of a context."""
+    """Executes a module inside a context."""
 
     def __init__(self, loader: Loader, around: Around) -> None:
         self._loader = loader
@@ -73,23 +74,23 @@ class _Loader(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as the other finders do, and puts a context around those that this module is about."""
+    """Finds modules as the other finders do, and executes user modules and awaited libraries inside a context."""
 
     def __init__(self, seed: int, own: Collection[str]) -> None:
         self._seed = seed
         self._own = frozenset(own)
         self._after: dict[str, Callable[[], None]] = {}
-        # Whether a user's module is being executed, whose stream an import of a library must not move.
+        # Whether a user's module is being executed: an import of a library in it must not change its random state.
         self._in_own = False
 
     def call_after(self, name: str, function: Callable[[], None]) -> None:
-        """Calls a function once, when a module has been executed."""
+        """Calls a function once, after a module has been executed."""
         self._after[name] = function
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns what the next finders find, its loader wrapped where something is to happen around it."""
+        """Returns the spec of the next finders, with its loader wrapped if the module needs a context."""
         for finder in sys.meta_path:
             if finder is self:
                 continue
@@ -100,7 +101,8 @@ class _Finder(MetaPathFinder):
             return None
         around = self._around(spec)
         loader = spec.loader
-        # Classes are the loaders of built-in modules. A loader without `exec_module` is of the old kind.
+        # The loader of a built-in module is a class, and one of the old protocol has no `exec_module`: neither can be
+        # wrapped.
         if around is not None and isinstance(loader, Loader) and hasattr(loader, "exec_module"):
             spec.loader = _Loader(loader, around)
         return spec
@@ -114,14 +116,14 @@ class _Finder(MetaPathFinder):
 
     @contextmanager
     def _executing_own(self, name: str) -> Iterator[None]:
-        seed = (zlib.crc32(name.encode()) ^ self._seed) & _LARGEST
+        seed = (zlib.crc32(name.encode()) ^ self._seed) & _MAX_SEED
         with seeded(seed), self._within(own=True):
             yield
 
     @contextmanager
     def _executing_library(self, name: str) -> Iterator[None]:
-        keeping = kept_random_state() if self._in_own else nullcontext()
-        with keeping, self._within(own=False):
+        restoring = kept_random_state() if self._in_own else nullcontext()
+        with restoring, self._within(own=False):
             yield
             function = self._after.pop(name, None)
             if function is not None:
@@ -138,7 +140,7 @@ class _Finder(MetaPathFinder):
 
 
 def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
-    """Tells whether a module is a user's: neither of Python, nor installed, nor of this package.
+    """Returns whether a module is a user's: neither of Python, nor installed, nor of this package.
 
     Args:
       spec: of the module.
@@ -151,20 +153,21 @@ def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
         return True
     if spec.origin is None or not spec.has_location or top in sys.stdlib_module_names:
         return False
-    place = Path(spec.origin).absolute()
-    return not any(place.is_relative_to(folder) for folder in _installed())
+    path = Path(spec.origin).absolute()
+    return not any(path.is_relative_to(folder) for folder in _installed())
 
 
 @cache
 def _installed() -> tuple[Path, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    """Returns the folders of Python's library and of installed packages."""
     folders = [Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
-    folders += [Path(place) for name, place in sysconfig.get_paths().items() if name in names]
+    paths = sysconfig.get_paths()
+    folders += [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths]
     return tuple(folder.absolute() for folder in folders)
 
 
 def watch(seed: int, own: Collection[str] = ()) -> None:
-    """Has the user's modules that are imported from now on draw by the seed and by their names.
+    """Seeds each of the user's modules that is imported from now on with the run's seed and the module's name.
 
     Args:
       seed: of the run.
@@ -176,7 +179,7 @@ def watch(seed: int, own: Collection[str] = ()) -> None:
 
 
 def call_after_import(name: str, function: Callable[[], None]) -> None:
-    """Calls a function once, as soon as a library is imported, whoever imports it; at once where that has been.
+    """Calls a function once, right after a library's first import by any code; at once if it is imported already.
 
     Args:
       name: of the library.
@@ -189,9 +192,9 @@ def call_after_import(name: str, function: Callable[[], None]) -> None:
         if isinstance(finder, _Finder):
             finder.call_after(name, function)
             return
-    raise AssertionError("`watch` comes first")
+    raise AssertionError("call `watch` first")
 
 
 def is_watching() -> bool:
-    """Tells whether `watch` was called."""
+    """Returns whether `watch` was called."""
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)

@@ -1,4 +1,4 @@
-"""A key in a folder, with which this user's own files are told from others'."""
+"""Secret key in a folder, with which this user signs own files, so that other users' files are recognized."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import secrets
 import stat
 from pathlib import Path
 
+from runner.host.folders import is_own
+
 NAME = ".key"
 
 
 def read(folder: Path) -> bytes:
-    """Returns a folder's key; empty where there is none, or it can't be read."""
+    """Returns a folder's key; empty if there is none, or it can't be read."""
     try:
         return (folder / NAME).read_bytes()
     except OSError:
@@ -21,18 +23,24 @@ def read(folder: Path) -> bytes:
 
 def read_own(folder: Path) -> bytes:
     """Returns a folder's key if this user made it and nobody else can read or write it; else empty bytes."""
+    # Another user may have put a link or a FIFO there: neither is followed or waited for.
     try:
         handle = os.open(folder / NAME, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError:
         return b""
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        is_private = os.name == "nt" or not found.st_mode & 0o077
-        return file.read() if is_own(found) and stat.S_ISREG(found.st_mode) and is_private else b""
+        status = os.fstat(handle)
+        is_private = os.name == "nt" or not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        if is_own(status) and is_private and stat.S_ISREG(status.st_mode):
+            return file.read()
+        return b""
 
 
 def make(folder: Path) -> None:
-    """Makes a folder's key, all at once: another process may be doing the same. Does nothing where it can't."""
+    """Creates a folder's key atomically; does nothing if that fails.
+
+    Another process may do the same: the first one's key appears complete, and the other's is dropped.
+    """
     part = folder / f"{NAME}-{os.getpid()}-{secrets.token_hex(4)}"
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,8 +51,3 @@ def make(folder: Path) -> None:
                 os.link(part, folder / NAME)
         finally:
             part.unlink(missing_ok=True)
-
-
-def is_own(found: os.stat_result) -> bool:
-    """Returns whether this user owns a file, and no other one can write to it."""
-    return os.name == "nt" or (found.st_uid == os.getuid() and not found.st_mode & 0o022)

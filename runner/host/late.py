@@ -1,6 +1,6 @@
-"""Modules that are imported when they are first used.
+"""Lazy imports: modules that are imported when they are first used.
 
-A refusal, `--help` and `--version` answer in less than a second; MLflow, matplotlib, Optuna and the engines' libraries
+A config error, `--help` and `--version` take less than a second; MLflow, matplotlib, Optuna and the engines' libraries
 take several to import. A module that may need one of them names it at its top:
 
     if TYPE_CHECKING:
@@ -8,7 +8,7 @@ take several to import. A module that may need one of them names it at its top:
     else:
         plots = late("runner.compare.plots")
 
-so that what it depends on, and the types of that, are seen there as with any import.
+so its dependencies and their types are visible there, as with any import.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class _Late:
 
 
 def late(name: str) -> _Late:
-    """Returns what stands for a module until it is used.
+    """Returns a proxy of a module, which is imported at the first use.
 
-    Each use looks the attribute up in the module itself, so that one that a test replaces is the one that is used.
+    Each use looks the attribute up in the module itself, so an attribute that a test replaces is replaced here too.
 
     Args:
       name: the module's import path.

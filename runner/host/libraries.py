@@ -1,4 +1,4 @@
-"""Imports an engine's libraries without what they load only because it is installed: a third of the time it takes."""
+"""Imports of an engine's libraries without their optional dependencies, which take a third of the time."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from contextlib import contextmanager
 
 
 def load(names: Sequence[str], *, without: Sequence[str]) -> None:
-    """Imports packages; the process's environment is set, see `runner.engine.registry.load`.
+    """Imports packages; the process's environment must be set, see `runner.engine.registry.load`.
 
     Args:
-      names: what is installed of them is imported, in this order.
-      without: packages that they shall not find, if they are not loaded yet.
+      names: packages to import, in this order; one that is not installed is skipped.
+      without: packages that they must not find, unless these are loaded already.
     """
     with hidden(without):
         for name in names:
-            if importlib.util.find_spec(name) is not None:  # else the first that needs it says so
+            # The first code that needs a missing package reports it, with what to install.
+            if importlib.util.find_spec(name) is not None:
                 importlib.import_module(name)
 
 
 @contextmanager
 def hidden(names: Sequence[str]) -> Iterator[None]:
-    """Lets imports of packages fail that are not loaded yet, as if they were not installed."""
-    hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    """Makes imports of packages fail as if they were not installed; those that are loaded already are not affected."""
+    not_loaded = [name for name in names if name not in sys.modules]
+    # Python raises ModuleNotFoundError for a module that is None in `sys.modules`.
+    sys.modules.update(dict.fromkeys(not_loaded))  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for name in hidden:
+        for name in not_loaded:
             del sys.modules[name]

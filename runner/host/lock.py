@@ -1,4 +1,4 @@
-"""A lock between processes that the kernel frees when its holder ends, however that happens."""
+"""Locks between processes, which the kernel frees when the holder ends, however that happens."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_POLL_SECONDS = 0.2
+# A person notices no wait this short, and a network file system is not asked often.
+_POLL_S = 0.2
 _DIGITS = b"0123456789"
-_LONGEST = 32
+# More than any process id has digits: a file with other content is a user's, and is not written into.
+_PID_BYTES = 32
+# Errors of a lock that another process holds; which one depends on the system. Others mean that there are no locks.
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 
 if sys.platform == "win32":
     import msvcrt
 
-    # Far behind the text in the file, since Windows also keeps others from reading a locked range.
+    # Far past the text in the file, since Windows also keeps others from reading a locked range.
     _OFFSET = 1 << 30
 
     def _try_lock(handle: int) -> None:
@@ -42,15 +45,15 @@ else:
 
 @contextlib.contextmanager
 def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> Iterator[None]:
-    """Holds the lock file `path`, waiting as long as another process does.
+    """Locks the file `path` for the block, and waits as long as another process has it locked.
 
-    The file stays behind: removing it would let two processes lock two files of one name. Where the file system
-    knows no locks, that is said once and the work goes on without.
+    The file is not removed afterwards: then two processes could lock two files of the same name. If the file system
+    has no locks, `say` gets one message, and the block runs without a lock.
 
     Args:
-      path: the lock file; its folder is made where it is not there.
-      say: told once that this process waits, and for whom; by default nobody is.
-      what: what the lock is for, in words.
+      path: the lock file; its folder is created if it does not exist.
+      say: called with a message, once, if this process waits; by default it does nothing.
+      what: purpose of the lock, in words, for the message.
 
     Yields:
       Nothing; the lock is held inside the block.
@@ -59,8 +62,8 @@ def locked(path: Path, say: Callable[[str], object] = str, what: str = "") -> It
       OSError: the file can't be created.
     """
     with _opened(path) as handle:
-        held = _acquire(handle, path, say, what, wait=True)
-        with _noted(handle) if held else contextlib.nullcontext():
+        is_locked = _acquire(handle, path, say, what, wait=True)
+        with _noted(handle) if is_locked else contextlib.nullcontext():
             yield
 
 
@@ -68,46 +71,46 @@ class HeldError(RuntimeError):
     """A lock that another process holds.
 
     Attributes:
-      holder: its process, as far as it said.
+      holder: the id of that process, or `(unknown)`.
     """
 
     def __init__(self, holder: str) -> None:
-        super().__init__(f"process {holder} holds it")
+        super().__init__(f"process {holder} holds the lock")
         self.holder = holder
 
 
 @contextlib.contextmanager
 def locked_at_once(path: Path, say: Callable[[str], object] = str, what: str = "") -> Iterator[None]:
-    """Holds the lock file `path`, without waiting; the rest is as in `locked`.
+    """Locks the file `path` for the block without waiting; the rest is as in `locked`.
 
     Args:
-      path: the lock file; its folder is made where it is not there.
-      say: told where the file system knows no locks.
-      what: what the lock is for, in words.
+      path: the lock file; its folder is created if it does not exist.
+      say: called with a message if the file system has no locks.
+      what: purpose of the lock, in words, for the message.
 
     Yields:
       Nothing; the lock is held inside the block.
 
     Raises:
       HeldError: another process holds it.
-      OSError: the file can't be created, or is none.
+      OSError: the file can't be created, or is no regular file.
     """
     with _opened(path) as handle:
-        held = _acquire(handle, path, say, what, wait=False)
-        with _noted(handle) if held else contextlib.nullcontext():
+        is_locked = _acquire(handle, path, say, what, wait=False)
+        with _noted(handle) if is_locked else contextlib.nullcontext():
             yield
 
 
 def lock_until_exit(path: Path) -> int | None:
     """Locks a file for as long as this process lives; the kernel frees it however the process ends.
 
-    The lock is the kernel's (on NFS the server's), so that process ids, which repeat in containers, play no part.
+    The lock is the kernel's (on NFS the server's): process ids, which repeat in containers, play no part.
 
     Args:
-      path: the lock file; made where it is not there, in a folder that is.
+      path: the lock file; created if it does not exist, in a folder that does.
 
     Returns:
-      The open file, whose closing frees the lock; None where the file system has no locks.
+      The open file; closing it frees the lock. None if the file system has no locks.
 
     Raises:
       HeldError: another process has locked it.
@@ -147,7 +150,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _open(path: Path) -> int:
-    # What lies there is not always ours: a link would lead to a file that is cut off, and a FIFO may wait.
+    # The file is not always ours: through a link another file would be truncated, and opening a FIFO may wait.
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | safely, 0o666)
@@ -162,10 +165,12 @@ def _open(path: Path) -> int:
 
 @contextlib.contextmanager
 def _noted(handle: int) -> Iterator[None]:
-    """Writes into a lock file who holds it, and frees it at the end."""
+    """Writes this process's id into a lock file, and frees the lock at the end."""
     try:
-        if not os.read(handle, _LONGEST).strip(_DIGITS):  # a holder's, and no file of a user's
-            with contextlib.suppress(OSError):  # a full disk, or another user's file: the lock itself needs neither
+        # Only an empty file or one with a process id is written to: it may be a file of the user's.
+        if not os.read(handle, _PID_BYTES).strip(_DIGITS):
+            # On a full disk, or in another user's file, the id can't be written. The lock itself needs neither.
+            with contextlib.suppress(OSError):
                 os.ftruncate(handle, 0)
                 os.lseek(handle, 0, os.SEEK_SET)
                 os.write(handle, str(os.getpid()).encode())
@@ -175,26 +180,27 @@ def _noted(handle: int) -> Iterator[None]:
 
 
 def _acquire(handle: int, path: Path, say: Callable[[str], object], what: str, *, wait: bool) -> bool:
-    """Takes the lock; returns False where the file system knows none."""
-    waited = False
+    """Takes the lock; returns False if the file system has no locks."""
+    has_waited = False
     while True:
         try:
             _try_lock(handle)
         except OSError as error:
             if error.errno not in _BUSY:
-                say(f"{what}: this file system has no locks ({error.strerror}), start one run at a time")
+                say(f"{what}: this file system has no locks ({error.strerror}); start one run at a time")
                 return False
             if not wait:
                 raise HeldError(_holder(path)) from None
         else:
             return True
-        if not waited:
-            say(f"{what}: waiting for process {_holder(path)}, which is at it")
-            waited = True
-        time.sleep(_POLL_SECONDS)
+        if not has_waited:
+            say(f"{what}: waiting for process {_holder(path)}, which holds the lock")
+            has_waited = True
+        time.sleep(_POLL_S)
 
 
 def _holder(path: Path) -> str:
+    """Returns the process id in a lock file, or `(unknown)`."""
     with contextlib.suppress(OSError, ValueError):
         pid = path.read_text()
         return pid if pid.isdigit() else "(unknown)"

@@ -1,4 +1,4 @@
-"""Keeps the terminal to what the runner itself has to say."""
+"""Log files and their records, and output of native code: everything that does not belong on the terminal."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from runner.host.terminal import clean
 
 
 class LogFile(logging.FileHandler):
-    """A log file whose disk may be full: that is one line on stderr, where logging prints a traceback a record."""
+    """A log file whose disk may be full: that is one warning, where logging prints a traceback per record."""
 
-    _told = False
+    _has_warned = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
-        """Says once that records are left out."""
+        """Warns once that records are missing."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
-            self._tell(error)
+            self._warn(error)
         else:
             super().handleError(record)
 
     def flush(self) -> None:
-        """Flushes what the disk takes."""
+        """Flushes as much as the disk takes."""
         try:
             super().flush()
         except OSError as error:
-            self._tell(error)
+            self._warn(error)
 
-    def _tell(self, error: OSError) -> None:
-        if not self._told:
-            self._told = True
-            warn(f"{self.baseFilename} can't be written ({error.strerror}); the run goes on without its log")
+    def _warn(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warn(f"could not write {self.baseFilename} ({error.strerror}); continuing without a log")
 
     def close(self) -> None:
-        """Closes the file, whatever of it the disk did not take."""
+        """Closes the file, even if the disk did not take all of it."""
         with suppress(OSError):
             super().close()
 
 
 class MaskedFormatter(logging.Formatter):
-    """Formats log records, tracebacks included, without the secrets of URIs and what would control a terminal."""
+    """Formats log records and tracebacks without secrets of URIs and without terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record's text."""
@@ -55,20 +55,21 @@ class MaskedFormatter(logging.Formatter):
 
 @contextmanager
 def quiet_native_log(path: Path) -> Iterator[None]:
-    """Sends what native code writes to stderr into a file: TensorFlow's import says there that it found no GPU.
+    """Redirects native code's stderr into a file: TensorFlow's import reports there that it found no GPU.
 
     Args:
-      path: file to append to; where it can't be written, what would go there is dropped.
+      path: file to append to; if it can't be written, the output is dropped.
     """
     sys.stderr.flush()
-    kept = os.dup(2)
+    # Native code writes to the file descriptor, which replacing `sys.stderr` would not redirect.
+    stderr = os.dup(2)
     try:
         with _appending(path) as log:
             os.dup2(log, 2)
             yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a disk that can't be written means for a run: a refusal before it begins, and a line later on."""
+"""Disks that can't be written: an invalid config before a run begins, and a warning later on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from runner.errors import ConfigError, invalid
 from runner.host import stages
 
+# Errors of a disk that is full, read-only, broken or not this user's. Any other error is a bug, and shows as one.
 _UNWRITABLE = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -30,7 +31,7 @@ _UNWRITABLE = {
 
 @contextmanager
 def required(folder: Path) -> Iterator[None]:
-    """Refuses a run whose folder does not take what is written in the body.
+    """Rejects a run whose folder can't be written; the body writes into it.
 
     Raises:
       ConfigError: it can't be written.
@@ -42,72 +43,76 @@ def required(folder: Path) -> Iterator[None]:
 
 
 def unwritable(error: OSError, folder: Path | None = None) -> ConfigError:
-    """Words the refusal of a folder that can't be written.
+    """Returns the error for a run's folder that can't be written.
 
     Args:
-      error: what the system said.
-      folder: of the run; null: the one that the error names.
+      error: of the system.
+      folder: of the run; None: the one that the error names.
     """
     place = folder or error.filename or "the run's folder"
     reason = error.strerror or str(error)
     return invalid(
         "hydra.run.dir",
         place,
-        problem=f"a folder that can be written, and here that failed ({reason})",
-        fix="make room or fix its rights, or set hydra.run.dir=<another folder>",
+        problem=f"must be a folder that can be written ({reason})",
+        fix="free some space or fix its permissions, or set hydra.run.dir=<another folder>",
     )
 
 
 def caused_by_disk(error: BaseException) -> OSError | None:
-    """Returns what the disk said where that is behind an error, as behind one of logging's; None: it is another."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, OSError):
-        found = found.__cause__ or found.__context__
-    return found if isinstance(found, OSError) and found.errno in _UNWRITABLE else None
+    """Returns the disk's error that caused another one, such as logging's; None: the cause is something else."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
+        return cause
+    return None
 
 
 @contextmanager
 def spared(what: str) -> Iterator[None]:
-    """Turns the failure to write a file that a run can do without into one line on stderr.
+    """Turns a failure to write a file that a run can do without into a warning of one line.
 
     Args:
-      what: is written in the body, in words; a file that has come to nothing may be left behind.
+      what: the file that the body writes, in words. A part of it may be left behind.
     """
     try:
         yield
     except OSError as error:
-        warn(f"{what} is not written ({error.strerror or error}); the run goes on without it")
+        warn(f"could not write {what} ({error.strerror or error}); continuing without it")
 
 
 def warn(line: str) -> None:
-    """Prints a line of warning on stderr."""
+    """Prints a warning of one line on stderr."""
     stages.leave_line()
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def append_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Appends all of some bytes to a file, or leaves it as it was.
+    """Appends bytes to a file completely, or leaves it as it was.
 
     Args:
       path: the file; made where it is not there.
       data: what to append.
-      sync: return when it is on the disk.
+      sync: whether to return only when they are on the disk.
 
     Raises:
       OSError: the disk is full, or can't be written.
     """
-    fresh = not path.exists()
-    with path.open("ab", buffering=0) as file:  # a buffer would be written again as the file closes
+    is_new = not path.exists()
+    # Unbuffered: after an error, a buffer would be written again as the file closes.
+    with path.open("ab", buffering=0) as file:
         before = file.tell()
-        left = memoryview(data)
+        remaining = memoryview(data)
         try:
-            while left:
-                left = left[file.write(left) :]
+            while remaining:
+                written = file.write(remaining)
+                remaining = remaining[written:]
             if sync:
                 os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 file.truncate(before)
-                if fresh:
+                if is_new:
                     path.unlink()
             raise

@@ -1,4 +1,4 @@
-"""The command line of a command that takes no config: `--key value` or `key=value`, and refusals of one line."""
+"""Command-line parser of commands without a config: `--key value` or `key=value`, with errors of one line."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from runner.host import commands
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose refusals are `ConfigError`s; `key=value` is read as `--key=value`."""
+    """An argument parser that raises `ConfigError` and reads `key=value` as `--key=value`."""
 
     def __init__(self, module: str, description: str, examples: Sequence[str]) -> None:
         """Makes a parser without arguments.
 
         Args:
-          module: the command, as `runner.compare`.
-          description: what it does, in a sentence.
-          examples: command lines behind `python -m`.
+          module: the command, such as `runner.compare`.
+          description: of the command, in one sentence.
+          examples: arguments of the command, one command line each.
         """
-        lines = [f"  python -m {module} {one}" for one in examples]
+        lines = [f"  python -m {module} {arguments}" for arguments in examples]
         super().__init__(
             prog=f"python -m {module}",
             description=description,
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="store_true", help="versions of this package and of the libraries")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Returns what a command line says.
+        """Parses a command line.
 
         Args:
           arguments: as typed, without the program.
@@ -44,25 +44,30 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             name = unknown[0].partition("=")[0]
-            typed = name.removeprefix("--") if unknown[0] not in arguments else name
+            # `_as_flags` added the dashes if the word is not among the arguments as they were typed.
+            typed = name if unknown[0] in arguments else name.removeprefix("--")
             fix = did_you_mean(name, known, f"see {self.prog} --help")
-            raise ConfigError(f"{typed}: no such word; flags are {', '.join(known)}; {fix}")
+            raise ConfigError(f"{typed}: unknown flag; flags are {', '.join(known)}; {fix}")
         return options
 
     def _as_flags(self, arguments: Sequence[str]) -> list[str]:
-        """Returns the words with `key=value` as `--key=value`; a flag's own value may hold an equals sign."""
-        takes = {name: 1 if one.nargs is None else one.nargs for one in self._actions for name in one.option_strings}
-        words = list[str]()
-        values = 0
-        for one in arguments:
-            is_key = not values and not one.startswith("-") and "=" in one
-            words.append(f"--{one}" if is_key else one)
-            count = takes.get(one, max(values - 1, 0))
-            values = count if isinstance(count, int) else 0
-        return words
+        """Returns the arguments with `key=value` as `--key=value`; a flag's own value may have an equals sign."""
+        value_counts: dict[str, int | str] = {}
+        for action in self._actions:
+            for name in action.option_strings:
+                value_counts[name] = 1 if action.nargs is None else action.nargs
+        flags = []
+        # How many of the next arguments are values of the flag before them.
+        expected_values = 0
+        for argument in arguments:
+            is_key = not expected_values and not argument.startswith("-") and "=" in argument
+            flags.append(f"--{argument}" if is_key else argument)
+            count = value_counts.get(argument, max(expected_values - 1, 0))
+            expected_values = count if isinstance(count, int) else 0
+        return flags
 
     def error(self, message: str) -> NoReturn:
-        """Refuses a value.
+        """Reports an invalid value.
 
         Raises:
           ConfigError: always.
@@ -77,5 +82,5 @@ def truth(key: str, text: str) -> bool:
       ConfigError: it is neither true nor false.
     """
     if text.lower() not in ("true", "false"):
-        raise invalid(key, text, problem="true or false", fix=f"set {key}=true")
+        raise invalid(key, text, problem="must be true or false", fix=f"set {key}=true")
     return text.lower() == "true"

@@ -1,4 +1,4 @@
-"""Where the configs lie and where runs write."""
+"""Folders of the configs, of the project and of the outputs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+# The project's folder of the command that runs, if one does; process-wide, as the current directory is.
 _project: list[Path] = []
-# 32 bits: of a thousand folders made in one second, two share a name once in 8,600 times; `folders.claim` sees it.
+# 32 bits: of a thousand folders made in one second, two share a name once in 8,600 times. `folders.claim` rejects the
+# second one.
 _RANDOM_BYTES = 4
 
 
 def conf_dir() -> Path:
-    """Returns the program's config folder: inside the package (a wheel), else beside it (a checkout).
+    """Returns the runner's config folder: inside the package (a wheel), else beside it (a checkout).
 
     Raises:
-      RuntimeError: neither is there.
+      RuntimeError: neither exists.
     """
     for candidate in (_PACKAGE / "conf", _PACKAGE.parent / "conf"):
         if (candidate / "config.yaml").is_file():
             return candidate
-    raise RuntimeError(f"no conf/config.yaml in {_PACKAGE} or beside it; install the package again")
+    raise RuntimeError(f"{_PACKAGE}: there is no conf/config.yaml in it or beside it; reinstall the package")
 
 
 def project_root() -> Path:
@@ -32,7 +34,7 @@ def project_root() -> Path:
 
 @contextmanager
 def project() -> Iterator[None]:
-    """Keeps the project's folder where it is while a command runs: `hydra.job.chdir=true` changes the current one."""
+    """Fixes the project's folder while a command runs: `hydra.job.chdir=true` changes the current directory."""
     _project.append(Path.cwd())
     try:
         yield
@@ -41,22 +43,23 @@ def project() -> Iterator[None]:
 
 
 def outputs_dir() -> Path:
-    """Returns the folder that runs write into, absolute."""
+    """Returns the absolute path of the folder that runs write into."""
     return project_root() / "outputs"
 
 
 def random_part() -> str:
-    """Returns the end of a new folder's name.
+    """Returns a random end for a new folder's name.
 
-    Two commands may start in the same second, and in two containers also with the same process id.
+    Two commands may start in the same second, and in two containers with the same process id.
     """
     return os.urandom(_RANDOM_BYTES).hex()
 
 
 def shown(path: Path) -> str:
-    """Returns a path as a person is shown it: from the current directory, where it lies in that."""
+    """Returns a path for a message: relative to the current directory if it is inside that."""
     try:
         here = Path.cwd()
-    except OSError:  # it was removed since the command began
+    except OSError:
+        # The current directory was removed since the command began.
         return str(path)
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

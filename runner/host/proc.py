@@ -1,4 +1,4 @@
-"""What `/proc` shows of processes: those of an outer namespace, if `unshare --pid` mounted no new one."""
+"""Process ids in `/proc`, which are those of an outer namespace if `unshare --pid` mounted no new `/proc`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def own_pid() -> int:
-    """Returns the number by which `/proc` lists this process; that of the process where there is no `/proc`."""
+    """Returns the id by which `/proc` lists this process; `os.getpid()` on systems without `/proc`."""
     try:
         return int(Path("/proc/self").readlink().name)
     except (OSError, ValueError):
@@ -15,5 +15,5 @@ def own_pid() -> int:
 
 
 def is_of_own_namespace() -> bool:
-    """Returns whether `/proc` lists processes by the numbers that this process knows them by."""
+    """Returns whether `/proc` lists processes by the ids that they have for this process."""
     return own_pid() == os.getpid()

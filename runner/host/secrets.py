@@ -1,7 +1,11 @@
-"""Passwords in URIs: what may be shown and stored of a URI, and how the whole one reaches what opens it.
+"""Passwords in URIs: masked wherever a URI is shown or stored, and revealed to the code that opens the URI.
 
-A secret is taken out of the command line and of the composed config before anything is printed or written, and waits
-in an environment variable of this process and of those that it starts. Only what opens a store asks for it.
+A secret is removed from the command line and from the composed config before anything is printed or written. It is
+kept in an environment variable of this process and of those that it starts. Only code that opens a store asks for it.
+
+SQLAlchemy's `URL.render_as_string(hide_password=True)` is no replacement. It masks the password before the host and
+nothing else: the end of a password with an unescaped `@`, tokens in place of a user, and secrets in the query
+(`password=`, `odbc_connect=`) stay readable. Of 13 forms in tests/tracking/test_tracking_secrets.py it masks 3.
 """
 
 from __future__ import annotations
@@ -19,12 +23,17 @@ from runner.errors import invalid
 from runner.host import session
 
 MASK = "***"
-# the keys whose values are opened
+# The keys whose values are opened as URIs.
 TRACKING = "tracking.uri"
 STUDIES = "hydra.sweeper.storage"
-_VARIABLE = "RUNNER_SECRET_URIS"  # JSON: what is shown of a URI -> the URI
-_SHORTEST = 4  # characters of a secret that is looked for in texts that are no URIs; fewer are in any text
-_USER_ONLY = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?$")  # not a token
+# JSON: masked URI to URI.
+_VARIABLE = "RUNNER_SECRET_URIS"
+# Characters of a secret that is searched for in texts that are no URIs. A shorter one is in any text by chance, and
+# masking it there would destroy messages.
+_MIN_SECRET = 4
+# Databases, where a name without a password is a user's and no token.
+_USER_ONLY = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?$")
+# Schemes of files, whose paths may have an `@`.
 _LOCAL = re.compile(r"(sqlite|file)(\+\w+)?$")
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*$")
 _PARAMETER = re.compile(r"[?&;#]([^=&;#?]*)=")
@@ -37,26 +46,28 @@ _URI = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]*")
 
 
 def shown(uri: str) -> str:
-    """Returns the URI with `***` for its password, token or key, wherever it has one.
+    """Returns the URI with `***` for each password, token or key.
 
-    What can't be told apart is masked: a password may hold any character, also those that end it in a URI.
+    In doubt a part is masked: a password may have any character, also those that end it in a URI.
 
     >>> shown("postgresql://ann:p@ss/word@host/db?sslpassword=x&a=b")
     'postgresql://ann:***@host/db?sslpassword=***&a=b'
     """
-    parts = []
+    masked = ""
     done = 0
     for start, end in _secrets(uri):
-        parts += [uri[done:start], MASK]
+        masked += uri[done:start] + MASK
         done = end
-    return "".join(parts) + uri[done:]
+    return masked + uri[done:]
 
 
 def _secrets(uri: str) -> list[tuple[int, int]]:
-    """Returns where a URI holds secrets, in order and apart from each other."""
-    found = [*_in_userinfo(uri), *_in_query(uri)]
+    """Returns start and end of each secret in a URI, in order and without overlap."""
+    spans = sorted([*_in_userinfo(uri), *_in_query(uri)])
     joined: list[tuple[int, int]] = []
-    for start, end in sorted(one for one in found if one[0] < one[1]):
+    for start, end in spans:
+        if start >= end:
+            continue
         if joined and start < joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
@@ -65,6 +76,7 @@ def _secrets(uri: str) -> list[tuple[int, int]]:
 
 
 def _in_userinfo(uri: str) -> Iterator[tuple[int, int]]:
+    """Yields start and end of the password or token before the host."""
     scheme, separator, _ = uri.partition("://")
     if not separator or not _SCHEME.match(scheme):
         scheme = separator = ""
@@ -81,14 +93,16 @@ def _in_userinfo(uri: str) -> Iterator[tuple[int, int]]:
 
 
 def _in_query(uri: str) -> Iterator[tuple[int, int]]:
-    for found in _PARAMETER.finditer(uri):
-        if _SECRET_NAME.search(unquote_plus(found[1])):
-            end = uri.find("&", found.end())
-            yield found.end(), len(uri) if end < 0 else end
+    """Yields start and end of the values of parameters with a secret's name."""
+    for parameter in _PARAMETER.finditer(uri):
+        if _SECRET_NAME.search(unquote_plus(parameter[1])):
+            start = parameter.end()
+            end = uri.find("&", start)
+            yield start, len(uri) if end < 0 else end
 
 
 def hide(uri: str) -> str:
-    """Returns what is shown of a URI, from which `reveal` gives the whole one in this process and its children."""
+    """Returns a URI with its secrets masked; `reveal` returns the original in this process and its children."""
     masked = shown(uri)
     if masked != uri:
         os.environ[_VARIABLE] = json.dumps(_hidden() | {masked: uri})
@@ -96,18 +110,19 @@ def hide(uri: str) -> str:
 
 
 def reveal(key: str, uri: str) -> str:
-    """Returns the whole URI of one that may have been masked.
+    """Returns the original of a URI that may have been masked.
 
     Args:
-      key: dotted config key, for the refusal.
-      uri: as `hide` returned it, now or in an earlier run; or any other, which comes back as it is.
+      key: dotted config key, for the error.
+      uri: as `hide` returned it, now or in an earlier run; any other is returned as it is.
 
     Raises:
       ConfigError: its secret is not known here.
     """
     if MASK not in uri:
         return uri
-    if uri in (known := _known()):
+    known = _known()
+    if uri in known:
         return known[uri]
     is_web = key == TRACKING and uri.startswith(("http://", "https://"))
     if is_web and os.environ.get("MLFLOW_TRACKING_USERNAME") and os.environ.get("MLFLOW_TRACKING_PASSWORD"):
@@ -117,27 +132,28 @@ def reveal(key: str, uri: str) -> str:
     raise invalid(
         key,
         uri,
-        problem="what stands at *** is a secret, which is never stored",
+        problem="the password or token at *** is never stored",
         fix=f"type {key} again with it{variable}{more}",
     )
 
 
 def without_userinfo(uri: str) -> str:
-    """Returns a URI of the web without user, password and query, as a browser opens it."""
+    """Returns a web address without user, password and query, as a browser opens it."""
     scheme, separator, rest = shown(uri).partition("://")
     return scheme + separator + re.split("[?#]", rest.rpartition("@")[2])[0]
 
 
 def hide_arguments(arguments: Sequence[str]) -> list[str]:
-    """Returns a command line whose URIs are masked; `reveal` gives the whole ones."""
-    return [_hide_argument(one) for one in arguments]
+    """Returns a command line with its URIs masked; `reveal` returns the originals."""
+    return [_hide_argument(argument) for argument in arguments]
 
 
 def _hide_argument(argument: str) -> str:
     head, equals, value = argument.partition("=")
     if not equals or head.lstrip("+") not in (TRACKING, STUDIES) or "${" in value:
         return argument
-    if value.startswith(("[", "{")):  # refused, and masked where that is printed
+    if value.startswith(("[", "{")):
+        # It is no URI. The check of the config rejects it, and masks it in the message.
         return argument
     plain = value.strip()
     if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "'\"":
@@ -148,16 +164,17 @@ def _hide_argument(argument: str) -> str:
 
 
 def hide_config(config: DictConfig) -> None:
-    """Masks the URIs of a composed config, whatever file or override they come from, before Hydra writes it.
+    """Masks the URIs of a composed config, from whatever file or override, before Hydra writes it.
 
     Args:
-      config: with the `hydra` node, changed in place.
+      config: with the `hydra` node; changed in place.
     """
     for key in (TRACKING, STUDIES):
         group, _, name = key.rpartition(".")
         node = OmegaConf.select(config, group)
-        written = node._get_node(name) if isinstance(node, DictConfig) and name in node else None
-        uri = written._value() if written is not None else None
+        # The node's own value: reading it through OmegaConf would resolve an interpolation, and may fail.
+        value_node = node._get_node(name) if isinstance(node, DictConfig) and name in node else None
+        uri = value_node._value() if value_node is not None else None
         if isinstance(uri, str) and "${" not in uri and hide(uri) != uri:
             with read_write(node), open_dict(node):
                 node[name] = shown(uri)
@@ -172,39 +189,46 @@ def hide_config(config: DictConfig) -> None:
     command.arguments = tuple(_masked(argument) for argument in command.arguments)
 
 
-def _masked_node(written: list[str] | str) -> list[str] | str:
-    return _masked(written) if isinstance(written, str) else [_masked(str(one)) for one in written]
+def _masked_node(value: list[str] | str) -> list[str] | str:
+    return _masked(value) if isinstance(value, str) else [_masked(str(text)) for text in value]
 
 
 def _masked(text: str) -> str:
-    """Returns a text with every URI masked whose secret this process knows."""
+    """Returns a text with every URI masked that has a secret which this process knows."""
     for masked, uri in _known().items():
         text = text.replace(uri, masked)
     return text
 
 
 def scrub(text: str, uri: str = "") -> str:
-    """Returns a text, as a library's error, without secrets.
+    """Returns a text, such as a library's error, without secrets.
 
     Args:
-      text: loses the secrets that this process knows, and those of any URI in it.
-      uri: whose secrets it loses besides.
+      text: the secrets that this process knows are masked, and those of any URI in it.
+      uri: its secrets are masked too.
     """
     text = _masked(text)
-    for masked, whole in (_known() | {shown(uri): uri}).items():
-        for start, end in _secrets(whole):
-            for secret in {whole[start:end], unquote(whole[start:end])}:
-                if len(secret) >= _SHORTEST and secret not in masked:  # a word of the URI besides is in many texts
-                    text = text.replace(secret, MASK)
-    return _URI.sub(lambda found: shown(found[0]), text)
+    for masked, original in (_known() | {shown(uri): uri}).items():
+        for start, end in _secrets(original):
+            secret = original[start:end]
+            # Libraries print a password as it was typed, or decoded.
+            for form in {secret, unquote(secret)}:
+                # A secret that is also another part of its URI, such as the user's name, is in many texts.
+                if len(form) >= _MIN_SECRET and form not in masked:
+                    text = text.replace(form, MASK)
+    return _URI.sub(lambda match: shown(match[0]), text)
 
 
 def _hidden() -> dict[str, str]:
-    found: dict[str, str] = json.loads(os.environ.get(_VARIABLE) or "{}")
-    return found
+    """Returns the URIs that `hide` has masked, in this process or in those that started it, by their masked form."""
+    uris: dict[str, str] = json.loads(os.environ.get(_VARIABLE) or "{}")
+    return uris
 
 
 def _known() -> dict[str, str]:
-    """Returns every URI with a secret that this process was given, by what is shown of it."""
-    given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
-    return _hidden() | ({shown(given): given} if shown(given) != given else {})
+    """Returns every URI with a secret that this process knows, by its masked form."""
+    known = _hidden()
+    from_environment = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
+    if shown(from_environment) != from_environment:
+        known[shown(from_environment)] = from_environment
+    return known

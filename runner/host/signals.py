@@ -1,6 +1,9 @@
-"""What ends a command from outside: Ctrl-C, SIGTERM and a closed terminal, from a command's first line to its last.
+"""Signals that end a command: Ctrl-C, SIGTERM and a closed terminal, from a command's first line to its last.
 
 A signal ends a run between two device calls, never inside one. Imports nothing slow: a command installs this first.
+
+Signal handlers belong to the process. So do the two lists here: `_process`, with the command's `StopRequest`, and
+`_ends`, with a function that takes the place of the command's exit.
 """
 
 from __future__ import annotations
@@ -17,34 +20,41 @@ from contextlib import contextmanager, suppress
 from runner.errors import Interrupted
 from runner.host.terminal import forgive_closed_terminal
 
+# Not from `typing`: a command installs its handlers first, and every import delays that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, NoReturn
 
-_HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
-_SOON = getattr(signal, "SIGUSR1", None)  # which a scheduler may send ahead of a job's end
-SIGNALS = (signal.SIGINT, signal.SIGTERM, *([_HANGUP] if _HANGUP else []), *([_SOON] if _SOON else []))
-TOGETHER_S = 1.0  # a wrapper passes on what the terminal has sent already: such signals are one
+# Windows has neither. A scheduler may send SIGUSR1 some time before a job's end.
+_HANGUP = getattr(signal, "SIGHUP", None)
+_WARNING = getattr(signal, "SIGUSR1", None)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([_HANGUP] if _HANGUP else []), *([_WARNING] if _WARNING else []))
+# A wrapper such as `srun` passes on a signal that the terminal has sent to this process already: signals within this
+# time are one. A person who wants to end the program at once presses Ctrl-C again later than that.
+TOGETHER_S = 1.0
+# Interval at which a lost exception waits to be raised again: short for a person, and no load.
 _AGAIN_S = 0.05
 
 
 class StopRequest:
-    """Notes the first signal; the loop asks for it. A second one, a while later, ends the program where it stands.
+    """Notes the first signal, which the loop asks for. A second one, a while later, ends the program at once.
 
-    While nothing is `deferred` the first signal raises `Interrupted` at once: there is nothing to lose.
+    Unless signals are `deferred`, the first one raises `Interrupted` at once: there is nothing to lose.
     """
 
     def __init__(self) -> None:
         self.deferred = False
         self._signum: int | None = None
-        self._came = 0.0
-        self._again = False  # what was raised for the signal got lost
+        self._arrival = 0.0
+        # Whether the next signal is our own, because the exception of the first one got lost.
+        self._is_repeat = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
         for signum in SIGNALS:
-            if signum != _HANGUP or signal.getsignal(signum) != signal.SIG_IGN:  # which it is under nohup
+            # `nohup` ignores SIGHUP, and it must stay ignored.
+            if signum != _HANGUP or signal.getsignal(signum) != signal.SIG_IGN:
                 self._before[signum] = signal.signal(signum, self._note)
         return self
 
@@ -53,11 +63,12 @@ class StopRequest:
             signal.signal(signum, handler)
 
     def _note(self, signum: int, _frame: FrameType | None) -> None:
-        if self._again:
-            self._again = False
+        if self._is_repeat:
+            self._is_repeat = False
         elif self._signum is None:
-            # First the time: a second signal may be handled after the call, and must find both.
-            self._came = time.monotonic()
+            # The time first: a second signal may be handled right after the call of `monotonic`, and then must find
+            # both values.
+            self._arrival = time.monotonic()
             self._signum = signum
         elif self.just_now:
             return
@@ -69,21 +80,21 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal came."""
+        """Whether a signal arrived."""
         return self._signum is not None
 
     @property
     def just_now(self) -> bool:
-        """Whether one came so lately that another would be the same."""
-        return self.requested and time.monotonic() - self._came < TOGETHER_S
+        """Whether a signal arrived so recently that another one counts as the same."""
+        return self.requested and time.monotonic() - self._arrival < TOGETHER_S
 
     @property
     def signum(self) -> int | None:
-        """The first signal that came; null: none."""
+        """The first signal that arrived; None: none has."""
         return self._signum
 
     def raise_if_requested(self) -> None:
-        """Raises `Interrupted` if a signal came."""
+        """Raises `Interrupted` if a signal arrived."""
         if self._signum is not None:
             raise Interrupted(self._signum)
 
@@ -94,17 +105,18 @@ class StopRequest:
         """
         while self.deferred:
             time.sleep(_AGAIN_S)
-        self._again = True
+        self._is_repeat = True
         signum = self._signum or signal.SIGINT
         main = threading.main_thread().ident
         if hasattr(signal, "pthread_kill") and main is not None:
-            signal.pthread_kill(main, signum)  # it wakes a call that waits, which interrupt_main does not
+            # This wakes a call that waits, which `interrupt_main` does not.
+            signal.pthread_kill(main, signum)
         else:
             _thread.interrupt_main(signal.Signals(signum))
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """Lets nothing interrupt the block; what came meanwhile is told by `raise_if_requested`."""
+        """Defers signals during the block; `raise_if_requested` raises for one that arrived meanwhile."""
         before = self.deferred
         self.deferred = True
         try:
@@ -113,25 +125,23 @@ class StopRequest:
             self.deferred = before
 
 
-_last: list[Callable[[int], None]] = []
+_ends: list[Callable[[int], None]] = []
+_process: list[StopRequest] = []
 
 
 def at_exit(end: Callable[[int], None]) -> None:
-    """Has something done in place of the command's exit; it takes the exit code, and ends the process."""
-    _last[:] = [end]
-
-
-_process: list[StopRequest] = []  # that of the command that this process runs
+    """Sets a function that replaces the command's exit: it gets the exit code, and ends the process."""
+    _ends[:] = [end]
 
 
 def current() -> StopRequest:
-    """Returns what notes this process's signals; outside a command one that never has any."""
+    """Returns the `StopRequest` of this process; outside a command, one that never has a signal."""
     return _process[-1] if _process else StopRequest()
 
 
 @contextmanager
 def heard() -> Iterator[StopRequest]:
-    """Yields what notes this process's signals: the command's own, or, where none runs, one for the block."""
+    """Yields the `StopRequest` of this process: the command's or, if no command runs, a new one for the block."""
     if _process:
         yield _process[-1]
         return
@@ -144,10 +154,10 @@ def heard() -> Iterator[StopRequest]:
 
 
 def interruption(error: BaseException | None) -> int | None:
-    """Returns the signal that an error stands for, whatever a library made of it on its way; null: none.
+    """Returns the signal that caused an error, even if a library raised another one for it; None: there was none.
 
     Args:
-      error: what ended something; a signal that came meanwhile is why, whatever it is.
+      error: the error that ended something. If a signal arrived meanwhile, that is the cause, whatever the error is.
     """
     signum = current().signum
     while error is not None and signum is None:
@@ -160,7 +170,7 @@ def interruption(error: BaseException | None) -> int | None:
 
 
 def run_main(body: Callable[[], int]) -> NoReturn:
-    """Runs a command and exits with its code, which is 128 + n where signal n came.
+    """Runs a command and exits with its code, which is 128 + n if signal n arrived.
 
     Args:
       body: the command, its imports included; returns its exit code.
@@ -177,8 +187,10 @@ def run_main(body: Callable[[], int]) -> NoReturn:
         except SystemExit as ended:
             code = ended.code
         finally:
-            stop.deferred = True  # from here there is only the exit code to be told
-    except BrokenPipeError:  # the reader of a pipe left, as `| head` does
+            # From here a signal only changes the exit code.
+            stop.deferred = True
+    except BrokenPipeError:
+        # The reader of a pipe left, as `| head` does.
         code = 1
         for stream in outputs:
             stream.abandon()
@@ -186,7 +198,8 @@ def run_main(body: Callable[[], int]) -> NoReturn:
         signum = interruption(error)
         if signum is None:
             raise
-    signum = signum if signum is not None else stop.signum
+    if signum is None:
+        signum = stop.signum
     if signum is not None:
         with suppress(OSError):
             print("interrupted", file=sys.stderr)
@@ -195,14 +208,15 @@ def run_main(body: Callable[[], int]) -> NoReturn:
 
 
 def _leave(code: object, *, just_now: bool) -> NoReturn:
-    """Exits; while the interpreter is taken down a signal ends it with no more ado.
+    """Exits; while the interpreter shuts down, a signal ends the process at once.
 
     Args:
-      code: to exit with.
-      just_now: whether a signal ends the command, which may come once more.
+      code: of the exit, as `sys.exit` takes it.
+      just_now: whether a signal has just ended the command, and the same one may arrive once more.
     """
     with suppress(OSError):
-        if isinstance(code, str):  # as `sys.exit` says it
+        # `sys.exit` prints a string and exits with 1.
+        if isinstance(code, str):
             print(code, file=sys.stderr)
             code = 1
         sys.stdout.flush()
@@ -210,18 +224,20 @@ def _leave(code: object, *, just_now: bool) -> NoReturn:
     for signum in SIGNALS:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.SIG_IGN if just_now else lambda number, _: os._exit(128 + number))
-    for end in _last:
-        end(code if isinstance(code, int) else int(code is not None))
+    exit_code = code if isinstance(code, int) else int(code is not None)
+    for end in _ends:
+        end(exit_code)
     sys.exit(code)  # type: ignore[arg-type]
 
 
 def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Takes up a signal's exception that fell into a destructor or a callback, where the interpreter drops it."""
+    """Raises a signal's exception again that was raised in a destructor or callback, where Python drops it."""
     if isinstance(unraisable.exc_value, Interrupted):
         stop = current()
         again = threading.Timer(_AGAIN_S, stop.raise_again)
         again.daemon = True
-        with stop.deferring():  # a start may take longer than the timer, and what is raised in here is dropped too
+        # Starting the thread may take longer than the timer, and an exception that is raised here is dropped too.
+        with stop.deferring():
             again.start()
     else:
         sys.__unraisablehook__(unraisable)

@@ -1,8 +1,8 @@
-"""Says what a command is doing where it would be silent for seconds: `compiling the step ... 3.2 s`.
+"""Progress lines of a command that would be silent for seconds: `compiling the step ... 3.2 s`.
 
-In a pipe or a file a stage's line is begun with it, and ended with the seconds that it took. On a terminal there is
-one line, which the next stage replaces and which is gone in the end; the run's log keeps them all. A process says
-nothing of its stages unless it is told to: of several processes the first does.
+In a pipe or a file a line begins with its stage and ends with the seconds that it took. On a terminal there is one
+line, which the next stage replaces and which is erased in the end; the run's log has them all. A process prints no
+stages unless `speak` is called: of several processes the first one does.
 """
 
 from __future__ import annotations
@@ -20,34 +20,37 @@ from runner.host.terminal import clean
 
 logger = logging.getLogger(__name__)
 
-_ERASE = "\r\x1b[2K"  # the line that the cursor is in
+# Erases the line with the cursor.
+_ERASE = "\r\x1b[2K"
 
 
 @dataclass
 class _Stage:
     what: str
     began: float = field(default_factory=time.monotonic)
-    is_left: bool = False  # something else was printed meanwhile
+    # Whether something else was printed meanwhile, so that the stage's line has ended.
+    is_left: bool = False
 
 
-_open: list[_Stage] = []  # the one under way, if there is one
+# Process-wide, as the standard output is: the running stage, if any, and whether stages are printed.
+_open: list[_Stage] = []
 _speaks: list[bool] = [False]
 
 
 def speak(*, wanted: bool) -> None:
-    """Has this process say its stages from now on, or no longer."""
+    """Makes this process print its stages from now on, or no longer."""
     _open.clear()
     _speaks[:] = [wanted]
 
 
 @contextmanager
 def stage(what: str) -> Iterator[None]:
-    """Says what the block does, and how long it took.
+    """Prints what the block does, and how long it took.
 
-    A stage in another one ends the line of that, as what follows in it is short.
+    A stage inside another one ends the outer one's line: what follows it there is short.
 
     Args:
-      what: in a few words, as `compiling the step`.
+      what: in a few words, such as `compiling the step`.
     """
     if not _speaks[0]:
         yield
@@ -56,7 +59,11 @@ def stage(what: str) -> Iterator[None]:
     what = clean(what)
     own = _Stage(what)
     _open[:] = [own]
-    _write(f"{what} ..."[: shutil.get_terminal_size().columns - 1] if _replaces() else f"{what} ...")
+    line = f"{what} ..."
+    if _replaces():
+        # A line that wraps could not be erased.
+        line = line[: shutil.get_terminal_size().columns - 1]
+    _write(line)
     try:
         yield
     finally:
@@ -65,7 +72,7 @@ def stage(what: str) -> Iterator[None]:
 
 
 def leave_line() -> None:
-    """Ends the line that a stage has begun, as something else is to be printed; the stage has another at its end."""
+    """Ends the line of the running stage, because something else is to be printed; its end gets another line."""
     if _open and not _open[0].is_left:
         _open[0].is_left = True
         _write("\n")
@@ -88,7 +95,7 @@ def _replaces() -> bool:
 
 
 def _write(text: str) -> None:
-    # What erases the line is our own; the streams of a command clean everything else.
+    # The streams of a command remove control characters from foreign text; the ones that erase the line are ours.
     write = getattr(sys.stdout, "write_styled", sys.stdout.write)
     write(text)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Standard output: a run goes on without it where its terminal is closed, and no foreign text controls a terminal."""
+"""Standard output that survives a closed terminal and lets no foreign text control the terminal."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
+# Not from `typing`: a command installs these streams first, and every import delays that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
-_SIGNAL_S = 0.3  # a pipe's reader that a closed terminal ends may leave before the signal reaches us
-# What a name or an error text must not send to a terminal: control characters (C0 with ESC, DEL, C1), what reorders or
-# breaks a line (marks and overrides of direction, line and paragraph separators), and halves of characters, which no
-# encoding can write.
+# A closed terminal may end a pipe's reader before its signal reaches this process: so long we wait for the signal.
+_SIGNAL_S = 0.3
+# What a name or an error text must not send to a terminal: control characters (C0 with ESC, DEL, C1), characters that
+# reorder or break a line (marks and overrides of direction, line and paragraph separators), and lone surrogates, which
+# no encoding can write.
 _CONTROLS = re.compile(
     r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_REPLACEMENT = "?"  # as `ls` shows them; every encoding has it, and it takes the one column that tables count
-_MOVES = re.compile(r"(\x1b\[A)+")  # how tqdm goes back to an upper bar, in a write of its own
+# As `ls` shows them. Every encoding has it, and it takes the one column that tables count.
+_REPLACEMENT = "?"
+# Moves the cursor up: tqdm returns to an upper bar with that, in a separate write.
+_MOVES = re.compile(r"(\x1b\[A)+")
 
 
 def clean(text: str) -> str:
-    r"""Returns a text without the characters that control a terminal; ends of lines and tabs stay.
+    r"""Returns a text without characters that control a terminal; line ends and tabs are kept.
 
     >>> clean("\x1b[2Jdog")
     '?[2Jdog'
@@ -34,10 +38,10 @@ def clean(text: str) -> str:
 
 
 class Output:
-    """A standard stream that says nothing more, rather than fail, once nobody can read it any longer.
+    """A standard stream that drops its output, rather than fail, once nobody can read it any longer.
 
-    A pipe whose reader left is an error as ever, unless the same event ends this program. What is written is cleaned,
-    since names, paths and errors of others are in it; who styles text writes to `rich_proxied_file`.
+    A pipe whose reader left is an error as usual, unless the same event ends this program. The text is cleaned, since
+    it contains foreign names, paths and errors. Code that styles text writes to `rich_proxied_file`.
     """
 
     def __init__(self, stream: TextIO, ending: Callable[[], bool]) -> None:
@@ -45,17 +49,17 @@ class Output:
 
         Args:
           stream: the real one.
-          ending: says whether a signal has come.
+          ending: returns whether a signal has arrived.
         """
         self._stream = stream
         self._ending = ending
-        # A line that begins with a carriage return is a bar, which begins it again and again. In another line one is
-        # a name's: `print("failed:", name)` writes the name by itself.
+        # A line that begins with a carriage return is a progress bar, which rewrites it. In any other line a carriage
+        # return comes from a name: `print("failed:", name)` writes the name separately.
         self._at_start = True
         self._is_bar = False
 
     def write(self, text: str) -> int:
-        """Writes as the stream does, without what controls a terminal."""
+        """Writes as the stream does, without characters that control a terminal."""
         if _MOVES.fullmatch(text):
             return len(text)
         is_bar = self._is_bar or (self._at_start and text.startswith("\r"))
@@ -70,20 +74,20 @@ class Output:
             return self.write_styled(text)
         if not is_bar:
             return self.write_styled(clean(text))
+        # Of a bar, the carriage returns at both ends stay.
         body = text.strip("\r")
-        ahead = text[: len(text) - len(text.lstrip("\r"))]
-        behind = text[len(text.rstrip("\r")) :] if body else ""
-        text = ahead + clean(body) + behind
-        return self.write_styled(text)
+        leading = text[: len(text) - len(text.lstrip("\r"))]
+        trailing = text[len(text.rstrip("\r")) :] if body else ""
+        return self.write_styled(leading + clean(body) + trailing)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Writes as the stream does, without what controls a terminal."""
+        """Writes as the stream does, without characters that control a terminal."""
         for line in lines:
             self.write(line)
 
     @property
     def rich_proxied_file(self) -> StyledOutput:
-        """The stream for text whose control sequences are our own; the name is the one that Rich asks for."""
+        """The stream for text whose control sequences are our own; Rich looks for this name."""
         return StyledOutput(self)
 
     def write_styled(self, text: str) -> int:
@@ -106,7 +110,7 @@ class Output:
         return getattr(self._stream, name)
 
     def _give_up(self, error: OSError) -> None:
-        """Leads the stream nowhere; raises where its failure means something else."""
+        """Drops the output from now on; raises the error if its cause is not the end of the terminal."""
         if error.errno == errno.EPIPE and not self._ending():
             time.sleep(_SIGNAL_S)
         if error.errno != errno.EIO and not (error.errno == errno.EPIPE and self._ending()):
@@ -114,14 +118,14 @@ class Output:
         self.abandon()
 
     def abandon(self) -> None:
-        """Leads nowhere what is written from now on."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+        """Drops everything that is written from now on."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
 
 
 class StyledOutput:
-    """The same stream for who has cleaned the text that it styles."""
+    """The same stream for code that has cleaned the text which it styles."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -135,18 +139,19 @@ class StyledOutput:
 
 
 def forgive_closed_terminal(ending: Callable[[], bool]) -> list[Output]:
-    """Lets this process's standard output and error survive the end of their terminal.
+    """Replaces this process's standard output and error by streams that survive the end of their terminal.
 
     Args:
-      ending: says whether a signal has come.
+      ending: returns whether a signal has arrived.
 
     Returns:
-      What stands in for the two from now on.
+      The new streams.
     """
-    made = []
+    outputs = []
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None:
-            made.append(Output(stream, ending))
-            setattr(sys, name, made[-1])
-    return made
+            output = Output(stream, ending)
+            setattr(sys, name, output)
+            outputs.append(output)
+    return outputs

@@ -1,4 +1,4 @@
-"""Versions of what is installed."""
+"""Versions of installed distributions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _DISTRIBUTIONS = {"runner": "mesh-runner"}
 
 
 def installed(names: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those of some distributions that are installed, by name.
+    """Returns the version of each distribution that is installed, by name.
 
-    This package is asked for as `runner`, the name in every record, and installed as `mesh-runner`.
+    This package is `runner` here, its name in every record; its distribution is `mesh-runner`.
     """
-    found = {}
+    versions = {}
     for name in names:
         with suppress(PackageNotFoundError):
-            found[name] = version(_DISTRIBUTIONS.get(name, name))
-    return found
+            versions[name] = version(_DISTRIBUTIONS.get(name, name))
+    return versions

@@ -7,7 +7,7 @@ G key/value heads, K head width, N = H * K.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.layout.roles import Layer, Role, words_of
@@ -30,9 +30,9 @@ _PREFERRED_OUTPUTS = {"output", "o", "wo"}
 
 # Dims of the query's kernel; Gemma's has the heads first.
 _QUERY_FORMS = ("DHK", "HDK")
-# Dims of the output's kernel with three dims; XLNet's is the second. One of two dims has the form (N, D).
-_OUTPUT_FORMS = ("HKD", "DHK")
+# Dims of the output's kernel; XLNet's is the second. Plain dense layers have the last.
 _FLAT_OUTPUT = "ND"
+_OUTPUT_FORMS = ("HKD", "DHK", _FLAT_OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,9 @@ def _recognized(
     if projections.fused is not None:
         # Linear attention has `in_proj_qkv` and `in_proj_z`, two layers whose name contains `proj`; it has no heads.
         is_linear = len(projections.fused.shape) == 2 and not projections.is_output_unique
-        return None if is_linear else _fused(owner, projections.fused, output)
+        if is_linear:
+            return None
+        return _fused(owner, projections.fused, output)
     if query is None:
         return None
     if len(query.shape) == 2:
@@ -129,7 +131,7 @@ def _projections(members: Sequence[Layer], nested_output: Layer | None) -> _Proj
         of_kind = by_kind.get(kind, [])
         if len(of_kind) > 1:
             return None
-        single[kind] = of_kind[0] if of_kind else None
+        single[kind] = next(iter(of_kind), None)
     outputs = by_kind.get("output", [])
     if not outputs and nested_output is not None:
         outputs = [nested_output]
@@ -180,10 +182,14 @@ def _by_owner(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
         longer = [other for other in by_suffix.get(owner, ()) if other in by_owner]
         if owner not in by_owner or len(longer) != 1:
             continue
-        names = {layer.name for layer in by_owner[owner]}
-        if names.isdisjoint(layer.name for layer in by_owner[longer[0]]):
+        # Two layers of one name can't be siblings.
+        if _names(by_owner[owner]).isdisjoint(_names(by_owner[longer[0]])):
             by_owner[owner] += by_owner.pop(longer[0])
     return by_owner
+
+
+def _names(layers: Iterable[Layer]) -> set[str]:
+    return {layer.name for layer in layers}
 
 
 def _suffixes(path: str) -> Iterator[str]:
@@ -217,7 +223,7 @@ def _by_heads(
     owner: str, query: Layer, projections: _Projections, output: Layer, norms: Collection[int]
 ) -> Attention | None:
     """Reads kernels (D, H, K) or (H, D, K), and the output's (H, K, D), (D, H, K) or (N, D)."""
-    key_and_value = [layer for layer in (projections.key, projections.value) if layer is not None]
+    key_and_value = list(filter(None, (projections.key, projections.value)))
     if any(len(layer.shape) != 3 for layer in (query, *key_and_value)):
         return None
     fits = list(_fits(query, projections, output, norms))
@@ -233,9 +239,15 @@ def _by_heads(
         roles |= _input_roles(layer, Role("heads", owner, fit.heads, heads_dim, width=width_dim))
     for layer in key_and_value:
         groups = key_and_value[0].shape[heads_dim]
-        noun = "heads" if groups == fit.heads else "key/value heads"
+        noun = "heads"
+        if groups != fit.heads:
+            # Grouped-query attention: several heads share one key and value.
+            noun = "key/value heads"
         roles |= _input_roles(layer, Role(noun, owner, groups, heads_dim, width=width_dim))
-    rows_dim = 0 if fit.output_form == _FLAT_OUTPUT else fit.output_form.index("H")
+    if fit.output_form == _FLAT_OUTPUT:
+        rows_dim = 0
+    else:
+        rows_dim = fit.output_form.index("H")
     roles[output.kernel] = Role("heads", owner, fit.heads, rows_dim, width=fit.output_form.index("D"))
     return Attention(owner, fit.width, roles)
 
@@ -243,7 +255,6 @@ def _by_heads(
 def _fits(query: Layer, projections: _Projections, output: Layer, norms: Collection[int]) -> Iterator[_Fit]:
     """Yields every reading of the kernels' dims in which the query and the output fit together."""
     key = projections.key
-    output_forms = _OUTPUT_FORMS if len(output.shape) == 3 else (_FLAT_OUTPUT,)
     for query_form in _QUERY_FORMS:
         size = dict(zip(query_form, query.shape, strict=True))
         value_width = (projections.value or query).shape[query_form.index("K")]
@@ -251,7 +262,7 @@ def _fits(query: Layer, projections: _Projections, output: Layer, norms: Collect
             continue
         # In cross-attention the key's input may be of another model, of another width.
         key_fits = key is None or all(key.shape[query_form.index(dim)] == size[dim] for dim in "DK")
-        for output_form in output_forms:
+        for output_form in _OUTPUT_FORMS:
             if len(output.shape) != len(output_form):
                 continue
             if output_form == _FLAT_OUTPUT:
@@ -278,7 +289,7 @@ def _flat(
       output: of the attention.
       head_width: as the norm of the queries has it; None: unknown.
     """
-    key_and_value = [layer for layer in (key, value) if layer is not None]
+    key_and_value = list(filter(None, (key, value)))
     width, columns = query.shape
     rows = output.shape[:-1]
     expected_rows = columns
@@ -304,7 +315,9 @@ def _flat(
     for layer in key_and_value:
         units = layer.shape[1] // unit_width
         if layer.shape[1] == columns or noun == "heads":
-            layer_noun = noun if units == heads else f"key/value {noun}"
+            layer_noun = noun
+            if units != heads:
+                layer_noun = f"key/value {noun}"
             roles |= _input_roles(layer, Role(layer_noun, owner, units, 1, width=0))
         else:
             why = "its shape does not tell the number of key/value heads"
@@ -365,5 +378,7 @@ def _head_widths(variables: Mapping[str, Shape]) -> dict[str, int | None]:
             continue
         words = words_of(name)
         if words & _NAMES["query"] and any("norm" in word for word in words):
-            widths[owner] = shape[0] if len(shape) == 1 else None
+            widths[owner] = None
+            if len(shape) == 1:
+                widths[owner] = shape[0]
     return widths

@@ -31,7 +31,7 @@ from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout import transformers
 from runner.layout.axes import batch_axis
 from runner.layout.rules import RuleTable, first_match, model_axes
-from runner.layout.specs import Shape, Spec, replicated, shard_spec, spec_of_dim
+from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec, spec_of_dim
 from runner.layout.transformers import EXPERTS
 
 # Share of all elements from which on a single dense layer is sharded: below, the memory that it saves does not pay for
@@ -76,7 +76,9 @@ def propose(variables: Mapping[str, Shape], config: LayoutConfig, axes: Mapping[
             free[path] = None
     free_axes = model_axes(config, axes)
     # The axis of experts shards nothing else.
-    plan = _Plan(variables, free, {axis: size for axis, size in free_axes.items() if axis != EXPERTS})
+    axes_of_units = dict(free_axes)
+    axes_of_units.pop(EXPERTS, None)
+    plan = _Plan(variables, free, axes_of_units)
     # The first principle that decides a variable wins, so these go from the specific to the general.
     if free_axes:
         _shard_transformers(plan, structure, axes)
@@ -196,7 +198,9 @@ def _shard_attention(plan: _Plan) -> None:
                 reason = f"no axis ({plan.described_axes()}) divides its {heads} heads"
                 plan.decide(kernel, replicated(plan.variables[kernel]), reason)
                 continue
-            heads_dim = 0 if layer == output else 1
+            heads_dim = 1
+            if layer == output:
+                heads_dim = 0
             reason = f"{heads} heads of {parent or 'the attention'}, {axis} divides them"
             plan.decide(kernel, spec_of_dim(3, heads_dim, axis), reason)
             bias = f"{layer}/bias"
@@ -259,7 +263,7 @@ def _shard_dense_pairs(plan: _Plan) -> None:
 def _shard_single_dense(plan: _Plan) -> None:
     """Decides dense layers that are in no pair."""
     dense = plan.dense_layers()
-    all_elements = sum(math.prod(shape) for shape in plan.variables.values())
+    all_elements = sum(map(math.prod, plan.variables.values()))
     for layer in sorted(dense, key=lambda layer: -plan.kernel_elements(layer)):
         kernel = f"{layer}/kernel"
         bias = f"{layer}/bias"
@@ -303,7 +307,7 @@ def _replicate_rest(plan: _Plan) -> None:
     for path in plan.free:
         shape = plan.variables[path]
         layer, _, name = path.rpartition("/")
-        has_divisible_dim = any(dim % size == 0 for dim in shape for size in plan.model_axes.values())
+        has_divisible_dim = any(map(plan.axis_dividing, shape))
         if math.prod(shape) < SMALL:
             reason = f"small, {_count(shape)}"
         elif name == "bias":
@@ -315,7 +319,9 @@ def _replicate_rest(plan: _Plan) -> None:
         elif name == "kernel" and len(shape) == 4:
             reason = f"convolution, and no axis ({plan.described_axes()}) divides its {shape[-1]} output channels"
         else:
-            noun = "kernel" if name == "kernel" else "variable"
+            noun = "variable"
+            if name == "kernel":
+                noun = "kernel"
             reason = f"no principle fits a {noun} of shape {list(shape)} in {layer or 'the model'}"
         plan.decide(path, replicated(shape), reason)
 
@@ -327,13 +333,11 @@ def _shard_over_batch(
     axis = batch_axis(config, axes)
     for path in plan.free:
         shape = plan.variables[path]
-        size = axes[axis] if axis else 1
+        size = axis_size(axes, axis)
         if axis is None or size == 1:
             plan.decide(path, replicated(shape), "no axis of more than one device is left to shard weights over")
             continue
-        # Dim 0 of stacked layers is never sharded.
-        first_dim = 1 if path in structure.stacked else 0
-        spec = shard_spec(shape, axis, size, SMALL, first_dim)
+        spec = shard_spec(shape, axis, size, SMALL, structure.first_dim(path))
         if axis in spec:
             dim = spec.index(axis)
             reason = f"{_count(shape)}: dim {dim} ({shape[dim]}) is the largest that {axis} divides (FSDP)"
@@ -347,7 +351,9 @@ def _shard_over_batch(
 def _count(shape: Shape) -> str:
     """Returns the number of elements with its unit."""
     elements = math.prod(shape)
-    return f"{elements:,} element{'' if elements == 1 else 's'}"
+    if elements == 1:
+        return "1 element"
+    return f"{elements:,} elements"
 
 
 def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
@@ -370,13 +376,16 @@ def to_yaml(proposals: Iterable[Proposal], config: LayoutConfig) -> str:
         rules += ["  # a rule of the config", f"  - {_flow(_rule_content(rule))}"]
     for proposal in proposals:
         rules += [f"  # {proposal.reason}", f"  - {_flow(_rule_content(proposal.rule))}"]
-    empty_list = "" if rules else " []"
-    lines.append(f"rules:{empty_list} # first re.fullmatch on layer/variable wins; no match: replicated")
+    # Without items below it, a key needs a value on its own line.
+    rules_key = "rules: []"
+    if rules:
+        rules_key = "rules:"
+    lines.append(f"{rules_key} # first re.fullmatch on layer/variable wins; no match: replicated")
     lines += rules
-    empty_mapping = "" if config.inputs else " {}"
-    lines.append(
-        f"inputs:{empty_mapping} # array of a batch -> one entry per dim; others are sharded over their first dim"
-    )
+    inputs_key = "inputs: {}"
+    if config.inputs:
+        inputs_key = "inputs:"
+    lines.append(f"{inputs_key} # array of a batch -> one entry per dim; others are sharded over their first dim")
     for name, spec in config.inputs.items():
         lines.append(f"  {name}: {_flow(list(spec))}")
     lines.append(f"sequence: {config.sequence or 'null'} # axis that shards tokens; null: none")

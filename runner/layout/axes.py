@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from runner.config.schema import LayoutConfig
@@ -26,6 +27,6 @@ def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
 
 def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
     """Returns the axes that shard any dim of a batch's arrays; gradients are summed over these."""
-    named = {axis for spec in config.inputs.values() for axis in spec}
-    candidates = (*named, batch_axis(config, axes), config.sequence)
+    others = (batch_axis(config, axes), config.sequence)
+    candidates = itertools.chain(others, *config.inputs.values())
     return {axis for axis in candidates if axis is not None}

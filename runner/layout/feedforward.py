@@ -84,11 +84,11 @@ def _feedforwards(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tu
     widths_in = dict.fromkeys(layer.shape[0] for layer in dense if layer.shape[1] == width)
     for hidden in widths_in:
         if hidden == width:
-            ups, downs = _square_ups_and_downs([layer for layer in dense if layer.shape == (width, width)])
+            ups, downs = _square_ups_and_downs(_of_shape(dense, (width, width)))
         else:
-            ups = [layer for layer in dense if layer.shape == (width, hidden)]
-            downs = [layer for layer in dense if layer.shape == (hidden, width)]
-        fused = [layer for layer in dense if layer.shape == (width, 2 * hidden)]
+            ups = _of_shape(dense, (width, hidden))
+            downs = _of_shape(dense, (hidden, width))
+        fused = _of_shape(dense, (width, 2 * hidden))
         if hidden < 2 or len(downs) != 1:
             continue
         down = downs[0]
@@ -105,14 +105,23 @@ def _feedforwards(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tu
         yield down.kernel, Role(_HIDDEN_UNITS, block, hidden, 0, width=1)
 
 
+def _of_shape(dense: Sequence[Layer], shape: Shape) -> list[Layer]:
+    return [layer for layer in dense if layer.shape == shape]
+
+
 def _square_ups_and_downs(dense: Sequence[Layer]) -> tuple[list[Layer], list[Layer]]:
     """Returns which of two or three square kernels are up (or gate), and which is down: by its name, else the last."""
-    is_one_feedforward = 2 <= len(dense) <= _MOST_UPS + 1 and len({layer.parent for layer in dense}) == 1
+    parents = {layer.parent for layer in dense}
+    is_one_feedforward = 2 <= len(dense) <= _MOST_UPS + 1 and len(parents) == 1
     if not is_one_feedforward:
         return [], []
+    # Without a name that tells, the last is down: a model creates its layers in the order of their use.
+    down = dense[-1]
     named_down = [layer for layer in dense if words_of(layer.name) & _DOWN_NAMES]
-    down = named_down[0] if len(named_down) == 1 else dense[-1]
-    return [layer for layer in dense if layer is not down], [down]
+    if len(named_down) == 1:
+        down = named_down[0]
+    ups = [layer for layer in dense if layer is not down]
+    return ups, [down]
 
 
 def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
@@ -137,27 +146,37 @@ def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str
 
 def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
     """Returns the roles of one mixture's variables; empty if the shapes fit none of the widths."""
-    kernels = {path: shape for path, shape in shapes.items() if len(shape) == 3}
-    counts = {shape[0] for shape in kernels.values()}
+    kernels: dict[str, Shape] = {}
+    counts: set[int] = set()
+    # Shape of one expert's kernel -> paths of the kernels.
+    by_expert_shape: dict[Shape, list[str]] = {}
+    for path, shape in shapes.items():
+        if len(shape) == 3:
+            kernels[path] = shape
+            counts.add(shape[0])
+            by_expert_shape.setdefault(shape[1:], []).append(path)
     if len(counts) != 1:
         return {}
     (count,) = counts
     for width in widths:
-        if len(kernels) > 1 and all(shape[1:] == (width, width) for shape in kernels.values()):
+        if len(kernels) > 1 and by_expert_shape.keys() == {(width, width)}:
             # Up and down have the same shape, so hidden units can't be told from the width.
-            return {path: Role(_EXPERTS, owner, count, 0, width=1, experts=0) for path in kernels}
-        down = _down_of_mixture(kernels, width)
+            return dict.fromkeys(kernels, Role(_EXPERTS, owner, count, 0, width=1, experts=0))
+        down = _down_of_mixture(by_expert_shape, width)
         if down is None:
             continue
         hidden = kernels[down][1]
         roles = {down: Role(_HIDDEN_UNITS, owner, hidden, 1, width=2, experts=0)}
+        has_fused_gate = False
         for path, shape in kernels.items():
             if shape == (count, width, hidden):
                 roles[path] = Role(_HIDDEN_UNITS, owner, hidden, 2, width=1, experts=0)
             elif shape == (count, width, 2 * hidden):
                 # Sharded by hidden units, gate and up would be on different devices.
                 roles[path] = Role(_EXPERTS, owner, count, 0, width=1, experts=0)
-        if any(role.noun == _EXPERTS for role in roles.values()):
+                has_fused_gate = True
+        if has_fused_gate:
+            # Its hidden units are not sharded, so those of down can't be either.
             roles[down] = Role(_EXPERTS, owner, count, 0, width=2, experts=0)
         for path, bias_shape in shapes.items():
             bias_role = _bias_role(path, bias_shape, roles, count, width)
@@ -167,15 +186,24 @@ def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -
     return {}
 
 
-def _down_of_mixture(kernels: Mapping[str, Shape], width: int) -> str | None:
-    """Returns the path of the only kernel (E, F, D); None if there is none or several."""
-    downs = [path for path, shape in kernels.items() if shape[2] == width and shape[1] != width]
-    if not downs:
-        # With F = D the kernel is square; that of gate and up still tells it apart.
-        is_gated = [shape[1:] for shape in kernels.values()].count((width, 2 * width)) == 1
-        if is_gated:
-            downs = [path for path, shape in kernels.items() if shape[1:] == (width, width)]
-    return downs[0] if len(downs) == 1 else None
+def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int) -> str | None:
+    """Returns the path of the only kernel (E, F, D); None if there is none or several.
+
+    Args:
+      by_expert_shape: shape of one expert's kernel, without E, to the paths of such kernels.
+      width: D.
+    """
+    downs: list[str] = []
+    for (rows, columns), paths in by_expert_shape.items():
+        if columns == width and rows != width:
+            downs += paths
+    # With F = D the kernel is square; that of gate and up still tells it apart.
+    is_gated = len(by_expert_shape.get((width, 2 * width), ())) == 1
+    if not downs and is_gated:
+        downs += by_expert_shape.get((width, width), ())
+    if len(downs) != 1:
+        return None
+    return downs[0]
 
 
 def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, width: int) -> Role | None:

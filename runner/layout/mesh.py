@@ -21,7 +21,9 @@ _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def device_kind(config: MeshConfig) -> str:
     """Returns `cpu`, `gpu` or `tpu`; `auto` means the CPU unless `runner.engine.devices` has resolved it."""
-    return "cpu" if config.device == "auto" else config.device
+    if config.device == "auto":
+        return "cpu"
+    return config.device
 
 
 def check(config: MeshConfig) -> None:
@@ -75,9 +77,17 @@ def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, in
       ConfigError: as `check`; more devices than there are, or a size of -1 that can't be resolved.
     """
     check(config)
-    available = config.cpu_devices if devices is None else devices
-    rest_axes = [name for name, size in config.axes.items() if size == REST]
-    needed = math.prod(size for size in config.axes.values() if size != REST)
+    available = devices
+    if available is None:
+        available = config.cpu_devices
+    rest_axes = []
+    # The product of the given sizes: as many devices are needed, or a multiple of it if one axis takes the rest.
+    needed = 1
+    for name, axis_size in config.axes.items():
+        if axis_size == REST:
+            rest_axes.append(name)
+        else:
+            needed *= axis_size
     kind = device_kind(config)
     if len(rest_axes) > 1:
         raise invalid(
@@ -86,7 +96,7 @@ def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, in
             problem=f"only one axis may be {REST}, but {rest_axes[0]} is too",
             fix="give one of them a size",
         )
-    rest_axis = rest_axes[0] if rest_axes else None
+    rest_axis = next(iter(rest_axes), None)
     if rest_axis is not None and not available:
         # A plan needs no devices, so there may be none.
         raise invalid(
@@ -104,7 +114,10 @@ def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, in
             problem=f"the other axes ({needed}) must divide the {available} devices",
             fix=f"set mesh.axes.{rest_axis}={available // needed}",
         )
-    return {name: available // needed if size == REST else size for name, size in config.axes.items()}
+    axes = dict(config.axes)
+    if rest_axis is not None:
+        axes[rest_axis] = available // needed
+    return axes
 
 
 def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigError:
@@ -116,7 +129,9 @@ def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigE
     elif needed <= _MOST_CPU_DEVICES:
         fix += f", or set mesh.cpu_devices={needed}"
     axes = ",".join(f"{name}:{size}" for name, size in config.axes.items())
-    noun = "device is" if available == 1 else "devices are"
+    noun = "devices are"
+    if available == 1:
+        noun = "device is"
     return invalid(
         "mesh.axes",
         f"{{{axes}}}",

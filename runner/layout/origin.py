@@ -41,21 +41,25 @@ def origins(choice: str, overrides: Sequence[str], folders: Sequence[Path], coun
         if experiment_lines:
             file = experiment_file
             lines = experiment_lines
-    has_lines = len(lines) == count
-    by_rule = [f"{file}:{lines[index]}" if has_lines else file for index in range(count)]
+    by_rule = [file] * count
+    if len(lines) == count:
+        by_rule = [f"{file}:{line}" for line in lines]
     for override in overrides:
         rules_key = _RULES_OVERRIDE.match(override)
         if rules_key is None:
             continue
-        indexes = range(count) if rules_key[1] is None else [int(rules_key[1])]
-        for index in indexes:
-            if index < count:
-                by_rule[index] = f"override {_shortened(override)}"
+        origin = f"override {_shortened(override)}"
+        if rules_key[1] is None:
+            by_rule = [origin] * count
+        elif int(rules_key[1]) < count:
+            by_rule[int(rules_key[1])] = origin
     return by_rule
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_OVERRIDE else text[: _LONGEST_OVERRIDE - 3] + "..."
+    if len(text) <= _LONGEST_OVERRIDE:
+        return text
+    return text[: _LONGEST_OVERRIDE - 3] + "..."
 
 
 def _rule_lines(folders: Sequence[Path], file: str, keys: Sequence[str]) -> list[int]:

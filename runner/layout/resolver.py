@@ -50,11 +50,15 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
     """
     table = RuleTable(expand(config, variables, axes).rules)
     structure = transformers.read(variables)
-    matches = {path: first_match(table, path, shape, axes, structure) for path, shape in variables.items()}
+    matches: dict[str, RuleMatch] = {}
+    for path, shape in variables.items():
+        matches[path] = first_match(table, path, shape, axes, structure)
     problems = [*_misfits(config, matches), *_unused_rules(config, matches)]
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{problems[0]}{more}")
+        message = str(problems[0])
+        if len(problems) > 1:
+            message += f" (and {len(problems) - 1} more)"
+        raise ConfigError(message)
     return {path: match.placement for path, match in matches.items()}
 
 
@@ -106,7 +110,9 @@ def _unused_rules(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> lis
 def _listed(paths: Mapping[str, object]) -> str:
     """Returns the first paths, and the number of the others."""
     shown = ", ".join(itertools.islice(paths, _MOST_PATHS))
-    return shown if len(paths) <= _MOST_PATHS else f"{shown} and {len(paths) - _MOST_PATHS} more"
+    if len(paths) <= _MOST_PATHS:
+        return shown
+    return f"{shown} and {len(paths) - _MOST_PATHS} more"
 
 
 def lint(
@@ -146,7 +152,8 @@ def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axe
     proposal_reasons = {}
     if config.auto:
         shapes = {path: placement.shape for path, placement in placed.items()}
-        proposal_reasons = {proposal.path: proposal.reason for proposal in propose(shapes, config, axes)}
+        for proposal in propose(shapes, config, axes):
+            proposal_reasons[proposal.path] = proposal.reason
     axis_names = " and ".join(f"{axis!r} of size {size}" for axis, size in free_axes.items())
     by_size = sorted(placed.values(), key=lambda placement: -math.prod(placement.shape))
     largest = math.ceil(len(by_size) / _LARGEST_SHARE)
@@ -183,7 +190,9 @@ def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:
         divisible = [f"dim {dim} ({count})" for dim, count in enumerate(placement.shape) if count % size == 0]
         if divisible:
             return f"{axis} divides {', '.join(divisible)}"
-    return "none of them divides a dim" if len(free_axes) > 1 else "it divides no dim"
+    if len(free_axes) > 1:
+        return "none of them divides a dim"
+    return "it divides no dim"
 
 
 def _rules_without_effect(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:

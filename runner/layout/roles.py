@@ -38,7 +38,9 @@ class Role:
     @property
     def count(self) -> str:
         """The units, for example "4 heads"."""
-        noun = self.noun.removesuffix("s") if self.units == 1 else self.noun
+        noun = self.noun
+        if self.units == 1:
+            noun = noun.removesuffix("s")
         return f"{self.units:,} {noun}"
 
     @property
@@ -51,10 +53,16 @@ class Role:
         return replace(
             self,
             stacked=1,
-            dim=None if self.dim is None else self.dim + 1,
-            width=None if self.width is None else self.width + 1,
-            experts=None if self.experts is None else self.experts + 1,
+            dim=_next_dim(self.dim),
+            width=_next_dim(self.width),
+            experts=_next_dim(self.experts),
         )
+
+
+def _next_dim(dim: int | None) -> int | None:
+    if dim is None:
+        return None
+    return dim + 1
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.layout.axes import data_axes
-from runner.layout.specs import Shape, Spec, replicated, shard_spec
+from runner.layout.specs import Shape, Spec, axis_size, replicated, shard_spec
 from runner.layout.transformers import EXPERTS, Structure, place
 
 # A pattern that matches a single path: characters without a special meaning, or escaped punctuation.
@@ -43,7 +43,7 @@ class Placement:
 
     def shard_shape(self, axes: Mapping[str, int]) -> Shape:
         """Returns the shape of the shard on one device of a mesh with these axes."""
-        return tuple(dim // (axes[axis] if axis else 1) for dim, axis in zip(self.shape, self.spec, strict=True))
+        return tuple(size // axis_size(axes, axis) for size, axis in zip(self.shape, self.spec, strict=True))
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,19 @@ class RuleTable:
         """Returns the paths that a rule matches, in their order."""
         match = self.rules[index].match
         path = only_path(match)
-        if path is not None:
-            return [path] if path in paths else []
-        pattern = re.compile(match)
-        return [path for path in paths if pattern.fullmatch(path)]
+        if path is None:
+            pattern = re.compile(match)
+            return list(filter(pattern.fullmatch, paths))
+        if path in paths:
+            return [path]
+        return []
 
 
 def only_path(match: str) -> str | None:
     """Returns the only path that a pattern matches; None if it may match several."""
-    return _ESCAPED.sub(r"\1", match) if _LITERAL.fullmatch(match) else None
+    if not _LITERAL.fullmatch(match):
+        return None
+    return _ESCAPED.sub(r"\1", match)
 
 
 def first_match(
@@ -135,11 +139,12 @@ def first_match(
     Returns:
       The placement; replicated if no rule matches, or if the one that does is not optional and does not fit.
     """
+    structure = structure or Structure()
     skipped: list[str] = []
     for index in table.matching(path):
         rule = table.rules[index]
         if rule.transformer is not None:
-            role = structure.roles.get(path) if structure else None
+            role = structure.roles.get(path)
             if role is None or (rule.transformer == EXPERTS and role.experts is None):
                 continue
             spec, reason = place(role, shape, rule.transformer, axes, rule.store)
@@ -149,8 +154,7 @@ def first_match(
                 skipped.append(reason)
             return RuleMatch(Placement(path, shape, spec, index, tuple(skipped), reason))
         if rule.shard is not None:
-            # Dim 0 of stacked layers is never sharded: a scan takes one slice of it after the other.
-            first_dim = 1 if structure is not None and path in structure.stacked else 0
+            first_dim = structure.first_dim(path)
             spec = shard_spec(shape, rule.shard, axes[rule.shard], rule.min_elements, first_dim)
             return RuleMatch(Placement(path, shape, spec, index, tuple(skipped)))
         assert rule.spec is not None, "a rule without spec, shard and transformer has passed the checks"
@@ -167,23 +171,28 @@ def first_match(
 def misfits(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -> list[Misfit]:
     """Returns the reasons why a spec does not fit a variable; none if it fits."""
     if len(spec) != len(shape):
-        entries = "1 entry does" if len(spec) == 1 else f"{len(spec)} entries do"
+        entries = f"{len(spec)} entries do"
+        if len(spec) == 1:
+            entries = "1 entry does"
         return [Misfit(f"its {entries} not fit rank {len(shape)}", _fix_of_rank(spec, shape, axes))]
     reasons = []
     for dim, (size, axis) in enumerate(zip(shape, spec, strict=True)):
         if axis is not None and size % axes[axis]:
             problem = f"axis {axis!r} of size {axes[axis]} does not divide dim {dim} ({size})"
-            reasons.append(Misfit(problem, mend_divisibility(dim, shape, spec, axes)))
+            reasons.append(Misfit(problem, divisibility_fix(dim, shape, spec, axes)))
     return reasons
 
 
 def _fix_of_rank(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, int]) -> str:
-    axis = next((axis for axis in spec if axis is not None), None)
-    example = replicated(shape) if axis is None else shard_spec(shape, axis, axes[axis])
+    example = replicated(shape)
+    # The example shards a dim over the first axis of the spec that is to be corrected.
+    axis = next(filter(None, spec), None)
+    if axis is not None:
+        example = shard_spec(shape, axis, axes[axis])
     return f"give one entry per dim, such as spec: {show(example)}, or narrow match to variables of rank {len(spec)}"
 
 
-def mend_divisibility(dim: int, shape: Shape, spec: Sequence[str | None], axes: Mapping[str, int]) -> str:
+def divisibility_fix(dim: int, shape: Shape, spec: Sequence[str | None], axes: Mapping[str, int]) -> str:
     """Returns the fix for a dim that its axis does not divide: null, another dim, or another size of the axis."""
     axis = spec[dim]
     assert axis is not None
@@ -219,8 +228,10 @@ def alike_once(lines: Iterable[str]) -> list[str]:
         alike.setdefault(_BLOCK_NUMBER.sub("", line), []).append(line)
     summaries = []
     for first, *others in alike.values():
-        suffix = f" (and {len(others)} like it)" if others else ""
-        summaries.append(first + suffix)
+        summary = first
+        if others:
+            summary += f" (and {len(others)} like it)"
+        summaries.append(summary)
     return summaries
 
 

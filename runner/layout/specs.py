@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 # One entry per dim: the axis that shards it, or None.
 Spec = tuple[str | None, ...]
@@ -12,6 +13,13 @@ Shape = tuple[int, ...]
 def replicated(shape: Shape) -> Spec:
     """Returns the spec of a replicated variable."""
     return (None,) * len(shape)
+
+
+def axis_size(axes: Mapping[str, int], axis: str | None) -> int:
+    """Returns the size of the axis that shards a dim; 1 if none does."""
+    if not axis:
+        return 1
+    return axes[axis]
 
 
 def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0, first: int = 0) -> Spec:
@@ -31,7 +39,7 @@ def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0, first:
       >>> shard_spec((3, 3, 24, 32), "batch", 8)
       (None, None, None, 'batch')
     """
-    divisible = [dim for dim, size_of_dim in enumerate(shape) if size_of_dim % size == 0 and dim >= first]
+    divisible = [dim for dim in range(first, len(shape)) if shape[dim] % size == 0]
     if not divisible or math.prod(shape) < min_elements:
         return replicated(shape)
     sharded_dim = max(divisible, key=lambda dim: (shape[dim], dim))
@@ -40,4 +48,6 @@ def shard_spec(shape: Shape, axis: str, size: int, min_elements: int = 0, first:
 
 def spec_of_dim(rank: int, sharded_dim: int, axis: str) -> Spec:
     """Returns the spec that shards a single dim."""
-    return tuple(axis if dim == sharded_dim else None for dim in range(rank))
+    spec: list[str | None] = [None] * rank
+    spec[sharded_dim] = axis
+    return tuple(spec)

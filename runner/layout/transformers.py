@@ -9,7 +9,7 @@ role.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.layout.attention import attentions
@@ -42,6 +42,13 @@ class Structure:
     roles: Mapping[str, Role] = field(default_factory=dict)
     stacked: frozenset[str] = frozenset()
 
+    def first_dim(self, path: str) -> int:
+        """Returns the first dim of a variable that may be sharded."""
+        # A scan takes one slice of dim 0 of stacked layers after the other, so each device needs all of them.
+        if path in self.stacked:
+            return 1
+        return 0
+
 
 def read(variables: Mapping[str, Shape]) -> Structure:
     """Returns the parts that paths and shapes indicate.
@@ -50,26 +57,34 @@ def read(variables: Mapping[str, Shape]) -> Structure:
       variables: canonical path to shape, in the model's order.
     """
     stacked = _stacked(variables)
-    unstacked = {path: shape[1:] if path in stacked else shape for path, shape in variables.items()}
+    unstacked = dict(variables)
+    for path in stacked:
+        unstacked[path] = variables[path][1:]
     all_layers = layers(unstacked)
     # Dicts keep the model's order: the first width is the most plausible.
-    norms = dict.fromkeys(shape[0] for path, shape in unstacked.items() if len(shape) == 1 and _is_norm(path))
-    recognized = list(attentions(all_layers, unstacked, norms))
-    widths = dict.fromkeys(attention.width for attention in recognized)
+    norms: dict[int, None] = {}
+    for path, shape in unstacked.items():
+        if len(shape) == 1 and _is_norm(path):
+            norms[shape[0]] = None
+    widths: dict[int, None] = {}
+    width_of_owner: dict[str, int] = {}
     roles: dict[str, Role] = {}
-    for attention in recognized:
+    for attention in attentions(all_layers, unstacked, norms):
+        widths[attention.width] = None
+        width_of_owner[attention.owner] = attention.width
         roles |= attention.roles
     roles |= experts(unstacked, widths or norms)
-    dense = [layer for layer in all_layers if layer.kernel not in roles and len(layer.shape) == 2]
-    owners = [(attention.owner, attention.width) for attention in recognized]
-    dense_below = _dense_below(dense, [owner for owner, _ in owners])
+    dense = [layer for layer in _without_role(all_layers, roles) if len(layer.shape) == 2]
+    dense_below = _dense_below(dense, width_of_owner)
     # A role that is known already wins.
-    roles = beside(owners, dense_below) | roles
+    roles = beside(width_of_owner.items(), dense_below) | roles
     roles = alone(_without_role(dense, roles), widths | norms) | roles
     if roles:
         roles |= _vocabulary(unstacked, _without_role(dense, roles))
     roles |= _adapters(unstacked, roles)
-    return Structure({path: role.below_stack() if path in stacked else role for path, role in roles.items()}, stacked)
+    for path in stacked.intersection(roles):
+        roles[path] = roles[path].below_stack()
+    return Structure(roles, stacked)
 
 
 def _without_role(candidates: Iterable[Layer], roles: Mapping[str, Role]) -> list[Layer]:
@@ -102,7 +117,9 @@ def place(role: Role, shape: Shape, axis: str, axes: Mapping[str, int], store: s
     if axis != EXPERTS and role.dim is None:
         reasons.append(role.why_replicated)
     elif axis != EXPERTS and role.dim is not None and spec[role.dim] is None:
-        pronoun = "it" if role.units == 1 else "them"
+        pronoun = "them"
+        if role.units == 1:
+            pronoun = "it"
         # The dim has several elements per unit if it counts the columns of all heads.
         if role.units % axes[axis] == 0 and shape[role.dim] % axes[axis] == 0:
             spec[role.dim] = axis
@@ -123,33 +140,52 @@ def _fsdp_dim(role: Role, shape: Shape, axis: str, size: int, spec: list[str | N
         return None
     if spec[role.width] is None and shape[role.width] % size == 0:
         return role.width
-    # A dim that is sharded already counts as 1, which the axis does not divide.
-    free_shape = tuple(1 if spec[dim] else size_of_dim for dim, size_of_dim in enumerate(shape))
-    fsdp_spec = shard_spec(free_shape, axis, size, first=role.stacked)
-    return fsdp_spec.index(axis) if axis in fsdp_spec else None
+    free_shape = list(shape)
+    for dim, sharding_axis in enumerate(spec):
+        if sharding_axis is not None:
+            # As a size of 1, which the axis does not divide, the dim can't be chosen again.
+            free_shape[dim] = 1
+    fsdp_spec = shard_spec(tuple(free_shape), axis, size, first=role.stacked)
+    if axis not in fsdp_spec:
+        return None
+    return fsdp_spec.index(axis)
 
 
 def _stacked(variables: Mapping[str, Shape]) -> frozenset[str]:
-    """Returns the variables of stacked layers.
-
-    These are all below one path, have the same first dim, and are a norm and a nested kernel at least.
-    """
+    """Returns the variables of stacked layers."""
     below: dict[str, list[str]] = {}
     for path in variables:
         for owner in ancestors(path):
             below.setdefault(owner, []).append(path)
     stacked: set[str] = set()
     for owner, paths in below.items():
-        # A variable of one dim is not stacked, then its owner's are not either.
-        first_dims = {variables[path][0] if len(variables[path]) > 1 else None for path in paths}
-        if len(first_dims) != 1 or None in first_dims:
-            continue
-        has_stacked_norm = any(_is_norm(path) and len(variables[path]) == 2 for path in paths)
-        nested_slashes = owner.count("/") + 2
-        has_nested_kernel = any(path.endswith("/kernel") and path.count("/") > nested_slashes for path in paths)
-        if has_stacked_norm and has_nested_kernel:
+        if _is_stack(owner, paths, variables):
             stacked.update(paths)
     return frozenset(stacked)
+
+
+def _is_stack(owner: str, paths: Sequence[str], variables: Mapping[str, Shape]) -> bool:
+    """Returns whether the variables below a path are those of stacked layers.
+
+    They have the same first dim, and are a norm and a nested kernel at least.
+
+    Args:
+      owner: the path.
+      paths: of the variables below it.
+      variables: path to shape.
+    """
+    first_dims = set()
+    has_stacked_norm = False
+    has_nested_kernel = False
+    for path in paths:
+        shape = variables[path]
+        if len(shape) < 2:
+            # A variable of one dim is not stacked, so its neighbors are not either.
+            return False
+        first_dims.add(shape[0])
+        has_stacked_norm |= len(shape) == 2 and _is_norm(path)
+        has_nested_kernel |= path.endswith("/kernel") and path.count("/") > owner.count("/") + 2
+    return len(first_dims) == 1 and has_stacked_norm and has_nested_kernel
 
 
 def _is_norm(path: str) -> bool:
@@ -240,4 +276,6 @@ def _adapter_dim(dim: int | None, last_dim: int, rank: int, *, is_b: bool) -> in
     """
     if dim is None or (dim == last_dim) != is_b:
         return None
-    return rank - 1 if is_b else dim
+    if is_b:
+        return rank - 1
+    return dim

@@ -11,7 +11,8 @@ from runner.config import search_path
 from runner.config.schema import LayoutConfig, RuleConfig
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.layout.axes import BATCH, SEQUENCE, batch_axis
-from runner.layout.rules import mend_divisibility, show
+from runner.layout.rules import divisibility_fix, show
+from runner.layout.specs import axis_size
 from runner.layout.transformers import EXPERTS
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) ->
         raise _no_axis(key, axis, axis, axes, axes_of_heads)
     if axis == batch_axis(config, axes):
         others = [name for name in axes if name not in {axis, *axes_of_heads}]
-        fix = f"set {key}={others[-1]}" if others else "choose a mesh of two axes, as mesh=batch4_sequence2"
+        fix = "choose a mesh of two axes, as mesh=batch4_sequence2"
+        if others:
+            fix = f"set {key}={others[-1]}"
         raise invalid(key, axis, problem="this axis already shards the batch dim", fix=fix)
     _check_heads(key, axis, axis, config.rules)
 
@@ -116,13 +119,16 @@ def _check_heads(key: str, value: str, axis: str, rules: Sequence[RuleConfig]) -
     """Rejects tokens on the axis of a rule that shards heads: DTensor may compute wrong numbers without an error."""
     for index, rule in enumerate(rules):
         if rule.transformer == axis:
-            needed = [SEQUENCE, "model" if axis == SEQUENCE else axis]
+            axis_of_heads = axis
+            if axis == SEQUENCE:
+                # Its name fits tokens; `model` is the usual axis of heads.
+                axis_of_heads = "model"
             raise invalid(
                 key,
                 value,
                 problem=f"axis {axis!r} already shards heads by layout.rules[{index}].transformer, and can't shard "
                 "tokens too",
-                fix=f"choose a mesh with an axis for each, as {_example_mesh(needed)}",
+                fix=f"choose a mesh with an axis for each, as {_example_mesh([SEQUENCE, axis_of_heads])}",
             )
 
 
@@ -132,16 +138,23 @@ def _check_lengths(
     """Checks that there are sequences, and that the axis divides their length."""
     key = "layout.sequence"
     if not any(SEQUENCE in spec.dims for spec in arrays.values()):
-        dims = ", ".join(f"{name} ({', '.join(spec.dims) or 'no names'})" for name, spec in arrays.items())
-        problem = f"needs an array with a dim named sequence; dims are {dims}"
+        dims = []
+        for name, spec in arrays.items():
+            dim_names = ", ".join(spec.dims) or "no names"
+            dims.append(f"{name} ({dim_names})")
+        problem = f"needs an array with a dim named sequence; dims are {', '.join(dims)}"
         raise invalid(key, axis, problem=problem, fix=f"remove {key}")
     size = axes[axis]
     for name, spec in sharded.items():
-        length = spec.shape[spec.dims.index(SEQUENCE)] if SEQUENCE in spec.dims else 0
+        if SEQUENCE not in spec.dims:
+            continue
+        length = spec.shape[spec.dims.index(SEQUENCE)]
         if length % size:
             lower = length // size * size
             upper = lower + size
-            nearest = f"{lower} or dataset.sequence_length={upper}" if lower else str(upper)
+            nearest = str(upper)
+            if lower:
+                nearest = f"{lower} or dataset.sequence_length={upper}"
             raise invalid(
                 key,
                 axis,
@@ -163,8 +176,10 @@ def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySp
     for index, (size, axis) in enumerate(zip(shape, spec, strict=True)):
         if axis is None or size % axes[axis] == 0:
             continue
-        dim = f"dim {index}, the {names[index]} ({size})," if names[index] else f"dim {index} ({size})"
-        fix = mend_divisibility(index, shape, spec, axes)
+        dim = f"dim {index} ({size})"
+        if names[index]:
+            dim = f"dim {index}, the {names[index]} ({size}),"
+        fix = divisibility_fix(index, shape, spec, axes)
         if names[index] in ("height", "width"):
             fix += f", or set dataset.image_size={_image_size(names, shape, spec, axes)}"
         problem = f"axis {axis!r} of size {axes[axis]} does not divide {dim} of {list(shape)}"
@@ -177,7 +192,7 @@ def _image_size(
     """Returns the nearest larger image size that the axes divide, as `[height,width]`."""
     sizes = {}
     for name, size, axis in zip(names, shape, spec, strict=True):
-        divisor = axes[axis] if axis else 1
+        divisor = axis_size(axes, axis)
         sizes[name] = -(-size // divisor) * divisor
     return f"[{sizes['height']},{sizes['width']}]"
 
@@ -294,9 +309,7 @@ def _check_spec(key: str, spec: Sequence[str | None], axes: Mapping[str, int]) -
             raise invalid(key, spec, problem=problem, fix=f"replace one {axis} by null")
 
 
-def _no_axis(
-    key: str, value: str, axis: str, axes: Mapping[str, int], others: Collection[str | None] = ()
-) -> ConfigError:
+def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int], others: Collection[str] = ()) -> ConfigError:
     """Returns the error for an axis that the mesh lacks.
 
     Args:
@@ -306,16 +319,22 @@ def _no_axis(
       axes: of the mesh.
       others: axes that the layout needs too.
     """
-    needed = [other for other in dict.fromkeys(others) if other is not None and other != axis]
+    needed = list(dict.fromkeys([axis, *others]))
     options = meshes_with(axis)
-    fitting = [option for option in options if all(option in meshes_with(other) for other in needed)]
+    fitting = options
+    for other in needed[1:]:
+        with_other = meshes_with(other)
+        fitting = [option for option in fitting if option in with_other]
     if fitting:
         fix = f"choose a mesh that has it: mesh={', mesh='.join(fitting)}"
     elif options:
-        fix = f"choose a mesh with an axis for each, as {_example_mesh([axis, *needed])}"
+        fix = f"choose a mesh with an axis for each, as {_example_mesh(needed)}"
     else:
         fix = did_you_mean(axis, axes, f"set mesh.axes.{axis}=2, or name one of those")
-    names = f"its axes: {', '.join(axes)}" if len(axes) > 1 else f"its axis: {next(iter(axes))}"
+    noun = "its axis"
+    if len(axes) > 1:
+        noun = "its axes"
+    names = f"{noun}: {', '.join(axes)}"
     return invalid(key, value, problem=f"the mesh has no axis {axis!r} ({names})", fix=fix)
 
 

@@ -36,7 +36,11 @@ class Table:
 def splits(data: Dataset) -> dict[str, DataSource]:
     """Returns the splits of a dataset by name."""
     sources = {"train": data.train, "validation": data.validation, "test": data.test}
-    return {name: source for name, source in sources.items() if source is not None}
+    present: dict[str, DataSource] = {}
+    for name, source in sources.items():
+        if source is not None:
+            present[name] = source
+    return present
 
 
 def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> list[Table]:
@@ -51,10 +55,10 @@ def tables(data: Dataset, targets: Sequence[str], *, measures: bool = False) -> 
     values: dict[str, dict[str, Array]] = {}
     for name in data.specs:
         values[name] = {split: _values(source, name) for split, source in sources.items()}
-    quantities = targets if measures else ()
     counted = []
     for name, spec in data.specs.items():
-        if name not in quantities and _is_counted(spec, values[name]["train"]):
+        is_quantity = measures and name in targets
+        if not is_quantity and _is_counted(spec, values[name]["train"]):
             counted.append(name)
     counted.sort(key=lambda name: name not in targets)  # targets first
     found = outline(data, targets)
@@ -175,7 +179,10 @@ def _statistics(name: str, spec: ArraySpec, values: Array) -> list[tuple[str, ..
     is_named_by_column = len(spec.shape) == 1 and len(spec.names) == flat.shape[1]
     if not is_named_by_column:
         return [(name, *_figures(flat.ravel()))]
-    return [(f"{name} {column_name}", *_figures(flat[:, index])) for index, column_name in enumerate(spec.names)]
+    rows: list[tuple[str, ...]] = []
+    for index, column_name in enumerate(spec.names):
+        rows.append((f"{name} {column_name}", *_figures(flat[:, index])))
+    return rows
 
 
 def _figures(values: Array) -> tuple[str, ...]:

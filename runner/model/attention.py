@@ -42,9 +42,13 @@ def rotated(ops: Any, x_bthk: Tensor, cosines_and_sines: tuple[Array, Array], *,
       cosines_and_sines: of `rotation`.
       on_jax: the flavor is Keras 3 on JAX.
     """
-    # Angles of late positions need more than the 8 bits of a bfloat16 mantissa.
-    x = ops.cast(x_bthk, "float32") if "bfloat16" in str(x_bthk.dtype) else x_bthk
-    cosine, sine = (_constant(ops, values, x) for values in cosines_and_sines)
+    x = x_bthk
+    if "bfloat16" in str(x_bthk.dtype):
+        # Angles of late positions need more than the 8 bits of a bfloat16 mantissa.
+        x = ops.cast(x_bthk, "float32")
+    cosines, sines = cosines_and_sines
+    cosine = _constant(ops, cosines, x)
+    sine = _constant(ops, sines, x)
     half = int(x.shape[-1]) // 2
     # `partner` is (-b, a).
     if on_jax:

@@ -89,6 +89,7 @@ def call(
       ConfigError: the builder does not accept its arguments, or it raised. Any exception of it is the config's fault,
         reported in one line.
     """
+    # A builder that imports its Keras itself need not take it.
     if not _accepts(builder, "keras"):
         del arguments["keras"]
     _check_signature(builder, config, arguments, fix)
@@ -152,6 +153,7 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
     Raises:
       ConfigError: it returned something else.
     """
+    # The builder of a GAN typically returns its two networks.
     is_several_models = (
         isinstance(model, list | tuple) and len(model) > 1 and all(isinstance(part, kind) for part in model)
     )

@@ -21,7 +21,8 @@ from typing import Any
 from runner.config.schema import ModelConfig
 from runner.errors import ConfigError
 
-Tensor = Any  # of the model's library
+# Of the model's library, which is not imported here.
+Tensor = Any
 Constraint = Callable[[Tensor], Tensor]
 
 # Methods of a model that `fit` and `evaluate` call, and a run does not.
@@ -61,7 +62,7 @@ def check(
       ConfigError: names what the model needs, and a fix.
     """
     problems = [_model_problem(model, base)]
-    problems += [_layer_problem(layer) for layer in [*layers, model]]
+    problems += map(_layer_problem, [*layers, model])
     problems += [_variables_problem(model, trainable), _outputs_problem(model)]
     for problem in problems:
         if problem:
@@ -101,7 +102,9 @@ def _model_problem(model: object, base: type) -> str:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         loss = getattr(model, "loss", None)
-        shown_loss = loss if isinstance(loss, str) else getattr(loss, "name", type(loss).__name__)
+        shown_loss = loss
+        if not isinstance(loss, str):
+            shown_loss = getattr(loss, "name", type(loss).__name__)
         return (
             f"the model is compiled, with optimizer {type(optimizer).__name__} and loss {shown_loss}, but a run takes "
             "optimizer, loss and metrics from its config; remove model.compile(...), or load the model with "
@@ -117,10 +120,16 @@ def _has_several_optimizers(model: object, base: type) -> bool:
         names = inspect.signature(compile_method).parameters
         if sum("opt" in name.lower() for name in names) > 1:
             return True
-    optimizers = {id(value) for value in vars(model).values() if hasattr(value, "apply_gradients")}
+    # By id: a network that two attributes refer to counts once.
+    optimizers = set()
+    networks = set()
+    for value in vars(model).values():
+        if hasattr(value, "apply_gradients"):
+            optimizers.add(id(value))
+        if isinstance(value, base):
+            networks.add(id(value))
     if len(optimizers) > 1:
         return True
-    networks = {id(value) for value in vars(model).values() if isinstance(value, base)}
     has_call = getattr(type(model), "call", None) is not getattr(base, "call", None)
     return len(networks) > 1 and not has_call
 
@@ -211,9 +220,12 @@ def check_cover(
     Raises:
       ConfigError: names the variables without a path.
     """
-    with_path = {id(variable) for variable in paths.values()}
+    with_path = set(map(id, paths.values()))
     # By id: a variable that is listed twice counts once.
-    without_path = {id(variable): _variable_name(variable) for variable in variables if id(variable) not in with_path}
+    without_path = {}
+    for variable in variables:
+        if id(variable) not in with_path:
+            without_path[id(variable)] = _variable_name(variable)
     if without_path:
         names = ", ".join(without_path.values())
         raise ConfigError(
@@ -239,7 +251,7 @@ def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
 
 def has_own_code(layers: Iterable[object]) -> bool:
     """Returns whether a model has a layer that runs code of a user: nothing is known of its computation."""
-    return any(_runs_user_code(layer) for layer in layers)
+    return any(map(_runs_user_code, layers))
 
 
 def _runs_user_code(layer: object) -> bool:

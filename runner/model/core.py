@@ -43,9 +43,9 @@ def build(
     if keras is not None:
         return mlp.explicit(keras, input_shape, num_classes, layouts or {}, units, "relu")
     units.append(num_classes)
-    keys = [(seed, index) for index in range(len(units))]
-    if same_key:
-        keys = [(seed, seed + 1)] * len(units)
+    keys = [(seed, seed + 1)] * len(units)
+    if not same_key:
+        keys = [(seed, index) for index in range(len(units))]
     # Imported here: engine=jax calls this builder with a Keras, and may run without TensorFlow.
     from runner.model import core_modules
 

@@ -72,8 +72,9 @@ def mlp(input_shape: Sequence[int], units: Sequence[int], layouts: Layouts, keys
     sizes = [math.prod(input_shape), *units]
     layers = []
     for index, (width_in, width_out) in enumerate(itertools.pairwise(sizes)):
-        is_last = index == len(units) - 1
-        activation = tf.identity if is_last else tf.nn.relu
+        activation = tf.nn.relu
+        if index == len(units) - 1:
+            activation = tf.identity
         layers.append(Dense(f"d{index + 1}", (width_in, width_out), activation, keys[index], layouts))
     return Mlp(layers)
 

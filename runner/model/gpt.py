@@ -93,14 +93,23 @@ def build(
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
+    # A feed-forward with SwiGLU has a gate, one with GELU has none.
     is_gated = activation == "swiglu"
+    learned_positions = None
+    rotary_base = None
+    if positions == "rotary":
+        rotary_base = wavelength
+    else:
+        learned_positions = max_length or length
+    if fused_head is None:
+        fused_head = on_jax
     sizes = Sizes(
         dim=dim,
         heads=heads,
-        key_value_heads=heads if key_value_heads is None else key_value_heads,
+        key_value_heads=key_value_heads or heads,
         feedforward=feedforward or _default_feedforward(dim, is_gated=is_gated),
         depth=depth,
-        rotary=wavelength if positions == "rotary" else None,
+        rotary=rotary_base,
         norm=norm,
         gated=is_gated,
         bias=bias,
@@ -114,10 +123,10 @@ def build(
         tokens_name,
         sizes,
         vocabulary=outputs.units,
-        learned_positions=(max_length or length) if positions == "learned" else None,
+        learned_positions=learned_positions,
         is_scanned=scans(scan, depth, on_jax=on_jax),
         is_tied=tied,
-        is_fused=on_jax if fused_head is None else fused_head,
+        is_fused=fused_head,
     )
 
 
@@ -149,6 +158,7 @@ def _assembled(
     taken = model_inputs.make(keras, inputs)
     tokens = taken
     segments = {}
+    # The only input is a tensor, several are a dict: see `runner.model.inputs.make`.
     if isinstance(taken, dict):
         tokens = taken[tokens_name]
         segments[SEGMENTS] = taken[SEGMENTS]
@@ -193,9 +203,12 @@ def _token_input(inputs: Inputs) -> tuple[str, int]:
     names = [name for name in by_name if name != SEGMENTS]
     are_integer_rows = all(len(spec.shape) == 1 and "int" in spec.dtype for spec in by_name.values())
     if len(names) != 1 or not are_integer_rows:
-        listed = ", ".join(f"{name} {list(spec.shape)} {spec.dtype}" for name, spec in by_name.items())
+        descriptions = []
+        for name, spec in by_name.items():
+            descriptions.append(f"{name} {list(spec.shape)} {spec.dtype}")
         raise ValueError(
-            f"it needs token ids (T,), integers, and optionally {SEGMENTS} (T,), but the task has {listed}"
+            f"it needs token ids (T,), integers, and optionally {SEGMENTS} (T,), but the task has "
+            f"{', '.join(descriptions)}"
         )
     name = names[0]
     return name, by_name[name].shape[0]

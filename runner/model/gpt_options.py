@@ -67,8 +67,10 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str =
 def _check_heads(dim: int, heads: int, key_value_heads: int | None, positions: str) -> None:
     """Checks that the sizes of attention divide each other."""
     if dim % heads:
-        # Rotary positions need an even size per head too.
-        divisor = 2 * heads if positions == "rotary" else heads
+        divisor = heads
+        if positions == "rotary":
+            # Rotary positions need an even size per head too.
+            divisor *= 2
         fix = f"set model.dim={_round_up(dim, divisor)}"
         raise invalid("model.heads", heads, problem=f"must divide model.dim={dim}", fix=fix)
     if key_value_heads is not None and heads % key_value_heads:
@@ -87,7 +89,9 @@ def _round_up(size: int, divisor: int) -> int:
 
 def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
     """Returns whether the blocks are computed by a scan: as `scan` says, or by their number if it is None."""
-    return on_jax and depth >= DEEP if scan is None else scan
+    if scan is not None:
+        return scan
+    return on_jax and depth >= DEEP
 
 
 def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
@@ -101,8 +105,9 @@ def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
     Raises:
       ConfigError: the first problem.
     """
-    names = (*CONSTRAINTS, *_NEEDS_JAX)
-    if config.target == TARGET and all(name in config.options for name in names):
+    # Without all of them the builder checks the options itself, when it is called.
+    has_all_options = {*CONSTRAINTS, *_NEEDS_JAX} <= config.options.keys()
+    if config.target == TARGET and has_all_options:
         check_options(config.options, on_jax=on_jax, engine_key=key)
 
 
@@ -135,7 +140,9 @@ def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
     Raises:
       ConfigError: they have.
     """
-    max_length = config.options.get("max_length") if config.target == TARGET else None
+    if config.target != TARGET:
+        return
+    max_length = config.options.get("max_length")
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:
         raise invalid(

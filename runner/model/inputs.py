@@ -10,7 +10,8 @@ import numpy as np
 from runner.data.base import ArraySpec
 from runner.model.portable import PortableLayer, Tensor, bind
 
-Inputs = Mapping[str, ArraySpec] | Sequence[int]  # specs by name, or the shape of the only input
+# Specs by name, or the shape of the only input.
+Inputs = Mapping[str, ArraySpec] | Sequence[int]
 
 
 class OneHot(PortableLayer):
@@ -44,10 +45,13 @@ def is_single_float(inputs: Inputs) -> bool:
 def make(keras: Any, inputs: Inputs) -> Any:
     """Returns the Keras inputs: one tensor, or tensors by name if there are several."""
     by_name = specs(inputs)
-    if len(by_name) > 1:
-        return {name: keras.Input(spec.shape, name=name, dtype=spec.dtype) for name, spec in by_name.items()}
-    (spec,) = by_name.values()
-    return keras.Input(spec.shape, dtype=spec.dtype)
+    if len(by_name) == 1:
+        (spec,) = by_name.values()
+        return keras.Input(spec.shape, dtype=spec.dtype)
+    tensors = {}
+    for name, spec in by_name.items():
+        tensors[name] = keras.Input(spec.shape, name=name, dtype=spec.dtype)
+    return tensors
 
 
 def as_vector(keras: Any, inputs: Inputs) -> Any:
@@ -59,7 +63,7 @@ def as_vector(keras: Any, inputs: Inputs) -> Any:
     if len(by_name) == 1:
         (spec,) = by_name.values()
         return _vector_layer(keras, spec, "")
-    parts = {name: _vector_layer(keras, spec, f"{name}.") for name, spec in by_name.items()}
+    parts = _vector_layers(keras, by_name)
     join = keras.layers.Concatenate(name="joined")
     return lambda tensors: join([part(tensors[name]) for name, part in parts.items()])
 
@@ -87,10 +91,8 @@ def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tenso
             f"it needs exactly one image among its inputs, but {len(images) or 'none'} of {', '.join(by_name)} are "
             "images; choose other inputs with task.inputs, or set model=mlp"
         )
-    parts = {}
-    for name, spec in by_name.items():
-        if name != images[0]:
-            parts[name] = _vector_layer(keras, spec, f"{name}.")
+    del by_name[images[0]]
+    parts = _vector_layers(keras, by_name)
     join = keras.layers.Concatenate(name="joined")
 
     def with_other_inputs(x: Tensor) -> Tensor:
@@ -98,6 +100,14 @@ def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tenso
         return join([x, *vectors])
 
     return tensors, tensors[images[0]], with_other_inputs
+
+
+def _vector_layers(keras: Any, by_name: Mapping[str, ArraySpec]) -> dict[str, Any]:
+    """Returns the layer of each input, see `_vector_layer`; the names of the inputs are prefixes of their names."""
+    layers = {}
+    for name, spec in by_name.items():
+        layers[name] = _vector_layer(keras, spec, f"{name}.")
+    return layers
 
 
 def _vector_layer(keras: Any, spec: ArraySpec, prefix: str) -> Any:

@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 _HIDDEN = ("tensorflow", "tensorflow_text", "pandas", "sklearn", "matplotlib")
 
 
-@functools.cache  # once per class: a run builds its model several times
+# Once per class: a run builds its model several times.
+@functools.cache
 def _warn_of_leak(name: str) -> None:
     """Warns that a language model may see the tokens that it has to predict."""
     logger.warning(
@@ -88,7 +89,9 @@ def build(
     if preset is None:
         # `runner.model.hub.check` has required one of the two.
         assert backbone is not None
-        vocabulary = outputs.units if per_token else None
+        vocabulary = None
+        if per_token:
+            vocabulary = outputs.units
         class_options = options.with_data(backbone, class_options, inputs, vocabulary)
         body = getattr(keras_hub.models, backbone)(**options.instantiated(keras_hub, class_options))
     else:
@@ -104,14 +107,22 @@ def build(
         options.check_vocabulary(name, size, outputs.units, tied=task_class is not None)
 
     task_model: Any = heads.attached(keras, task_class, body, outputs.units, tokens)
-    head = heads.fused(keras, task_class, body, task_model) if fused_head else task_model
-    is_called_with_backbone_inputs = task_class is None or fused_head
-    backbone_inputs = body.input if is_called_with_backbone_inputs else task_model.input
+    head = task_model
+    if fused_head:
+        head = heads.fused(keras, task_class, body, task_model)
+    # A task model of KerasHub may have other inputs than its backbone.
+    backbone_inputs = body.input
+    if task_class is not None and not fused_head:
+        backbone_inputs = task_model.input
     model_inputs, head_inputs = hub_inputs.connected(keras, name, backbone_inputs, inputs)
     model = keras.Model(model_inputs, head(head_inputs), name="keras_hub")
 
     if opened_preset is not None:
-        stored.give(model, opened_preset.values(body, None if task_class is None else task_model))
+        hub_task_model = task_model
+        if task_class is None:
+            # A dense head of this package has no values in a preset.
+            hub_task_model = None
+        stored.give(model, opened_preset.values(body, hub_task_model))
     # After the weights: adapters are not among them.
     if lora_rank is not None:
         tuning.enable_lora(body, lora_rank)

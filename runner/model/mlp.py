@@ -106,10 +106,11 @@ def _dense_layers(
 ) -> list[Any]:
     """Returns the dense layers; the last has no activation, since it computes logits."""
     layers = []
+    # The last layer computes logits, so it has no activation.
+    activations = [*[activation] * len(hidden), None]
     for index, units in enumerate([*hidden, num_classes]):
-        more = {name: value(index) for name, value in (options or {}).items()}
-        is_hidden = index < len(hidden)
-        layer = keras.layers.Dense(units, activation=activation if is_hidden else None, name=f"d{index + 1}", **more)
+        layer_options = {name: value(index) for name, value in (options or {}).items()}
+        layer = keras.layers.Dense(units, activation=activations[index], name=f"d{index + 1}", **layer_options)
         layers.append(layer)
     return layers
 

@@ -106,7 +106,9 @@ def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> N
     """
     for name, value in seen.items():
         if _difference(value, unseen[name]) > _FUNCTION_TOLERANCE * _largest(unseen[name]):
-            function = "the loss" if name == "loss" else f"metric {name}"
+            function = f"metric {name}"
+            if name == "loss":
+                function = "the loss"
             raise ConfigError(
                 f"dataset.remainder=pad: {function} of an example depends on other rows of its batch, so it would "
                 "depend on padding; set dataset.remainder=drop, or let the function ignore rows whose "
@@ -128,8 +130,10 @@ def _random_examples(inputs: Mapping[str, ArraySpec], rng: np.random.Generator, 
     arrays: dict[str, Array] = {}
     for name, spec in inputs.items():
         shape = (count, *spec.shape)
-        is_float = np.dtype(spec.dtype).kind == "f"
-        values: Array = rng.normal(size=shape) if is_float else rng.integers(0, 2, shape)
+        if np.dtype(spec.dtype).kind == "f":
+            values: Array = rng.normal(size=shape)
+        else:
+            values = rng.integers(0, 2, shape)
         arrays[name] = values.astype(spec.dtype)
     return arrays
 

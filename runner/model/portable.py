@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.model import ops
 
-Tensor = Any  # of the Keras flavor that a builder was called with
+# Of the Keras flavor that a builder was called with.
+Tensor = Any
 
 L = TypeVar("L", bound="PortableLayer")
 
@@ -30,7 +31,8 @@ class PortableLayer:
     ops: Any
     on_jax: bool
 
-    if TYPE_CHECKING:  # the part of `keras.layers.Layer` that the layers of this package use
+    # The part of `keras.layers.Layer` that the layers of this package use.
+    if TYPE_CHECKING:
         name: str
         compute_dtype: str
         trainable_variables: list[Any]

@@ -61,7 +61,10 @@ def build(
     x = layers.Activation(activation, name="stem.activation")(x)
     for stage, width in enumerate(widths):
         for block in range(blocks):
-            stride = 2 if stage > 0 and block == 0 else 1
+            stride = 1
+            if stage > 0 and block == 0:
+                # The first block of each stage but the first halves the image.
+                stride = 2
             x = residual_block(x, width, stride, f"stage_{stage}.block_{block}.")
     x = layers.GlobalAveragePooling2D(name="pool")(x)
     logits = layers.Dense(num_classes, name="head")(with_other_inputs(x))

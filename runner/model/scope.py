@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Tensor = Any  # of the library that traces the model
+# Of the library that traces the model, which is not imported here.
+Tensor = Any
 Spec = Sequence[str | None]
 
 # In a spec: the dim stays sharded as it is.
@@ -73,7 +74,10 @@ def enter(scope: Scope) -> Iterator[None]:
 
 def current() -> Scope | None:
     """Returns the scope of the call being traced; None outside of an engine."""
-    return _stack[-1][0] if _stack else None
+    if not _stack:
+        return None
+    scope, _ = _stack[-1]
+    return scope
 
 
 def next_mask_key(layer: str) -> int:
@@ -85,15 +89,19 @@ def next_mask_key(layer: str) -> int:
     scope, drawn = _stack[-1]
     earlier_calls = drawn[layer]
     drawn[layer] += 1
-    # The zero byte keeps a second call of `dropout` apart from a layer called `dropout1`.
-    name = f"{layer}\0{earlier_calls}" if earlier_calls else layer
+    name = layer
+    if earlier_calls:
+        # The zero byte keeps a second call of `dropout` apart from a layer called `dropout1`.
+        name = f"{layer}\0{earlier_calls}"
     # 31 bits, so that the key is a non-negative int32.
     return (zlib.crc32(name.encode()) ^ scope.seed) & 0x7FFFFFFF
 
 
 def _placer() -> Placer | None:
     scope = current()
-    return None if scope is None else scope.placer
+    if scope is None:
+        return None
+    return scope.placer
 
 
 def lay(x: Tensor, spec: Spec, back: Spec | None = None) -> Tensor:
@@ -107,7 +115,9 @@ def lay(x: Tensor, spec: Spec, back: Spec | None = None) -> Tensor:
         convolutions do not.
     """
     placer = _placer()
-    return x if placer is None else placer.lay(x, spec, back)
+    if placer is None:
+        return x
+    return placer.lay(x, spec, back)
 
 
 def replicate(x: Tensor) -> Tensor:
@@ -118,7 +128,9 @@ def replicate(x: Tensor) -> Tensor:
 def batch_axis() -> str | None:
     """Returns the axis that shards the examples."""
     scope = current()
-    return None if scope is None else scope.batch
+    if scope is None:
+        return None
+    return scope.batch
 
 
 def _batch_spec(x: Tensor) -> Spec:
@@ -146,8 +158,9 @@ def image_spec(shape: Sequence[int]) -> Spec:
     assert scope.placer is not None
     spec: list[str | None] = [scope.batch]
     for size, axis in zip(shape[1:3], scope.space, strict=True):
-        is_divisible = axis is not None and size % scope.placer.size(axis) == 0
-        spec.append(axis if is_divisible else None)
+        if axis is not None and size % scope.placer.size(axis) != 0:
+            axis = None
+        spec.append(axis)
     return [*spec, None]
 
 
@@ -164,7 +177,9 @@ def as_flat(x: Tensor) -> Tensor:
 
 def whole_images(x: Tensor) -> Tensor:
     """Returns images sharded by examples only, as a convolution or a pooling window needs them."""
-    current_spec = image_spec(x.shape) if splits_space() else None
+    current_spec = None
+    if splits_space():
+        current_spec = image_spec(x.shape)
     return lay(x, _batch_spec(x), current_spec)
 
 
@@ -193,8 +208,10 @@ def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
     axis = placer.axis(kernel, 0)
     if axis is None:
         return x
-    tokens = [MATCH] if len(x.shape) == 3 else []
-    return lay(x, [batch_axis(), *tokens, axis])
+    spec = [batch_axis(), axis]
+    if len(x.shape) == 3:
+        spec.insert(1, MATCH)
+    return lay(x, spec)
 
 
 def met_by(x_bthk: Tensor, kernel: Tensor, other: Tensor) -> Tensor:

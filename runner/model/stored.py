@@ -48,4 +48,4 @@ def attached(model: object) -> Mapping[int, StoredValue]:
 
 def read_whole(value: StoredValue) -> Any:
     """Returns a whole value."""
-    return value.read(tuple(slice(None) for _ in value.shape))
+    return value.read((slice(None),) * len(value.shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.config.schema import ModelConfig
@@ -25,9 +25,9 @@ def check(config: ModelConfig) -> None:
     Raises:
       ConfigError: no such module or name, not callable, or options that don't match the builder's signature.
     """
-    found = import_path.look_up(_KEY, config.target)
-    if found.arguments is not None:
-        _check_signature(config, config.target.rpartition(".")[2], found.arguments)
+    arguments = import_path.look_up(_KEY, config.target).arguments
+    if arguments is not None:
+        _check_signature(config, config.target.rpartition(".")[2], arguments)
 
 
 def takes(config: ModelConfig, name: str) -> bool:
@@ -35,7 +35,11 @@ def takes(config: ModelConfig, name: str) -> bool:
     arguments = definition.find(config.target).arguments
     if arguments is None or arguments.kwarg is not None:
         return True
-    return any(argument.arg == name for argument in (*arguments.args, *arguments.kwonlyargs))
+    return name in _names([*arguments.args, *arguments.kwonlyargs])
+
+
+def _names(parameters: Sequence[ast.arg]) -> list[str]:
+    return [parameter.arg for parameter in parameters]
 
 
 def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -> None:
@@ -46,9 +50,9 @@ def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -
       name: the builder's, for a fix.
       arguments: the builder's, as its source has them.
     """
-    positional_only = [argument.arg for argument in arguments.posonlyargs]
-    named = (*arguments.args, *arguments.kwonlyargs)
-    names = [argument.arg for argument in named]
+    positional_only = _names(arguments.posonlyargs)
+    named = [*arguments.args, *arguments.kwonlyargs]
+    names = _names(named)
     if arguments.kwarg is None:
         takes_inputs = "inputs" in names or "input_shape" in names
         takes_outputs = "outputs" in names or "num_classes" in names
@@ -82,15 +86,22 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
       value: of the option.
       annotation: as it is in the source.
     """
-    kinds = [part.strip() for part in annotation.split("|")]
-    are_known = all(kind == "None" or _element(kind) in _SCALARS for kind in kinds)
-    if are_known and not any(_matches(value, kind) for kind in kinds):
+    is_known = True
+    is_match = False
+    has_sizes = False
+    for part in annotation.split("|"):
+        kind = part.strip()
+        if kind != "None" and _element(kind) not in _SCALARS:
+            is_known = False
+            continue
+        is_match |= _matches(value, kind)
+        has_sizes |= _element(kind) == "int"
+    if is_known and not is_match:
         raise invalid(
             f"model.{name}", value, problem=f"must be of type {annotation}", fix=f"set model.{name} to such a value"
         )
     # A list of integers is a list of sizes in every builder, and no layer has a size below 1.
-    is_list_of_sizes = isinstance(value, list) and any(_element(kind) == "int" for kind in kinds)
-    if is_list_of_sizes and any(number < 1 for number in value):
+    if has_sizes and isinstance(value, list) and any(number < 1 for number in value):
         raise invalid(f"model.{name}", value, problem="sizes must be at least 1", fix=f"set model.{name}=[128]")
 
 

@@ -210,16 +210,19 @@ class Block(PortableLayer):
         for part in ("query", "key", "value"):
             self.attention[part].build(tokens)
         self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
-        for part, layer in self.feedforward.items():
-            layer.build((None, length, sizes.feedforward) if part == "down" else tokens)
+        if sizes.gated:
+            self.feedforward["gate"].build(tokens)
+        self.feedforward["up"].build(tokens)
+        self.feedforward["down"].build((None, length, sizes.feedforward))
         super().build(input_shape)
 
     def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
         """Returns the tokens after the block."""
-        dropouts = [self.attention_dropout, self.feedforward_dropout]
         if self.sizes.remat == "none":
-            first, second = [functools.partial(layer, training=training) for layer in dropouts]
+            first = functools.partial(self.attention_dropout, training=training)
+            second = functools.partial(self.feedforward_dropout, training=training)
             return self._branches(x_btd, segments, first, second)
+        dropouts = [self.attention_dropout, self.feedforward_dropout]
         # The masks are drawn outside of the function that is computed twice: a random generator of Keras can't update
         # its state inside of `jax.checkpoint`.
         masks = _dropout_masks(self.ops, dropouts, x_btd, self.sizes, training=training)
@@ -235,7 +238,9 @@ class Block(PortableLayer):
         """
         if not masks:
             return self._branches(x_btd, segments, _identity, _identity)
-        first, second = [functools.partial(self._drop, mask) for mask in masks]
+        attention_mask, feedforward_mask = masks
+        first = functools.partial(self._drop, attention_mask)
+        second = functools.partial(self._drop, feedforward_mask)
         return self._branches(x_btd, segments, first, second)
 
     def _drop(self, mask: Tensor, x_btd: Tensor) -> Tensor:
@@ -339,8 +344,11 @@ class Blocks(PortableLayer):
         block, pairs = self.block_and_pairs()
         sizes = self.sizes
         ops = self.ops
-        block_variables = [variable for variable, _ in pairs]
-        stacked_values = [ops.convert_to_tensor(stacked) for _, stacked in pairs]
+        block_variables = []
+        stacked_values = []
+        for variable, stacked in pairs:
+            block_variables.append(variable)
+            stacked_values.append(ops.convert_to_tensor(stacked))
         stacked_masks = None
         masks = _dropout_masks(ops, self.dropouts, x_btd, sizes, training=training)
         if masks:
@@ -348,11 +356,15 @@ class Blocks(PortableLayer):
 
         def step(x: Tensor, slices: tuple[list[Tensor], Tensor]) -> tuple[Tensor, None]:
             values, block_masks = slices
-            masks = [] if block_masks is None else [block_masks[0], block_masks[1]]
+            masks = []
+            if block_masks is not None:
+                masks = [block_masks[0], block_masks[1]]
             with self.keras.StatelessScope(zip(block_variables, values, strict=True)):
                 return block.call_with_masks(x, segments, masks), None
 
-        body = step if sizes.remat == "none" else _checkpointed(step, sizes.remat, scanned=True)
+        body = step
+        if sizes.remat != "none":
+            body = _checkpointed(step, sizes.remat, scanned=True)
         return ops.scan(body, x_btd, (stacked_values, stacked_masks))[0]
 
 
@@ -378,9 +390,10 @@ class Head(PortableLayer):
 
     def call(self, x_btd: Tensor, table: Tensor = None) -> Any:
         """Returns the logits, or {"hidden": (B, T, D), "head": (D, V)} if `fused`."""
+        if self.fused and self.tied:
+            return {"hidden": x_btd, "head": self.ops.transpose(table, (1, 0))}
         if self.fused:
-            kernel = self.ops.transpose(table, (1, 0)) if self.tied else self.ops.convert_to_tensor(self.kernel)
-            return {"hidden": x_btd, "head": kernel}
+            return {"hidden": x_btd, "head": self.ops.convert_to_tensor(self.kernel)}
         if self.tied:
             return self.ops.einsum("btd,vd->btv", x_btd, table)
         return self.ops.einsum("btd,dv->btv", x_btd, self.kernel)
@@ -400,10 +413,13 @@ def _projection(keras: ModuleType, sizes: Sizes, name: str, units: int, scale: f
 
 def _to_heads(keras: ModuleType, sizes: Sizes, name: str, heads: int) -> Any:
     """Returns a projection (B, T, D) -> (B, T, heads, K)."""
+    bias_axes = None
+    if sizes.bias:
+        bias_axes = "hk"
     return keras.layers.EinsumDense(
         "btd,dhk->bthk",
         output_shape=(None, heads, sizes.head_width),
-        bias_axes="hk" if sizes.bias else None,
+        bias_axes=bias_axes,
         kernel_initializer=_normal(keras),
         name=name,
     )
@@ -411,10 +427,13 @@ def _to_heads(keras: ModuleType, sizes: Sizes, name: str, heads: int) -> Any:
 
 def _from_heads(keras: ModuleType, sizes: Sizes, name: str, scale: float) -> Any:
     """Returns a projection (B, T, H, K) -> (B, T, D)."""
+    bias_axes = None
+    if sizes.bias:
+        bias_axes = "d"
     return keras.layers.EinsumDense(
         "bthk,hkd->btd",
         output_shape=(None, sizes.dim),
-        bias_axes="d" if sizes.bias else None,
+        bias_axes=bias_axes,
         kernel_initializer=_normal(keras, scale),
         name=name,
     )
@@ -449,7 +468,9 @@ def _checkpointed(function: Callable[..., Any], policy: str, *, scanned: bool = 
     """
     # Imported by name: Keras 3 has imported JAX already, but the DTensor engines may run without it.
     jax = importlib.import_module("jax")
-    saveable = None if policy == "full" else getattr(jax.checkpoint_policies, policy)
+    saveable = None
+    if policy != "full":
+        saveable = getattr(jax.checkpoint_policies, policy)
     # A new lambda each time: JAX caches the trace of a function, and this one closes over other values each time.
     return jax.checkpoint(lambda *arguments: function(*arguments), policy=saveable, prevent_cse=not scanned)
 

@@ -49,6 +49,7 @@ class Position(PortableLayer):
 
     def build(self, input_shape: Any) -> None:
         """Creates the embedding (tokens, dim)."""
+        # The standard deviation of the paper's released code, which takes it from BERT.
         normal = self.keras.initializers.RandomNormal(stddev=0.02)
         self.embedding = self.add_weight(shape=tuple(input_shape[1:]), initializer=normal, name="embedding")
         super().build(input_shape)

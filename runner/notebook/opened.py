@@ -61,8 +61,11 @@ class OpenedRun:
     _run: Run | None = None
 
     def __repr__(self) -> str:
-        evaluated = {name: value for name, value in self.results.items() if name.startswith("eval/")}
-        metrics = "  ".join(f"{name} {value:.6g}" for name, value in evaluated.items())
+        parts: list[str] = []
+        for name, value in self.results.items():
+            if name.startswith("eval/"):
+                parts.append(f"{name} {value:.6g}")
+        metrics = "  ".join(parts)
         return f"run {self.run_id} ({self.name}) {self.status}  {metrics}".rstrip()
 
     @cached_property
@@ -71,7 +74,9 @@ class OpenedRun:
         if self._store is None:
             return pd.DataFrame({name: [value] for name, value in self.results.items()})
         client = self._store.client
-        columns = {name: dict(records.history(client, self.run_id, name)) for name in self.results}
+        columns: dict[str, dict[int, float]] = {}
+        for name in self.results:
+            columns[name] = dict(records.history(client, self.run_id, name))
         frame = pd.DataFrame(columns).sort_index()
         frame.index.name = "step"
         return frame
@@ -173,7 +178,9 @@ def _untracked(run: str) -> OpenedRun | None:
 
 
 def _of_folder(folder: Path) -> OpenedRun:
-    status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
+    status = "UNFINISHED"
+    if (folder / "summary.json").is_file():
+        status = "FINISHED"
     record = records.from_folder(folder, folder.name, status)
     if record is None:
         raise ConfigError(f"{folder}: has no run; name another run")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.engine.base import ProgramCost
 from runner.errors import EngineError
@@ -17,6 +17,8 @@ from runner.notebook import child
 from runner.notebook.composing import arranged
 from runner.plan import rows, table
 from runner.plan.base import FORMAT, LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,11 +75,13 @@ def from_dict(content: Mapping[str, Any]) -> ShownPlan:
     """
     if content.get("format") != FORMAT:
         raise EngineError(f"the plan has format {content.get('format')}, and this version reads {FORMAT}")
-    known = {field.name for field in fields(Plan)}
-    values = {key: value for key, value in content.items() if key in known}
+    values: dict[str, Any] = {}
+    for field in fields(Plan):
+        if field.name in content:
+            values[field.name] = content[field.name]
     # JSON has lists where the dataclasses have tuples, and mappings where they have each other.
-    values["variables"] = tuple(VariablePlan(**_tuples(variable)) for variable in content["variables"])
-    values["layers"] = tuple(LayerPlan(**_tuples(layer)) for layer in content["layers"])
+    values["variables"] = _all_of(VariablePlan, content["variables"])
+    values["layers"] = _all_of(LayerPlan, content["layers"])
     values["totals"] = {name: Total(**total) for name, total in content["totals"].items()}
     values["traffic"] = tuple(Traffic(**transfer) for transfer in content["traffic"])
     values["rates"] = Rates(**content["rates"])
@@ -88,8 +92,16 @@ def from_dict(content: Mapping[str, Any]) -> ShownPlan:
     return ShownPlan(**values)
 
 
+def _all_of(kind: Callable[..., T], entries: Sequence[Mapping[str, Any]]) -> tuple[T, ...]:
+    return tuple(kind(**_tuples(entry)) for entry in entries)
+
+
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    values = dict(content)
+    for key, value in content.items():
+        if isinstance(value, list):
+            values[key] = tuple(value)
+    return values
 
 
 def _html(content: rows.Rows) -> str:

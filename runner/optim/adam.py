@@ -25,8 +25,9 @@ def adam_learning_rate(builder: str) -> float:
       >>> adam_learning_rate("runner.model.mlp.sequential"), adam_learning_rate("runner.model.vit.build")
       (0.01, 0.001)
     """
-    is_tutorial = str(builder).startswith(_TUTORIAL_BUILDERS)
-    return _TUTORIAL_RATE if is_tutorial else _KERAS_RATE
+    if str(builder).startswith(_TUTORIAL_BUILDERS):
+        return _TUTORIAL_RATE
+    return _KERAS_RATE
 
 
 def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:

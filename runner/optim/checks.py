@@ -7,6 +7,7 @@ import math
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import as_float32, changed, check_name
 from runner.errors import invalid, shown
+from runner.optim.registry import OPTIMIZERS
 from runner.optim.rules import RULE_KEYS
 from runner.optim.schedules import SCHEDULE_KEYS, learning_rate
 
@@ -36,14 +37,7 @@ def check(config: OptimizerConfig) -> None:
             problem=f"must be below {limit:g}, the inverse of optimizer.learning_rate, which it is multiplied by",
             fix="set optimizer.weight_decay=0.004",
         )
-    for key in ("frozen_step", "reread_slots"):
-        if getattr(config, key) and config.name != "adam":
-            raise invalid(
-                f"optimizer.{key}",
-                True,
-                problem="reproduces a bug of Adam and works with optimizer=adam only",
-                fix=f"remove optimizer.{key}",
-            )
+    _check_bug_keys(config)
     if config.nesterov and not config.momentum:
         raise invalid(
             "optimizer.nesterov",
@@ -53,6 +47,20 @@ def check(config: OptimizerConfig) -> None:
         )
     _check_clip(config.clip)
     _check_schedule(config.schedule)
+
+
+def _check_bug_keys(config: OptimizerConfig) -> None:
+    """Rejects keys that reproduce a bug of another optimizer."""
+    own_keys = OPTIMIZERS[config.name].bug_keys
+    for name, entry in OPTIMIZERS.items():
+        for key in entry.bug_keys:
+            if getattr(config, key) and key not in own_keys:
+                raise invalid(
+                    f"optimizer.{key}",
+                    True,
+                    problem=f"reproduces a bug of {entry.keras_class} and works with optimizer={name} only",
+                    fix=f"remove optimizer.{key}",
+                )
 
 
 def _check_rule_keys(config: OptimizerConfig) -> None:
@@ -77,6 +85,7 @@ def _check_rule_keys(config: OptimizerConfig) -> None:
 
 
 def _check_clip(config: ClipConfig) -> None:
+    # Keras's optimizers accept one of the three only, too.
     used = [key for key in ("norm", "global_norm", "value") if getattr(config, key) is not None]
     if len(used) > 1:
         first, second = used[:2]
@@ -134,6 +143,7 @@ def _check_pieces(config: ScheduleConfig) -> None:
     if len(factors) != len(config.boundaries) + 1:
         problem = f"must have {len(config.boundaries) + 1} entries, one more than {_SCHEDULE}.boundaries"
         raise invalid(key, factors, problem=problem, fix=fix)
+    # With factors of 0 only, nothing would be trained.
     if not any(as_float32(factor) for factor in factors):
         problem = "must have an entry above 0: the learning rate is multiplied by them"
         raise invalid(key, factors, problem=problem, fix=f"set {key}=[1.0,0.1]")
@@ -152,7 +162,8 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
     schedule = config.schedule
     # Between these steps every schedule is monotonic, so its extremes are among them.
     turning_points = {0, schedule.warmup_steps, total_steps - 1}
-    turning_points |= {step + 1 for step in schedule.boundaries}
+    for boundary in schedule.boundaries:
+        turning_points.add(boundary + 1)
     for step in sorted(turning_points):
         if not 0 <= step < total_steps:
             continue
@@ -185,12 +196,17 @@ def check_restores(config: OptimizerConfig, factor: float, restores: int) -> Non
     """
     if factor >= 1:
         return
+    # The solution n of learning_rate * factor ** n = the smallest float32, by logarithms so that nothing underflows.
     factors_to_zero = (math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor)
     most = int(factors_to_zero)
     if restores > most:
+        fix = f"set trainer.nan_restores={most}"
+        if not most:
+            # One restore already makes the rate 0, so the factor has to be larger.
+            fix = "set trainer.nan_rate_factor=0.5"
         raise invalid(
             "trainer.nan_restores",
             restores,
             problem=f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0",
-            fix=f"set trainer.nan_restores={most}" if most else "set trainer.nan_rate_factor=0.5",
+            fix=fix,
         )

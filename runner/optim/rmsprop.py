@@ -25,6 +25,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
             new_slots["momentum"] = change
         return weight - change, new_slots
 
+    # Only slots that are used take memory and space in checkpoints.
     slot_names = ["velocity"]
     if config.centered:
         slot_names.append("average")

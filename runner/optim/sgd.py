@@ -27,6 +27,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
             change = velocity * momentum - gradient * rate
         return weight + change, {"momentum": velocity}
 
+    # Without momentum there is no state to keep in memory and in checkpoints.
     if not momentum:
         return Rule((), update_plain, elementwise=True)
     return Rule(("momentum",), update_with_momentum, elementwise=True)

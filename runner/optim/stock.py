@@ -31,8 +31,13 @@ def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType
 
 
 def _clip_arguments(config: ClipConfig) -> dict[str, object]:
-    limits = {argument: getattr(config, key) for key, argument in _CLIP_ARGUMENTS.items()}
-    return {argument: limit for argument, limit in limits.items() if limit is not None}
+    arguments = {}
+    for key, argument in _CLIP_ARGUMENTS.items():
+        limit = getattr(config, key)
+        # Keras rejects several kinds of clipping at once, so the others are left out.
+        if limit is not None:
+            arguments[argument] = limit
+    return arguments
 
 
 def _schedule(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:

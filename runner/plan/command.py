@@ -72,6 +72,7 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
     """
     shape = (capacity, batch_size)
     weights = np.zeros(shape, np.float32)
+    # The batches of a split on the devices are numbers of its rows.
     if caches_split(engine):
         arrays = {ROW: np.zeros(shape, np.int32)}
     else:

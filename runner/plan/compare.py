@@ -23,20 +23,24 @@ def comparison(jobs: Sequence[Job], shown: slice = slice(None)) -> rows.Rows:
     """
     labels = varying([job.overrides for job in jobs])
     names: list[str] = []
+    # Empty for a job without a plan.
     descriptions: list[dict[str, str]] = []
     for label, job in list(zip(labels, jobs, strict=True))[shown]:
-        plan = _read(job.folder)
         names.append(label or f"job {job.number}")
-        descriptions.append({} if plan is None else _describe(plan))
+        descriptions.append(_description(job.folder))
+    # A dict, and not a set, keeps the order in which the keys are met.
     keys: dict[str, None] = {}
     for description in descriptions:
         keys |= dict.fromkeys(description)
     lines = []
     for key in keys or ["plan"]:
-        cells = []
+        cells = [key]
         for description in descriptions:
-            cells.append(description.get(key, "-") if description else "failed")
-        lines.append((key, *cells))
+            if description:
+                cells.append(description.get(key, "-"))
+            else:
+                cells.append("failed")
+        lines.append(tuple(cells))
     return rows.Rows("Plans compared, per device and step", ("", *names), len(names), tuple(lines))
 
 
@@ -52,35 +56,48 @@ def varying(overrides: Sequence[Sequence[str]]) -> list[str]:
     shared = set.intersection(*map(set, overrides))
     labels = []
     for job_overrides in overrides:
-        own = [override for override in job_overrides if override not in shared]
+        own = []
+        for override in job_overrides:
+            if override not in shared:
+                own.append(override)
         labels.append(" ".join(own))
     return labels
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
+def _description(folder: Path) -> dict[str, str]:
+    """Returns the figures of a job's plan by name; none if it has no plan of this release's format."""
     path = folder / "plan.json"
     if not path.is_file():
-        return None
-    content = json.loads(path.read_text())
-    return content if content.get("format") == FORMAT else None
+        return {}
+    plan = json.loads(path.read_text())
+    # Other formats have other keys.
+    if plan.get("format") != FORMAT:
+        return {}
 
+    def total(kind: str) -> int:
+        per_device: int = plan["totals"][kind]["bytes_per_device"]
+        return per_device
 
-def _describe(plan: Mapping[str, Any]) -> dict[str, str]:
-    totals = {kind: total["bytes_per_device"] for kind, total in plan["totals"].items()}
     lines = {
-        "parameters + slots": tables.size(totals["parameters"] + totals["slots"]),
-        "gradients": tables.size(totals["gradients"]),
-        "activations, all layers": tables.size(totals["activations"]),
+        "parameters + slots": tables.size(total("parameters") + total("slots")),
+        "gradients": tables.size(total("gradients")),
+        "activations, all layers": tables.size(total("activations")),
     }
     largest = max(plan["layers"], key=lambda layer: layer["bytes_per_device"], default=None)
     if largest is not None:
         lines["largest activation"] = f"{tables.size(largest['bytes_per_device'])} {largest['layer']}"
-    for phase in PHASES:
-        lines[f"{phase} collectives"] = _summed([group for group in plan["traffic"] if group["phase"] == phase])
+    groups_by_phase: dict[str, list[Mapping[str, Any]]] = {phase: [] for phase in PHASES}
+    crossing_groups = []
+    for group in plan["traffic"]:
+        groups_by_phase[group["phase"]].append(group)
+        if group["crosses"]:
+            crossing_groups.append(group)
+    for phase, groups in groups_by_phase.items():
+        lines[f"{phase} collectives"] = _summed(groups)
     lines["all collectives"] = _summed(plan["traffic"])
     # Earlier releases wrote plans without processes.
     if plan.get("processes", 1) > 1:
-        lines["between processes"] = _summed([group for group in plan["traffic"] if group["crosses"]])
+        lines["between processes"] = _summed(crossing_groups)
     lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.milliseconds(plan['compute_seconds'])}"
     return lines
 

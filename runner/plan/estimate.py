@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
+from runner.engine.origins import axes_of, without_axes
 from runner.layout import Placement, Spec
 from runner.layout.roles import ancestors
 
@@ -58,7 +59,7 @@ class PlacedModel:
     @functools.cached_property
     def data_axes(self) -> set[str]:
         """Axes that shard the inputs."""
-        return {axis for spec in self.inputs.values() for axis in spec if axis}
+        return axes_of(self.inputs.values())
 
     @functools.cached_property
     def batch_axis(self) -> str | None:
@@ -107,7 +108,7 @@ class PlacedModel:
         """Returns a variable's spec where layers use it: gathered over data axes, sharded over the others."""
         if variable.path in self.whole:
             return (None,) * len(variable.spec)
-        return tuple(None if axis in self.data_axes else axis for axis in variable.spec)
+        return without_axes(variable.spec, self.data_axes)
 
     def used_shape(self, variable: Placement) -> tuple[int, ...]:
         """Returns the shape of one device's part of a variable where layers use it."""
@@ -121,8 +122,9 @@ class PlacedModel:
         """Returns a spec without the axes that do not divide their dims."""
         entries: list[str | None] = []
         for dim, axis in zip(shape, spec, strict=True):
-            divides = axis is not None and dim % self.axes[axis] == 0
-            entries.append(axis if divides else None)
+            if axis is not None and dim % self.axes[axis] != 0:
+                axis = None
+            entries.append(axis)
         return tuple(entries)
 
     def followed(self, output: LayerOutput, ends: Callable[[LayerOutput], bool], question: str) -> LayerOutput:
@@ -140,7 +142,9 @@ class PlacedModel:
         ends_by_layer = self._ends.setdefault(question, {})
         passed: dict[str, None] = {}
         while not ends(output):
-            source = output.inputs[0].layer if output.inputs else ""
+            source = ""
+            if output.inputs:
+                source = output.inputs[0].layer
             if source in ends_by_layer:
                 output = ends_by_layer[source]
                 break
@@ -156,11 +160,11 @@ class PlacedModel:
 
     def has_trained_inputs(self, output: LayerOutput) -> bool:
         """Returns whether a layer's inputs depend on trained variables, so that it computes their gradient."""
-        is_unknown = not output.inputs or any(not layer_input.layer for layer_input in output.inputs)
-        if is_unknown:
+        providers = {layer_input.layer for layer_input in output.inputs}
+        if not providers or "" in providers:
             # Most likely the inputs of all layers but the first depend on trained variables.
             return output.layer != self._first_with_kernel
-        return any(layer_input.layer in self._trained_layers for layer_input in output.inputs)
+        return not providers.isdisjoint(self._trained_layers)
 
     @functools.cached_property
     def _first_with_kernel(self) -> str | None:
@@ -202,8 +206,9 @@ def _kernels(variables: Iterable[Placement]) -> list[Placement]:
 
 def features(output: LayerOutput, kernel: Placement) -> int:
     """Returns how many of a kernel's last dims are dims of the output: two for (dim, heads, head dim), else one."""
-    has_heads = len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind
-    return 2 if has_heads else 1
+    if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind:
+        return 2
+    return 1
 
 
 def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
@@ -211,7 +216,9 @@ def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
     if layer_input.layer == INPUTS:
         return next(iter(model.inputs.values()))
     prefix, _, name = layer_input.layer.partition("/")
-    return model.inputs.get(name) if prefix == INPUTS else None
+    if prefix != INPUTS:
+        return None
+    return model.inputs.get(name)
 
 
 def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
@@ -234,7 +241,9 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
     source = model.followed(output, ends, f"of rank {rank}")
     if len(source.shape) != rank:
         return None
-    spec = input_of(model, source.inputs[0]) if source.inputs else None
+    spec = None
+    if source.inputs:
+        spec = input_of(model, source.inputs[0])
     if spec is not None:
         return spec[1:-1] if len(spec) == rank else None
     if "Dense" in source.kind or "Attention" in source.kind:
@@ -279,7 +288,9 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     functions, normalization and additions are left out. In a mixture, every expert computes every token, as KerasHub's
     do.
     """
-    products = _WITH_INPUT_GRADIENT if model.has_trained_inputs(output) else _WITHOUT_INPUT_GRADIENT
+    products = _WITHOUT_INPUT_GRADIENT
+    if model.has_trained_inputs(output):
+        products = _WITH_INPUT_GRADIENT
     total = products * _experts(model, output)
     if output.inputs and output.inputs[0].shape[:1] != output.shape[:1]:
         # The output has no dim of examples: a table that the layer passes on.
@@ -287,9 +298,11 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     spec = output_spec(model, output)
     for kernel in model.kernels(output.layer):
         count = features(output, kernel)
-        # A whole kernel is applied to whole inputs: only the examples are sharded.
-        position_axes = spec[:1] if kernel.path in model.whole else spec[:-count]
-        data_axes = [axis for axis in position_axes if axis in model.data_axes]
+        position_axes = spec[:-count]
+        if kernel.path in model.whole:
+            # A whole kernel is applied to whole inputs: only the examples are sharded.
+            position_axes = spec[:1]
+        data_axes = model.data_axes.intersection(position_axes)
         positions = math.prod(output.shape[:-count]) // model.shards(data_axes)
         total += products * _product(model, kernel, positions)
     inner_kernels = model.inner_kernels(output.layer)
@@ -308,7 +321,9 @@ def _experts(model: PlacedModel, output: LayerOutput) -> int:
     kernels = [variable for variable in model.variables(output.layer) if variable.path in model.experts]
     if not kernels or not output.inputs:
         return 0
-    token_axis = model.tokens[1] if model.tokens is not None else None
+    token_axis = None
+    if model.tokens is not None:
+        token_axis = model.tokens[1]
     # The input is rows of tokens, or all tokens of a batch in one dim.
     tokens = math.prod(output.inputs[0].shape[:-1]) // model.shards([model.batch_axis, token_axis])
     return sum(_product(model, kernel, tokens) for kernel in kernels)
@@ -321,13 +336,14 @@ def _tied(model: PlacedModel, output: LayerOutput) -> int:
     vocabulary); or it has no variables and takes the table of another layer as its second input.
     """
     ranks = [len(layer_input.shape) for layer_input in output.inputs]
+    table = None
     if ranks == [3] and len(output.shape) == 3:
         table = _own_table(model, output)
     elif ranks == [3, 2] and not model.variables(output.layer) and len(output.shape) == 3:
         table = _table_of(model, output.inputs[1])
-    else:
-        table = None
-    return 0 if table is None else _product(model, table, _positions(model, output))
+    if table is None:
+        return 0
+    return _product(model, table, _positions(model, output))
 
 
 def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
@@ -365,10 +381,14 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
     perhaps documents (batch, tokens); a block that holds an attention, or a scanned stack of such, (depth, ...); or a
     stock attention layer whose projections are layers of their own.
     """
-    shapes = [layer_input.shape for layer_input in output.inputs if len(layer_input.shape) != 2]
+    shapes = []
+    for layer_input in output.inputs:
+        # Of two dims are the documents of a batch's tokens.
+        if len(layer_input.shape) != 2:
+            shapes.append(layer_input.shape)
     if not shapes:
         return 0
-    takes_heads = len(shapes) == 3 and all(len(shape) == 4 for shape in shapes)
+    takes_heads = list(map(len, shapes)) == [4, 4, 4]
     to_heads = _query_kernel(output.kind, inner_kernels)
     query_layer = model.by_layer.get(f"{output.layer}/query")
     depth = 1
@@ -397,8 +417,13 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
 
 def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:
     """Returns the kernel that makes queries, (..., dim, heads, head dim); None if the layer holds no attention."""
-    candidates = [kernel for kernel in kernels if len(kernel.shape) >= 3]
-    for kernel in candidates:
+    first = None
+    for kernel in kernels:
+        if len(kernel.shape) < 3:
+            continue
         if "query" in kernel.path:
             return kernel
-    return candidates[0] if "Attention" in kind and candidates else None
+        if first is None and "Attention" in kind:
+            # One kernel may make queries, keys and values.
+            first = kernel
+    return first

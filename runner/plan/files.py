@@ -43,7 +43,8 @@ def markdown(plan: Plan) -> str:
     for table in (rows.variables(plan), rows.totals(plan), rows.program(plan), rows.traffic(plan)):
         if table.rows:
             parts += [f"## {table.title}", table_markdown(table)]
-    parts += ["## Times", "\n".join(f"- {line}" for line in rows.notes(plan))]
+    notes = "- " + "\n- ".join(rows.notes(plan))
+    parts += ["## Times", notes]
     return "\n\n".join(parts) + "\n"
 
 

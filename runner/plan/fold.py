@@ -29,6 +29,26 @@ class Fold:
     count: int
     variables: tuple[VariablePlan, ...]
 
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes of all blocks, whole."""
+        return self.count * sum(variable.bytes for variable in self.variables)
+
+    @property
+    def bytes_per_device(self) -> int:
+        """Returns the bytes of all blocks on one device."""
+        return self.count * sum(variable.bytes_per_device for variable in self.variables)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Returns the bytes that are communicated for all blocks in one step."""
+        return self.count * sum(variable.moved_bytes for variable in self.variables)
+
+
+def unfolded(variables: Sequence[VariablePlan]) -> list[Fold]:
+    """Returns each variable by itself."""
+    return [Fold("", 1, (variable,)) for variable in variables]
+
 
 def folded(variables: Sequence[VariablePlan]) -> list[Fold]:
     """Returns variables in order, with three or more consecutive equal blocks as one."""
@@ -36,9 +56,10 @@ def folded(variables: Sequence[VariablePlan]) -> list[Fold]:
     for blocks in _equal_runs(_blocks(variables)):
         first = blocks[0]
         last = blocks[-1]
+        # Variables without a number are no blocks, however many follow each other.
         if len(blocks) < _FEWEST_BLOCKS or not first.prefix:
             for block in blocks:
-                folds += [Fold("", 1, (variable,)) for variable in block.variables]
+                folds += unfolded(block.variables)
             continue
         last_name = f"{first.prefix.rpartition('/')[2]}{last.number}"
         name = f"{first.prefix}{first.number} ... {last_name} (x{len(blocks)})"
@@ -74,7 +95,9 @@ class _Block:
 def _blocks(variables: Sequence[VariablePlan]) -> list[_Block]:
     def prefix_and_number(variable: VariablePlan) -> tuple[str, int]:
         match = _NUMBERED.fullmatch(variable.path)
-        return (match[1], int(match[2])) if match else ("", 0)
+        if match is None:
+            return "", 0
+        return match[1], int(match[2])
 
     blocks = []
     for (prefix, number), group in groupby(variables, prefix_and_number):

@@ -12,6 +12,7 @@ from runner import layout
 from runner.checks import warnings as config_warnings
 from runner.config.schema import RunConfig
 from runner.engine.base import CountsCost, Engine, LayerOutput, VariableInfo
+from runner.engine.mappings import shapes_of, subset
 from runner.layout import Placement, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
@@ -44,13 +45,18 @@ def make_plan(
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
-    shapes = {path: placement.shape for path, placement in engine.placements.items()}
-    proposals = layout.auto.propose(shapes, config.layout, axes) if config.layout.auto else []
-    auto_reasons = {proposal.path: proposal.reason for proposal in proposals}
+    shapes = shapes_of(engine.placements)
+    auto_reasons: dict[str, str] = {}
+    proposed = ""
+    if config.layout.auto:
+        proposals = layout.auto.propose(shapes, config.layout, axes)
+        proposed = layout.auto.to_yaml(proposals, config.layout)
+        for proposal in proposals:
+            auto_reasons[proposal.path] = proposal.reason
 
-    all_variables = engine.variables()
-    variables = {path: all_variables[path] for path in engine.placements}
-    slots = {path: info for path, info in all_variables.items() if path not in variables}
+    # The engine gives slots and variables in one mapping: without the variables, it is that of the slots.
+    slots = dict(engine.variables())
+    variables = {path: slots.pop(path) for path in engine.placements}
     slot_bytes: Counter[str] = Counter()
     for path, info in slots.items():
         slot_bytes[owner_of(path)] += info.bytes_per_device
@@ -74,11 +80,14 @@ def make_plan(
         variable_plans.append(variable_plan)
 
     microbatches = config.trainer.accumulate_steps
-    layers = tuple(_layer(model, output, microbatches) for output in model.outputs)
+    layers = [_layer(model, output, microbatches) for output in model.outputs]
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
     device_rates = rates(config.plan, config.mesh, processes)
     flops = sum(layer.flops_per_device for layer in layers)
+    program = None
+    if isinstance(engine, CountsCost):
+        program = engine.program_cost()
     warnings = (
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),
@@ -89,14 +98,14 @@ def make_plan(
         axes=dict(axes),
         batch_size=config.dataset.batch_size,
         variables=tuple(variable_plans),
-        layers=layers,
+        layers=tuple(layers),
         totals=_totals(model, variables, slots, layers, accumulates=microbatches > 1),
         traffic=traffic(collectives, axes, device_rates, crossing),
         rates=device_rates,
         compute_seconds=flops / (device_rates.gflops * 1e9),
         warnings=warnings,
-        program=engine.program_cost() if isinstance(engine, CountsCost) else None,
-        proposed=layout.auto.to_yaml(proposals, config.layout) if config.layout.auto else "",
+        program=program,
+        proposed=proposed,
         processes=processes,
         crossing=tuple(crossing),
     )
@@ -111,14 +120,15 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
       data: what the engine is built for.
     """
     variables = engine.variables()
-    shapes = {path: placement.shape for path, placement in engine.placements.items()}
     inputs = input_specs(config.layout, data.arrays, config.mesh.axes)
-    roles = transformers.read(shapes).roles
+    roles = transformers.read(shapes_of(engine.placements)).roles
     experts = set()
     for path, role in roles.items():
+        # Biases of experts have two dims and take no product.
         if role.experts is not None and len(variables[path].shape) == 3:
             experts.add(path)
     width = {path: np.dtype(variables[path].dtype).itemsize for path in engine.placements}
+    # With `master` and with `bfloat16` layers use trained weights in bfloat16.
     if config.engine.state != "float32":
         width |= dict.fromkeys(engine.trainable, _BFLOAT16)
     return estimate.PlacedModel(
@@ -126,7 +136,7 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         trained=set(engine.trainable),
         outputs=engine.layer_outputs(),
         axes=config.mesh.axes,
-        inputs={name: inputs[name] for name in data.task.input_names},
+        inputs=subset(inputs, data.task.input_names),
         width=width,
         whole=engine.used_whole(),
         experts=experts,
@@ -153,7 +163,9 @@ def _rule_of(placement: Placement, places: Sequence[str], auto_reasons: Mapping[
     if placement.rule < len(places):
         return places[placement.rule]
     # Rules past those of the layout's option were added by the runner.
-    return _AUTO if placement.path in auto_reasons else _MODEL_MAP
+    if placement.path in auto_reasons:
+        return _AUTO
+    return _MODEL_MAP
 
 
 def _variable(

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,21 +90,29 @@ def draw(plan: Plan, path: Path) -> None:
     title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, _TITLE, bold=True)
     legend = _legend(plan)
     head = 2 * _MARGIN + _LINE * (len(title) + len(legend)) + _LEGEND_LINE_GAP * len(legend)
-    height = head + _LINE + _GAP + sum(row.height for row in shown) + _MARGIN
+    height = head + _LINE + _GAP + _MARGIN
+    count = 0
+    most = 1
+    for row in shown:
+        height += row.height
+        if row.variable is not None:
+            count += 1
+            most = max(most, row.blocks * row.variable.bytes)
     image = Image.new("RGB", (_WIDTH, height), "white")
     canvas = ImageDraw.Draw(image)
     _draw_head(canvas, title, legend)
 
-    count = sum(row.variable is not None for row in shown)
-    first_heading = f"variable (the {count} largest of {count + left_out})" if left_out else "variable"
+    first_heading = "variable"
+    if left_out:
+        first_heading += f" (the {count} largest of {count + left_out})"
     _text(canvas, _MARGIN, head, first_heading, _SMALL, _GRAY)
     _text(canvas, MIDDLE, head, "shards, not to scale", _SMALL, _GRAY)
     _text(canvas, BARS, head, "bytes (dark: on one device)", _SMALL, _GRAY)
     _text(canvas, RIGHT, head, "per device", _SMALL, _GRAY)
     canvas.line((_MARGIN, head + _LINE, _WIDTH - _MARGIN, head + _LINE), fill=_BACK)
 
-    most = max((row.blocks * row.variable.bytes for row in shown if row.variable), default=1)
-    pixels_per_byte = _BAR / max(most, 1)
+    # All bars have one scale: the longest is that of the variable with the most bytes.
+    pixels_per_byte = _BAR / most
     y = head + _LINE + _GAP
     for row in shown:
         _draw_row(canvas, plan, row, y, pixels_per_byte)
@@ -141,16 +148,23 @@ class _Row:
 def _rows(plan: Plan) -> tuple[list[_Row], int]:
     """Returns the rows of the largest variables, in the model's order, and how many variables are left out."""
     groups = folded(plan.variables)
-    by_size = [(group.count * variable.bytes, id(variable)) for group in groups for variable in group.variables]
-    by_size.sort(key=lambda pair: -pair[0])
-    largest = {identity for _, identity in by_size[:_MOST]}
+    bytes_by_id: dict[int, int] = {}
+    for group in groups:
+        for variable in group.variables:
+            bytes_by_id[id(variable)] = group.count * variable.bytes
+    # The sort is stable: of variables of one size, the model's first ones are shown.
+    largest = sorted(bytes_by_id, key=lambda identity: -bytes_by_id[identity])[:_MOST]
     shown: list[_Row] = []
     for group in groups:
-        variables = [variable for variable in group.variables if id(variable) in largest]
-        if group.name and variables:
-            shown.append(_heading(group))
-        shown += [_row(variable, group) for variable in variables]
-    return shown, len(by_size) - len(largest)
+        has_heading = not group.name
+        for variable in group.variables:
+            if id(variable) not in largest:
+                continue
+            if not has_heading:
+                shown.append(_heading(group))
+                has_heading = True
+            shown.append(_row(variable, group))
+    return shown, len(bytes_by_id) - len(largest)
 
 
 def _row(variable: VariablePlan, group: Fold) -> _Row:
@@ -161,16 +175,15 @@ def _row(variable: VariablePlan, group: Fold) -> _Row:
 
 
 def _heading(group: Fold) -> _Row:
-    whole = group.count * sum(variable.bytes for variable in group.variables)
-    per_device = group.count * sum(variable.bytes_per_device for variable in group.variables)
-    details = f"{group.count} equal blocks, {tables.size(per_device)} per device of {tables.size(whole)}"
+    per_device = tables.size(group.bytes_per_device)
+    details = f"{group.count} equal blocks, {per_device} per device of {tables.size(group.bytes)}"
     room = MIDDLE - 2 * _MARGIN
     return _Row(None, _path(group.name, room), _wrapped(details, ", ", room, _SMALL))
 
 
 def _path(path: str, room: int) -> list[str]:
     lines = rows.broken(path, lambda line: _length(line, _PATH, bold=True) <= room, "    ")
-    return [_shortened(line, room, _PATH, bold=True) for line in lines]
+    return _all_shortened(lines, room, _PATH, bold=True)
 
 
 def _legend(plan: Plan) -> list[list[_LegendEntry]]:
@@ -180,9 +193,13 @@ def _legend(plan: Plan) -> list[list[_LegendEntry]]:
         boxes = []
         for coordinate in range(min(count, _LEGEND)):
             boxes.append((str(coordinate), palette.of_part(plan.axes, {axis: coordinate})))
-        link = f" {rows.NETWORK}" if axis in plan.crossing else ""
-        entries.append((f"{axis}={count}{link}", boxes))
-    mixed = "; mixed: sharded over several axes" if len(plan.axes) > 1 else ""
+        name = f"{axis}={count}"
+        if axis in plan.crossing:
+            name += f" {rows.NETWORK}"
+        entries.append((name, boxes))
+    mixed = ""
+    if len(plan.axes) > 1:
+        mixed = "; mixed: sharded over several axes"
     entries.append((f"gray: replicated{mixed}; sheets behind: replicas", []))
 
     lines: list[list[_LegendEntry]] = [[]]
@@ -231,7 +248,7 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels
     if variable is None:
         return
 
-    sharding_axes = [axis for axis in variable.spec if axis]
+    sharding_axes = list(filter(None, variable.spec))
     shards = math.prod(plan.axes[axis] for axis in sharding_axes)
     replicas = mesh.size(dict(plan.axes)) // shards
     middle = y + (row.height - _GAP) // 2
@@ -241,12 +258,18 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels
         top = middle - _BAR_HEIGHT // 2
         canvas.rectangle((BARS, top, BARS + length - 1, top + _BAR_HEIGHT), fill=color)
 
-    blocks = f"{row.blocks} x " if row.blocks > 1 else ""
-    sizes = f"{blocks}{tables.size(variable.bytes_per_device)} of {tables.size(variable.bytes)}"
+    sizes = f"{tables.size(variable.bytes_per_device)} of {tables.size(variable.bytes)}"
+    if row.blocks > 1:
+        sizes = f"{row.blocks} x {sizes}"
     _text(canvas, RIGHT, y, sizes, _TEXT)
-    words = "whole" if shards == 1 else f"one of {shards} shards"
+    words = "whole"
+    if shards > 1:
+        words = f"one of {shards} shards"
     if replicas > 1:
-        other_axes = [axis for axis, count in plan.axes.items() if axis not in sharding_axes and count > 1]
+        other_axes = []
+        for axis, count in plan.axes.items():
+            if axis not in sharding_axes and count > 1:
+                other_axes.append(axis)
         words += f", {replicas} replicas over {'+'.join(other_axes)}"
     _text(canvas, RIGHT, y + _LINE, _shortened(words, _WIDTH - RIGHT - _MARGIN), _SMALL, _GRAY)
 
@@ -259,14 +282,16 @@ def _draw_shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan
     shape = variable.shape
     spec = variable.spec
     sharded_first = sorted(range(len(shape)), key=lambda dim: (spec[dim] is None, -shape[dim]))
-    sharded_count = sum(axis is not None for axis in spec)
-    dims = sorted(sharded_first[: max(2, sharded_count)])
+    sharded_count = len(spec) - spec.count(None)
+    axes = [spec[dim] for dim in sorted(sharded_first[: max(2, sharded_count)])]
     # The first dim goes down and the others across; a single one goes across.
-    down = dims[:1] if len(dims) > 1 else []
-    across = dims[len(down) :]
-    row_places = _coordinates(plan, [spec[dim] for dim in down])
-    column_places = _coordinates(plan, [spec[dim] for dim in across])
-    height = _TALL if down else _FLAT
+    down_count = 0
+    height = _FLAT
+    if len(axes) > 1:
+        down_count = 1
+        height = _TALL
+    row_places = _coordinates(plan, axes[:down_count])
+    column_places = _coordinates(plan, axes[down_count:])
     top = middle - height // 2
 
     for sheet in reversed(range(1, min(replicas, _SHEETS + 1))):
@@ -281,16 +306,26 @@ def _draw_shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan
             x = MIDDLE + column * _WIDE // column_count
             right = MIDDLE + (column + 1) * _WIDE // column_count
             color = palette.of_part(plan.axes, row_place | column_place)
-            has_outline = min(right - x, bottom - y) >= _CELL or row_count * column_count == 1
-            _box(canvas, x, y, right - x, bottom - y, color, edge=_EDGE if has_outline else color)
+            # An outline around a shard of a few pixels would hide its color.
+            edge = color
+            if min(right - x, bottom - y) >= _CELL or row_count * column_count == 1:
+                edge = _EDGE
+            _box(canvas, x, y, right - x, bottom - y, color, edge=edge)
     canvas.rectangle((MIDDLE, top, MIDDLE + _WIDE, top + height), outline=_EDGE)
 
 
 def _coordinates(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
     """Returns the mesh coordinates of the shards that axes make."""
-    names = [axis for axis in axes if axis]
-    coordinates = itertools.product(*(range(plan.axes[axis]) for axis in names))
-    return [dict(zip(names, place, strict=True)) for place in coordinates]
+    coordinates: list[dict[str, int]] = [{}]
+    for axis in axes:
+        if axis is None:
+            continue
+        longer = []
+        for coordinate in coordinates:
+            for place in range(plan.axes[axis]):
+                longer.append({**coordinate, axis: place})
+        coordinates = longer
+    return coordinates
 
 
 def _box(
@@ -309,9 +344,10 @@ def _text(
 def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     """Returns the font that Matplotlib ships, or Pillow's default font if it is not found."""
     matplotlib = importlib.util.find_spec("matplotlib")
-    folders = list(matplotlib.submodule_search_locations or []) if matplotlib else []
+    if matplotlib is None:
+        return ImageFont.load_default(size)
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    for folder in folders:
+    for folder in matplotlib.submodule_search_locations or []:
         file = Path(folder, "mpl-data", "fonts", "ttf", name)
         if file.is_file():
             return ImageFont.truetype(str(file), size)
@@ -327,11 +363,15 @@ def _wrapped(text: str, separator: str, room: int, size: int, *, bold: bool = Fa
     """Returns a text in lines that fit the room, broken at a separator."""
     lines: list[str] = []
     for part in text.split(separator):
-        joined = f"{lines[-1]}{separator}{part}" if lines else part
-        if lines and _length(joined, size, bold=bold) <= room:
-            lines[-1] = joined
+        if lines and _length(f"{lines[-1]}{separator}{part}", size, bold=bold) <= room:
+            lines[-1] += f"{separator}{part}"
         else:
             lines.append(part)
+    return _all_shortened(lines, room, size, bold=bold)
+
+
+def _all_shortened(lines: Iterable[str], room: int, size: int, *, bold: bool) -> list[str]:
+    """Returns lines of which each fits the room, see `_shortened`."""
     return [_shortened(line, room, size, bold=bold) for line in lines]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from runner.config.schema import MeshConfig, PlanConfig
 from runner.engine.base import Collective
+from runner.engine.origins import group_size
 from runner.layout import mesh
 from runner.plan.base import Rates, Traffic
 
@@ -40,30 +41,32 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
         cores = os.cpu_count() or 1
         bandwidth = _CPU_GB_S / count
         gflops = _CPU_GFLOPS_PER_CORE * cores / count
-        shared = f", shared by {count} virtual devices" if count > 1 else ""
-        note = f"this machine's {cores} cores at {_CPU_GFLOPS_PER_CORE:g} GFLOP/s and {_CPU_GB_S:g} GB/s{shared}"
+        note = f"this machine's {cores} cores at {_CPU_GFLOPS_PER_CORE:g} GFLOP/s and {_CPU_GB_S:g} GB/s"
+        if count > 1:
+            note += f", shared by {count} virtual devices"
     else:
         bandwidth, gflops, owner = _ACCELERATORS[kind]
         note = f"{owner} data sheet"
 
-    set_keys = [key for key in ("bandwidth_gb_s", "gflops") if getattr(config, key) is not None]
-    if set_keys:
-        set_by = " and ".join(f"plan.{key}" for key in set_keys)
-        note = set_by if len(set_keys) == 2 else f"{set_by}; else {note}"
+    if config.bandwidth_gb_s is not None and config.gflops is not None:
+        note = "plan.bandwidth_gb_s and plan.gflops"
+    elif config.bandwidth_gb_s is not None:
+        note = f"plan.bandwidth_gb_s; else {note}"
+    elif config.gflops is not None:
+        note = f"plan.gflops; else {note}"
 
-    network = None
+    network = config.network_gb_s
     if processes > 1:
-        network, owner = _NETWORKS.get(kind, (_CPU_NETWORK_GB_S, "gloo's, measured over loopback"))
-        if config.network_gb_s is not None:
-            network = config.network_gb_s
-            owner = "plan.network_gb_s"
+        owner = "plan.network_gb_s"
+        if network is None:
+            network, owner = _NETWORKS.get(kind, (_CPU_NETWORK_GB_S, "gloo's, measured over loopback"))
         note += f"; between processes {owner}"
     return Rates(
         device=kind,
         bandwidth_gb_s=config.bandwidth_gb_s or bandwidth,
         gflops=config.gflops or gflops,
         note=note,
-        network_gb_s=network if network is not None else config.network_gb_s,
+        network_gb_s=network,
     )
 
 
@@ -100,8 +103,9 @@ def ring_factor(kind: str, devices: int, device: str) -> float:
     """
     one_pass = (devices - 1) / devices
     # On CPUs, DTensor computes an all-gather as an all-reduce of zero-padded parts.
-    is_all_reduce = kind == "all_reduce" or (kind == "all_gather" and device == "cpu")
-    return 2 * one_pass if is_all_reduce else one_pass
+    if kind == "all_reduce" or (kind == "all_gather" and device == "cpu"):
+        return 2 * one_pass
+    return one_pass
 
 
 def traffic(
@@ -122,18 +126,23 @@ def traffic(
     traffic_groups = []
     for key in sorted(groups):
         phase, kind, axis = key
-        size = sum(collective.bytes for collective in groups[key])
+        size = 0
+        count = 0
+        for collective in groups[key]:
+            size += collective.bytes
+            count += collective.count
         names = axis.split("+")
-        crosses = any(name in crossing for name in names)
+        crosses = not set(names).isdisjoint(crossing)
+        # A ring over several axes is as fast as its slowest link.
         gb_per_second = rates.bandwidth_gb_s
         if crosses and rates.network_gb_s:
             gb_per_second = rates.network_gb_s
-        devices = mesh.size({name: axes[name] for name in names})
+        devices = group_size(axis, axes)
         group = Traffic(
             kind=kind,
             axis=axis,
             phase=PHASES[phase],
-            count=sum(collective.count for collective in groups[key]),
+            count=count,
             bytes=size,
             seconds=size * ring_factor(kind, devices, rates.device) / (gb_per_second * 1e9),
             crosses=crosses,

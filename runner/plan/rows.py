@@ -10,7 +10,7 @@ import psutil
 from runner.layout import mesh
 from runner.layout.rules import alike_once
 from runner.plan.base import Plan, Traffic, VariablePlan
-from runner.plan.fold import Fold, folded
+from runner.plan.fold import Fold, folded, unfolded
 from runner.report.tables import size
 
 # Layers listed by the bytes of their outputs: enough to see which kind of layer is the largest.
@@ -75,7 +75,9 @@ def title(plan: Plan) -> str:
     for group in ("model", "layout", "optimizer", "dataset"):
         if group in plan.choices:
             parts.append(f"{group}={plan.choices[group]}")
-    processes = f", {plan.processes} processes" if plan.processes > 1 else ""
+    processes = ""
+    if plan.processes > 1:
+        processes = f", {plan.processes} processes"
     parts.append(f"mesh {mesh.describe(dict(plan.axes))} ({plan.rates.device}{processes})")
     parts.append(f"batch {plan.batch_size}")
     return ", ".join(parts)
@@ -103,41 +105,46 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
     # If all dtypes are equal, the title states it, and the others have the column's room.
     has_dtype = len(dtypes) != 1
     has_reason = not fold and any(variable.reason for variable in plan.variables)
-    if fold:
-        groups = folded(plan.variables)
-    else:
-        groups = [Fold("", 1, (variable,)) for variable in plan.variables]
+    groups = folded(plan.variables) if fold else unfolded(plan.variables)
 
     rows = []
     for group in groups:
         if group.name:
-            dtype = ("",) if has_dtype else ()
-            rows.append((group.name, "", *dtype, "", "", *_bytes(group.variables, group.count)))
+            # Variables of a block differ in shape, dtype, rule and spec.
+            blanks = [""] * (4 if has_dtype else 3)
+            rows.append((group.name, *blanks, *_bytes(group)))
         for variable in group.variables:
-            dtype = (variable.dtype,) if has_dtype else ()
-            reason = (variable.reason,) if has_reason else ()
-            name = f"  {variable.path}" if group.name else variable.path
-            rule = variable.rule.removeprefix("layout/") or NO_RULE
-            spec = spec_words(variable.spec)
-            rows.append((name, dims(variable.shape), *dtype, rule, spec, *reason, *_bytes([variable])))
+            name = variable.path
+            if group.name:
+                name = f"  {name}"
+            cells = [name, dims(variable.shape)]
+            if has_dtype:
+                cells.append(variable.dtype)
+            cells.append(variable.rule.removeprefix("layout/") or NO_RULE)
+            cells.append(spec_words(variable.spec))
+            if has_reason:
+                cells.append(variable.reason)
+            rows.append((*cells, *_bytes(variable)))
 
     columns = ["variable", "shape", "rule", "spec", "bytes", "per device", "moved"]
     if has_reason:
         columns.insert(columns.index("bytes"), "why")
+    heading = "Variables"
     if has_dtype:
         columns.insert(columns.index("rule"), "dtype")
-    heading = "Variables" if has_dtype else f"Variables, all {dtypes[0]}"
+    else:
+        heading += f", all {dtypes[0]}"
     if any(group.name for group in groups):
         heading += "; of equal blocks the sum, then one of them"
     return Rows(heading, tuple(columns), 3, tuple(rows))
 
 
-def _bytes(variables: Sequence[VariablePlan], times: int = 1) -> tuple[str, str, str]:
-    """Returns the bytes of variables: whole, per device, and communicated per step."""
-    whole = times * sum(variable.bytes for variable in variables)
-    per_device = times * sum(variable.bytes_per_device for variable in variables)
-    moved = times * sum(variable.moved_bytes for variable in variables)
-    return size(whole), size(per_device), size(moved) if moved else "-"
+def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
+    """Returns the bytes of a variable or of blocks: whole, per device, and communicated per step."""
+    moved = "-"
+    if counted.moved_bytes:
+        moved = size(counted.moved_bytes)
+    return size(counted.bytes), size(counted.bytes_per_device), moved
 
 
 def totals(plan: Plan) -> Rows:
@@ -178,15 +185,16 @@ def traffic(plan: Plan) -> Rows:
     has_link = plan.processes > 1
     rows: list[tuple[str, ...]] = []
     for group in plan.traffic:
-        link: tuple[str, ...] = ()
+        cells = [group.phase, group.kind, group.axis]
         if has_link:
-            link = (NETWORK,) if group.crosses else (INSIDE,)
-        figures = (str(group.count), size(group.bytes), milliseconds(group.seconds))
-        rows.append((group.phase, group.kind, group.axis, *link, *figures))
+            cells.append(NETWORK if group.crosses else INSIDE)
+        rows.append((*cells, str(group.count), size(group.bytes), milliseconds(group.seconds)))
     if rows:
         count, moved, seconds = traffic_sum(plan.traffic)
-        link = ("",) if has_link else ()
-        rows.append(("all", "", "", *link, str(count), size(moved), milliseconds(seconds)))
+        cells = ["all", "", ""]
+        if has_link:
+            cells.append("")
+        rows.append((*cells, str(count), size(moved), milliseconds(seconds)))
     columns = ["phase", "kind", "axis", "count", "bytes", "time"]
     if has_link:
         columns.insert(columns.index("count"), "link")
@@ -204,16 +212,22 @@ def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
 
 def in_a_line(plan: Plan) -> str:
     """Returns the plan's summary: memory per device, whether it fits if that is known, and communication per step."""
-    per_device = {kind: total.bytes_per_device for kind, total in plan.totals.items()}
-    activations = per_device.get("activations", 0)
-    state = sum(per_device.values()) - activations
+    state = 0
+    activations = 0
+    for kind, total in plan.totals.items():
+        if kind == "activations":
+            activations = total.bytes_per_device
+        else:
+            state += total.bytes_per_device
     line = f"{size(state)} of state and {size(activations)} of activations per device"
     if plan.rates.device == "cpu":
         # The virtual devices of a process share its machine's memory.
         devices = mesh.size(dict(plan.axes)) // plan.processes
         needed = devices * (state + activations)
         memory = psutil.virtual_memory().total
-        verdict = "fits" if needed < memory else "does not fit"
+        verdict = "does not fit"
+        if needed < memory:
+            verdict = "fits"
         line += f", {verdict}: {size(needed)} of this machine's {size(memory)}"
     _, moved, _ = traffic_sum(plan.traffic)
     if moved:
@@ -238,15 +252,22 @@ def notes(plan: Plan) -> list[str]:
         lines.append(_crossing(plan))
     if not plan.traffic:
         lines.append("a step communicates nothing")
-    lines += [f"warning: {warning}" for warning in plan.warnings]
+    for warning in plan.warnings:
+        lines.append(f"warning: {warning}")
+    passed = []
+    for variable in plan.variables:
+        for note in variable.passed:
+            passed.append(f"{variable.path}: {note}")
     # Equal blocks have equal notes, which are printed once.
-    passed = [f"{variable.path}: {note}" for variable in plan.variables for note in variable.passed]
     return [*lines, *alike_once(passed)]
 
 
 def _crossing(plan: Plan) -> str:
     """Returns which axes' devices are in several processes."""
-    inside = [axis for axis, count in plan.axes.items() if count > 1 and axis not in plan.crossing]
+    inside = []
+    for axis, count in plan.axes.items():
+        if count > 1 and axis not in plan.crossing:
+            inside.append(axis)
     devices = mesh.size(dict(plan.axes)) // plan.processes
     noun = "device" if devices == 1 else "devices"
     verb = "crosses" if len(plan.crossing) == 1 else "cross"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from runner.config.schema import RunConfig
+from runner.engine.mappings import map_values
 from runner.host.accelerators import GPU, find
 from runner.layout import mesh, transformers
 from runner.layout.roles import Role
@@ -57,19 +58,28 @@ def step_flops(
       length: of a row, T.
       vocabulary: its size, V.
     """
-    roles = transformers.read({path: tuple(shape) for path, shape in shapes.items()}).roles
-    sizes = {path: math.prod(shape) for path, shape in shapes.items()}
-    tables = {path for path in shapes if _TABLE.search(path) and "reverse" not in path}
-    counted = set(shapes) - tables
-    has_head = any(_is_head(path, shapes[path], roles.get(path), vocabulary) for path in counted)
-    if not has_head:
-        tied = [path for path in tables if shapes[path][0] == vocabulary]
-        if tied:
-            # A table that is known as part of the transformer, and of several the largest.
-            counted.add(max(tied, key=lambda path: (path in roles, sizes[path])))
+    roles = transformers.read(map_values(tuple, shapes)).roles
+    sizes = map_values(math.prod, shapes)
+    counted: set[str] = set()
+    has_head = False
+    # Tables that could be tied to the head.
+    tied: set[str] = set()
+    for path, shape in shapes.items():
+        # KerasHub's reverse embeddings are heads: they are multiplied with every token.
+        if not _TABLE.search(path) or "reverse" in path:
+            counted.add(path)
+            has_head = has_head or _is_head(path, shape, roles.get(path), vocabulary)
+        elif list(shape[:1]) == [vocabulary]:
+            tied.add(path)
+    if tied and not has_head:
+        # A table that is known as part of the transformer, and of several the largest.
+        counted.add(max(tied, key=lambda path: (path in roles, sizes[path])))
     per_token = 0.0
     for path in counted:
-        per_token += sizes[path] * (_TRAINED if path in trained else _FROZEN)
+        flops = _FROZEN
+        if path in trained:
+            flops = _TRAINED
+        per_token += sizes[path] * flops
     attention_units = 0
     for path, size in sizes.items():
         if _QUERY.search(path):
@@ -88,4 +98,6 @@ def _input_features(shape: Sequence[int], role: Role | None) -> int:
     """Returns D of a query's kernel, by its role, else by shape: (D, H, K), (L, D, H, K) or (D, H K)."""
     if role is not None and role.width is not None:
         return shape[role.width]
-    return shape[-3] if len(shape) >= 3 else shape[0]
+    if len(shape) >= 3:
+        return shape[-3]
+    return shape[0]

@@ -56,7 +56,10 @@ def open_run(
     """
     options = choices()
     typed_keys = [key_of(override) for override in as_typed(HydraConfig.get().overrides.task)]
-    tags = {f"runner.{group}": option for group, option in options.items() if group not in _GROUPS_OF_COMMANDS}
+    tags: dict[str, str] = {}
+    for group, option in options.items():
+        if group not in _GROUPS_OF_COMMANDS:
+            tags[f"runner.{group}"] = option
     tags[CONFIG_TAG] = config_hash(content)
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
     if not prefix:  # only a training run can replace another one of the same config and code
@@ -96,7 +99,10 @@ def listed_params(
     flat = dict(flatten(content))
     mesh_content = content.get("mesh", {})
     assert isinstance(mesh_content, Mapping)
-    listed: dict[str, object] = {group: options[group] for group in _LISTED_GROUPS if group in options}
+    listed: dict[str, object] = {}
+    for group in _LISTED_GROUPS:
+        if group in options:
+            listed[group] = options[group]
     listed["mesh"] = mesh.describe(mesh_content.get("axes", {}))
     model_keys = [key for key in flat if key.startswith("model.")]
     after_builder = model_keys[1 : 1 + _LISTED_MODEL_KEYS]  # the first key is the builder's path
@@ -112,7 +118,11 @@ def listed_params(
 
 def _is_typed(key: str, typed_paths: Sequence[str]) -> bool:
     """Returns whether a key, or one above it that is no group, was typed."""
-    return any("." in path and (key == path or key.startswith(f"{path}.")) for path in typed_paths)
+    for path in typed_paths:
+        is_at_or_above = key == path or key.startswith(f"{path}.")
+        if "." in path and is_at_or_above:
+            return True
+    return False
 
 
 def _name(config: RunConfig, options: Mapping[str, str], typed_keys: Sequence[str]) -> str:

@@ -1,4 +1,7 @@
-"""Figures drawn without a display, and the axes that they share. White background, so that any theme shows them."""
+"""Figures drawn without a display, and the axes that they share.
+
+Their background is white, so that any theme shows them.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ def log_axis(axes: Axes) -> None:
 
 
 def show_last_tenth(axes: Axes, values: Iterable[float], *, rises: bool) -> None:
-    """Makes the y axis of a fraction logarithmic in 1 - value, if the values end in the last tenth below 1.
+    """Makes the y axis of a fraction near 1 logarithmic in 1 - value.
+
+    That is for values that end in the last tenth below 1.
 
     On a linear axis, a run that begins at 0.1 and ends at 0.98 shows its first epoch and nothing else. The axis stays
     linear for values that are not fractions of 1, and if all of them are below or all in the last tenth.
@@ -107,6 +112,10 @@ def show_last_tenth(axes: Axes, values: Iterable[float], *, rises: bool) -> None
 
 def name_places(axes: Axes, positions: Sequence[float], names: Sequence[str]) -> None:
     """Labels positions of the x axis, rotated if the names are long."""
-    is_rotated = max(map(len, names), default=0) > _MAX_NAME_LENGTH
-    rotation = 30 if is_rotated else 0
-    axes.set_xticks(list(positions), list(names), rotation=rotation, ha="right" if is_rotated else "center")
+    rotation = 0
+    alignment = "center"
+    if max(map(len, names), default=0) > _MAX_NAME_LENGTH:
+        rotation = 30
+        # The end of a rotated name is below its position.
+        alignment = "right"
+    axes.set_xticks(list(positions), list(names), rotation=rotation, ha=alignment)

@@ -1,4 +1,7 @@
-"""Colors with the same meaning in every plot. Imports nothing: the plan's picture is drawn without Matplotlib."""
+"""Colors with the same meaning in every plot.
+
+Imports nothing: the plan's picture is drawn without Matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ _LUMINANCE_WEIGHTS = (0.2126, 0.7152, 0.0722)
 
 
 def of_part(axes: Mapping[str, int], place: Mapping[str, int]) -> Color:
-    """Returns the color of a shard: that of its coordinate on an axis, or the product for several axes.
+    """Returns the color of a shard, by its coordinates.
+
+    The colors of several axes are multiplied.
 
     Args:
       axes: the mesh's axes, name to size.
@@ -66,7 +71,7 @@ def as_hex(color: Color) -> str:
 
 
 def ink_on(color: Color) -> str:
-    """Returns the more readable color for text on a background: `white` on dark colors, `black` on light ones.
+    """Returns the readable color of text: `white` on dark colors, `black` on light.
 
     >>> ink_on((18, 84, 158)), ink_on((252, 212, 158))
     ('white', 'black')
@@ -74,7 +79,9 @@ def ink_on(color: Color) -> str:
     luminance = 0.0
     for weight, channel in zip(_LUMINANCE_WEIGHTS, color, strict=True):
         luminance += weight * _linear(channel)
-    return "white" if luminance < _DARK else "black"
+    if luminance < _DARK:
+        return "white"
+    return "black"
 
 
 def _linear(channel: int) -> float:

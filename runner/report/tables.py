@@ -1,4 +1,7 @@
-"""Tables that fit a terminal: headings and paths are wrapped, and columns without room are named below the table."""
+"""Tables that fit a terminal: cells are wrapped, and some columns left out.
+
+The columns without room are named below the table.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich import box
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -49,7 +52,7 @@ def fitted(
     styles: Sequence[str] = (),
     has_sum: bool = False,
 ) -> Group:
-    """Returns a table that is no wider than the terminal, unless its longest words don't fit.
+    """Returns a table no wider than the terminal, if its longest words fit.
 
     First the headings are wrapped, then the cells; then columns are dropped, which a line below the table names.
 
@@ -63,7 +66,7 @@ def fitted(
     """
     # Cleaned before the layout, which counts characters.
     columns = [replace(column, title=clean(column.title)) for column in columns]
-    rows = [[_cleaned(cell) for cell in row] for row in rows]
+    rows = [list(map(_cleaned, row)) for row in rows]
     kept, widths = _fit(columns, rows, width)
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -73,9 +76,12 @@ def fitted(
         header_style="bold",
     )
     for column, column_width in zip(kept, widths, strict=True):
+        justify: JustifyMethod = "left"
+        if column.right:
+            justify = "right"
         table.add_column(
             Text(broken(column.title, column_width, _HEADING_WORD)),
-            justify="right" if column.right else "left",
+            justify=justify,
             width=column_width,
             overflow="fold",
             no_wrap=False,
@@ -87,7 +93,10 @@ def fitted(
         cells = []
         for index, column_width in zip(indices, widths, strict=True):
             cells.append(_wrapped(row[index], column_width))
-        table.add_row(*cells, style=styles[number] if styles else None)
+        style = None
+        if styles:
+            style = styles[number]
+        table.add_row(*cells, style=style)
     parts: list[Text | Table] = [table]
     if title:
         parts.insert(0, Text(clean(title), style="bold"))
@@ -128,7 +137,9 @@ def _cleaned(cell: str | Text) -> str | Text:
 
 
 def _wrapped(cell: str | Text, width: int) -> Text:
-    text = cell if isinstance(cell, Text) else Text(cell)
+    text = cell
+    if isinstance(text, str):
+        text = Text(text)
     if len(text.plain) <= width:
         return text
     return Text(broken(text.plain, width), style=text.style)
@@ -165,7 +176,7 @@ def _fit(
 
 
 def _narrow(widths: list[int], smallest: Sequence[int], room: int) -> None:
-    """Narrows the widest column by one character, again and again, until all fit or none can be narrowed."""
+    """Narrows the widest column by one character until all fit or none can shrink."""
     while sum(widths) > room:
         candidates = [index for index in range(len(widths)) if widths[index] > smallest[index]]
         if not candidates:
@@ -175,7 +186,7 @@ def _narrow(widths: list[int], smallest: Sequence[int], room: int) -> None:
 
 
 def _longest(texts: Sequence[str], words: re.Pattern[str]) -> int:
-    """Returns the length of the longest word, including the indent of a word that is not the first."""
+    """Returns the length of the longest word, with the indent of a later word."""
     longest = 0
     for text in texts:
         indent = 0

@@ -25,6 +25,7 @@ from runner.tracking import Tracker
 from runner.training import lengths, loop, plots
 from runner.training.display import result_table, shown
 from runner.training.feed import Splits
+from runner.training.recorder import prefixed
 
 _EXAMPLE_ROWS = 2  # of the input example, from which MLflow infers the signature of the logged model
 Writer = Callable[[Path], object]
@@ -61,9 +62,9 @@ class Outcome:
     @property
     def results(self) -> dict[str, float]:
         """Metrics of `evaluations`, named as they are logged."""
-        results = {f"{EVAL}{name}": value for name, value in self.result.evaluation.metrics.items()}
+        results = prefixed(EVAL, self.result.evaluation.metrics)
         if self.result.test is not None:
-            results |= {f"{TEST}{name}": value for name, value in self.result.test.metrics.items()}
+            results |= prefixed(TEST, self.result.test.metrics)
         return results
 
 
@@ -128,7 +129,9 @@ def _sharding_picture(config: RunConfig, task: Task, engine: ShowsPieces) -> Wri
     pieces = engine.input_pieces()
     microbatches = config.trainer.accumulate_steps
     size = config.dataset.batch_size // microbatches
-    name = "a batch" if microbatches == 1 else "a microbatch"
+    name = "a batch"
+    if microbatches > 1:
+        name = "a microbatch"
     axes = config.mesh.axes
     title = f"{name}, {size} examples, on mesh {mesh.describe(axes)}"
     specs = task.input_specs()
@@ -165,10 +168,10 @@ def _summary(outcome: Outcome) -> dict[str, object]:
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.used,
     }
-    summary |= {f"train_{name}": value for name, value in result.epoch_means.items()}
+    summary |= prefixed("train_", result.epoch_means)
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
         if evaluation is not None:
-            summary |= {f"{prefix}_{name}": value for name, value in evaluation.metrics.items()}
+            summary |= prefixed(f"{prefix}_", evaluation.metrics)
             summary[f"{prefix}_examples"] = evaluation.examples
     return summary
 

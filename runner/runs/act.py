@@ -32,7 +32,7 @@ _STEPS_SHOWN = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where to look for runs.
+    """The places in which runs are looked for.
 
     Attributes:
       uri: URI of the tracking store; `none`: no store; null: the default one.
@@ -65,7 +65,10 @@ class Place:
         return open_tracking(TrackingConfig(uri=self.uri))
 
     def runs(self, store: Store | None) -> list[ListedRun]:
-        """Returns all runs, newest first; prints a line to stderr for each that can't be read."""
+        """Returns all runs, newest first.
+
+        Prints a line to stderr for each that can't be read.
+        """
         listed, warnings = find(store, self.checkpoints, outputs_dir() / "runs")
         _warn(warnings)
         return listed
@@ -128,7 +131,10 @@ def _sheet(listed: Sequence[ListedRun]) -> Sheet:
 
 
 def _short_id(run: ListedRun) -> str:
-    """Returns what identifies a run in a table: MLflow's ids are random, so eight characters do."""
+    """Returns a run's id for a table.
+
+    MLflow's ids are random, so eight characters identify a run.
+    """
     if run.is_stored or run.is_foreign:
         return run.run[:8]
     return run.run
@@ -143,7 +149,7 @@ def _remark(run: ListedRun) -> str:
 
 
 def _steps(run: ListedRun) -> str:
-    """Returns the steps of a run's last checkpoints, with `*` at the best one, as a cell shows them."""
+    """Returns the steps of a run's last checkpoints as a cell, `*` at the best one."""
     if run.saved is None:
         return ""
     best_step = None
@@ -153,8 +159,10 @@ def _steps(run: ListedRun) -> str:
             best_step = record["step"]
     texts = []
     for step in run.steps[-_STEPS_SHOWN:]:
-        mark = "*" if step == best_step else ""
-        texts.append(f"{step}{mark}")
+        text = str(step)
+        if step == best_step:
+            text += "*"
+        texts.append(text)
     text = ", ".join(texts)
     if len(run.steps) > _STEPS_SHOWN:
         return f"... {text}"
@@ -196,7 +204,9 @@ def clean(place: Place, selection: Selection, *, confirmed: bool, with_records: 
         out.print(f"note: {line}", soft_wrap=True, markup=False)
     if confirmed:
         return _remove(removable, store, with_records=with_records)
-    records = "would be deleted too" if with_records else "would stay"
+    records = "would stay"
+    if with_records:
+        records = "would be deleted too"
     print(f"nothing removed; the runs in the store {records}; to remove: add yes=true")
     return EXIT_DONE
 
@@ -229,18 +239,20 @@ def _remove(removable: Sequence[ListedRun], store: Store | None, *, with_records
 
 def _summary(cleaned: Sequence[ListedRun], total: int, *, with_records: bool) -> str:
     """Returns what is removed; `total` is the size of the checkpoints in bytes."""
-    with_checkpoints = [run for run in cleaned if run.saved is not None]
-    stored = [run for run in cleaned if run.is_stored]
+    with_checkpoints = sum(run.saved is not None for run in cleaned)
+    stored = sum(run.is_stored for run in cleaned)
     parts = []
     if with_checkpoints or not with_records:
-        parts.append(f"checkpoints of {_runs(len(with_checkpoints))}, {size_text(total)}")
+        parts.append(f"checkpoints of {_runs(with_checkpoints)}, {size_text(total)}")
     if with_records:
-        parts.append(f"the records of {_runs(len(stored))} in the store")
+        parts.append(f"the records of {_runs(stored)} in the store")
     return " and ".join(parts)
 
 
 def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count:,} runs"
+    if count == 1:
+        return "1 run"
+    return f"{count:,} runs"
 
 
 def keep(place: Place, selection: Selection, *, kept: bool) -> int:
@@ -268,7 +280,9 @@ def keep(place: Place, selection: Selection, *, kept: bool) -> int:
                 raise TrackingError(f"could not tag run {run.run}: {reason(error)}") from error
         elif run.saved is not None:
             runs.keep(run.saved, kept=kept)
-        effect = "skips" if kept else "no longer skips"
+        effect = "no longer skips"
+        if kept:
+            effect = "skips"
         where = f"recorded in {runs.RECORD}"
         if run.is_stored:
             where = f"tag {KEEP_TAG}={value}"

@@ -1,4 +1,4 @@
-"""Command line of `python -m runner.runs`, which lists, keeps and cleans recorded runs."""
+"""Command line of `python -m runner.runs`: lists, keeps and cleans runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List of all runs: those of the tracking store, of the checkpoint folder, and of outputs/runs."""
+"""List of all runs: of the tracking store, checkpoint folder and outputs/runs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,11 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
     tracked: dict[str, Run] = {}
     if store is not None:
         tracked = {run.info.run_id: run for run in _stored_runs(store)}
-        missing = [saved.run for saved in saved_runs if saved.run_id and saved.run not in tracked]
+        # A search does not return deleted runs, so those that have checkpoints are requested one by one.
+        missing = []
+        for saved in saved_runs:
+            if saved.run_id and saved.run not in tracked:
+                missing.append(saved.run)
         tracked |= _deleted_runs(store, missing)
     listed = []
     for run_id, run in tracked.items():
@@ -105,12 +109,18 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
 
 def _stored_runs(store: Store) -> list[Run]:
     """Returns the store's runs, without the parents of sweeps."""
-    experiments = [experiment.experiment_id for experiment in store.client.search_experiments()]
-    return [run for run in search(store, experiments, "") if run.data.tags.get(_KIND_TAG) != _SWEEP]
+    training_runs = []
+    for run in search(store, None, ""):
+        if run.data.tags.get(_KIND_TAG) != _SWEEP:
+            training_runs.append(run)
+    return training_runs
 
 
 def _deleted_runs(store: Store, run_ids: Iterable[str]) -> dict[str, Run]:
-    """Returns the runs among these that have been deleted in the store, which a search does not return."""
+    """Returns those of the runs that were deleted in the store.
+
+    A search does not return them.
+    """
     deleted = {}
     for run_id in run_ids:
         try:
@@ -147,6 +157,7 @@ def _tracked(run: Run, saved: SavedRun | None) -> ListedRun:
 
 def _untracked(saved: SavedRun) -> ListedRun:
     record = saved.record
+    # A process that was killed recorded no end.
     has_ended = record.get("ended") or process.is_gone(record["process"])
     status = "RUNNING"
     ended = None
@@ -169,9 +180,8 @@ def _untracked(saved: SavedRun) -> ListedRun:
 
 
 def _last_saved(saved: SavedRun) -> float:
-    """Returns when a run wrote its last checkpoint, the last trace of an untracked run."""
-    times = [storage.place(saved.folder, step).lstat().st_mtime for step in storage.steps(saved.folder)]
-    return max(times)
+    """Returns the time of an untracked run's last checkpoint, its last trace."""
+    return max(storage.place(saved.folder, step).lstat().st_mtime for step in storage.steps(saved.folder))
 
 
 def _checkpoints(saved: SavedRun | None) -> dict[str, Any]:
@@ -212,14 +222,18 @@ def _of_output_folders(outputs: Path, known: Collection[str]) -> list[ListedRun]
         except OSError:
             # The run did not start.
             continue
-        status = "FINISHED" if (folder / "summary.json").is_file() else "UNFINISHED"
+        status = "UNFINISHED"
+        if (folder / "summary.json").is_file():
+            status = "FINISHED"
         result = result_of(RunRecord("", folder.name, status, {}, results_of(folder)))
         listed.append(ListedRun(run, folder.name, status, started, None, result, config=config))
     return listed
 
 
 def readable(listed: Iterable[ListedRun], limit: int) -> tuple[list[ListedRun], list[str]]:
-    """Returns the first runs of a list, and one line for each that is skipped because its config can't be read.
+    """Returns the first runs of a list, and one line for each that is skipped.
+
+    A run is skipped if its config can't be read.
 
     Args:
       listed: the runs.
@@ -230,7 +244,9 @@ def readable(listed: Iterable[ListedRun], limit: int) -> tuple[list[ListedRun], 
     for run in listed:
         if limit and len(shown) == limit:
             break
-        problem = None if run.config is None else _config_problem(run.config)
+        problem = None
+        if run.config is not None:
+            problem = _config_problem(run.config)
         if problem is None:
             shown.append(run)
         else:
@@ -254,7 +270,10 @@ def _config_problem(config: Path) -> str | None:
 
 
 def result_of(record: RunRecord) -> str:
-    """Returns the metric that a run's task is judged by, as a cell shows it; empty if it has none."""
+    """Returns the metric that a run's task is judged by, as a cell shows it.
+
+    The text is empty if it has none.
+    """
     metric = metrics.judged_by([record])
     if metric not in record.metrics:
         return ""
@@ -269,9 +288,9 @@ def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]
     """
     named = {named_run(listed, text).run for text in selection.runs}
     newest: list[str] = []
-    if selection.keep:
-        with_checkpoints = [run.run for run in listed if run.saved is not None]
-        newest = with_checkpoints[: selection.keep]
+    for run in listed:
+        if run.saved is not None and len(newest) < (selection.keep or 0):
+            newest.append(run.run)
     selected = []
     for run in listed:
         if selection.runs and run.run not in named:
@@ -287,7 +306,9 @@ def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]
 
 
 def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
-    """Returns the run with an id, the start of one, a name or `latest`; the newest of the runs of one name.
+    """Returns the run with an id, the start of one, a name or `latest`.
+
+    Of several runs of one name, it is the newest.
 
     Args:
       listed: newest first.
@@ -298,6 +319,7 @@ def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
     """
     if text == _LATEST and listed:
         return listed[0]
+    # A complete id comes before a name, and a name before the start of an id.
     by_start = [run for run in listed if text and run.run.startswith(text)]
     for run in by_start:
         if run.run == text:
@@ -308,5 +330,7 @@ def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
     if len(by_start) == 1:
         return by_start[0]
     newest = ", ".join(run.run for run in listed[:_SUGGESTIONS]) or "none yet"
-    problem = "several run ids start with this" if by_start else "no run has this id or name"
+    problem = "no run has this id or name"
+    if by_start:
+        problem = "several run ids start with this"
     raise invalid("run", text, problem=f"{problem} (newest: {newest})", fix="set run=latest or run=<id>")

@@ -1,4 +1,7 @@
-"""Removes checkpoints: never those of a run that is running or kept, and nothing that a run did not write."""
+"""Removes checkpoints, and nothing that a run did not write.
+
+Those of a run that is running or kept stay.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ CLEANED_TAG = "runner.cleaned"
 
 @dataclass(frozen=True)
 class Removed:
-    """What was removed of a run.
+    """The removed parts of a run.
 
     Attributes:
       steps: steps of the checkpoints.
@@ -44,7 +47,9 @@ def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool)
     skipped = list[str]()
     foreign = list[str]()
     for run in selected:
-        title = run.run if run.name == run.run else f"{run.run} ({run.name})"
+        title = run.run
+        if run.name != run.run:
+            title = f"{run.run} ({run.name})"
         has_record = run.is_stored and run.status != "DELETED"
         if run.saved is None and not (with_records and has_record):
             continue
@@ -53,6 +58,7 @@ def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool)
         elif run.status == "RUNNING":
             skipped.append(f"{title} is running")
         elif run.is_foreign and not are_named:
+            # Only its own store has the tag of a run that must be kept.
             foreign.append(run.run[:8])
         else:
             removable.append(run)
@@ -65,7 +71,7 @@ def split(selected: Sequence[ListedRun], *, are_named: bool, with_records: bool)
 
 
 def warnings(removable: Sequence[ListedRun], listed: Sequence[ListedRun]) -> list[str]:
-    """Returns one line for each run that branches from a checkpoint that would be removed.
+    """Returns one line per run that branches from a checkpoint to be removed.
 
     Args:
       removable: the runs to clean.
@@ -76,7 +82,9 @@ def warnings(removable: Sequence[ListedRun], listed: Sequence[ListedRun]) -> lis
     for run in listed:
         origin = run.origin.partition("@")[0]
         if origin in cleaned and run.run not in cleaned:
-            own = "has checkpoints of its own" if run.saved else "has no checkpoint of its own"
+            own = "has no checkpoint of its own"
+            if run.saved:
+                own = "has checkpoints of its own"
             lines.append(f"run {run.run} ({run.name}) branches from {run.origin}, and {own}")
     return lines
 
@@ -108,6 +116,7 @@ def remove(run: ListedRun) -> Removed:
             else:
                 skipped.append(f"{checkpoint} has files that no run wrote")
         storage.clean(folder)
+    # The run's record stays as long as one of its checkpoints does.
     if not skipped:
         remove_files(folder, [runs.RECORD, runs.LOCK])
         remove_empty([folder])
@@ -115,7 +124,7 @@ def remove(run: ListedRun) -> Removed:
 
 
 def record(store: Store, run: ListedRun, removed: Removed, *, delete: bool) -> None:
-    """Records on a run in the store what was removed of it, and deletes the run there if asked to.
+    """Records on a run in the store what was removed, or deletes the run there.
 
     Raises:
       TrackingError: the store failed.

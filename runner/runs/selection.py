@@ -31,7 +31,7 @@ class Selection:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no filter."""
+        """True if there is no filter."""
         return not self.runs and self.older is None and self.keep is None and not self.statuses
 
 

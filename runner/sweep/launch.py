@@ -105,7 +105,9 @@ def run_foreign_job() -> None:
       ConfigError: the launcher does not send callbacks along.
     """
     sweep = started()
-    shared = adopted() if sweep is None else sweep.shared()
+    shared = adopted()
+    if sweep is not None:
+        shared = sweep.shared()
     if shared is None:
         raise ConfigError("hydra/launcher: sends no callbacks to its jobs; use hydra/launcher=processes")
     hydra = HydraConfig.get()

@@ -96,9 +96,12 @@ def values_of(tags: Mapping[str, str]) -> Values:
     Args:
       tags: of the run, as `varied_tags` returns them or as the store has them.
     """
-    varied = {key: value for key, value in tags.items() if key.startswith(_VARIED)}
-    # As the store cuts them, so that both kinds of tags compare equal.
-    return frozenset((clean_key(key), cut(value, TAG_LIMIT)) for key, value in varied.items())
+    pairs: set[tuple[str, str]] = set()
+    for key, value in tags.items():
+        if key.startswith(_VARIED):
+            # As the store cuts them, so that both kinds of tags compare equal.
+            pairs.add((clean_key(key), cut(value, TAG_LIMIT)))
+    return frozenset(pairs)
 
 
 def join(environ: MutableMapping[str, str]) -> None:

@@ -155,7 +155,7 @@ def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], met
         elif trial.state == TrialState.COMPLETE:
             complete.append(trial)
     complete.sort(key=_value, reverse=not maximize)  # the best is drawn last, on top of the others
-    norm, extend = _color_scale([_value(trial) for trial in complete], maximize=maximize)
+    norm, extend = _color_scale(list(map(_value, complete)), maximize=maximize)
     color_map = colormaps["viridis_r" if maximize else "viridis"]
     shades = ListedColormap(color_map(np.linspace(*_SHADES, 256)))
     figure, axes = subplots(1, 1, figsize=(2.2 + 1.9 * len(keys), 4.8))
@@ -163,7 +163,9 @@ def parallel(path: Path, trials: Sequence[FrozenTrial], keys: Sequence[str], met
     scales = [_Scale(drawn, key) for key in keys]
     places = range(len(keys))
     for index, trial in enumerate(drawn):
-        heights = [scale.place(trial.params[key], index) for key, scale in zip(keys, scales, strict=True)]
+        heights = []
+        for key, scale in zip(keys, scales, strict=True):
+            heights.append(scale.place(trial.params[key], index))
         if trial.state == TrialState.PRUNED:
             axes.plot(places, heights, color=palette.OTHER, lw=0.8, zorder=1)
         else:
@@ -233,10 +235,13 @@ class _Scale:
     def draw(self, axes: Axes, x: float) -> None:
         """Draws the axis with its numbers or choices."""
         axes.axvline(x, color="#555555", lw=0.8, zorder=0)
+        ticks: list[tuple[float, str]] = []
         if self._choices:
-            ticks = [((index + 0.5) / len(self._choices), str(choice)) for index, choice in enumerate(self._choices)]
+            for index, choice in enumerate(self._choices):
+                ticks.append(((index + 0.5) / len(self._choices), str(choice)))
         else:
-            ticks = [(self.place(value, 0), f"{value:.3g}") for value in self._round_numbers()]
+            for value in self._round_numbers():
+                ticks.append((self.place(value, 0), f"{value:.3g}"))
         box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
         for height, text in ticks:
             shown = short_value(text)[:_SHOWN_CHARACTERS]

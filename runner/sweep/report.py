@@ -60,8 +60,8 @@ class _Report:
     @property
     def counts(self) -> str:
         """How many jobs ended with each status."""
-        counts = Counter(entry.outcome.status for entry in self.entries)
-        return f"{len(self.entries)} jobs: " + ", ".join(f"{count} {status}" for status, count in counts.items())
+        parts = [f"{count} {status}" for status, count in Counter(_statuses(self.entries)).items()]
+        return f"{len(self.entries)} jobs: {', '.join(parts)}"
 
 
 def finish(sweep: Sweep, error: BaseException | None) -> bool:
@@ -76,7 +76,7 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
     """
     with sweep.stop.deferring():  # a signal now would leave the parent run half recorded
         entries = _entries(sweep)
-        all_good = error is None and all(entry.outcome.status in GOOD for entry in entries)
+        all_good = error is None and set(_statuses(entries)) <= set(GOOD)
         best = best_of(entries, sweep.settings.metric, sweep.direction)
         report = _Report(sweep, entries, best, table(entries, sweep.settings.metric, best))
         files: list[Path] = []
@@ -93,11 +93,15 @@ def finish(sweep: Sweep, error: BaseException | None) -> bool:
             elif all_good:
                 status = "FINISHED"
             _record(report, sweep.parent, files, status)
-            if any(entry.outcome.status in _RESUMABLE for entry in entries):
+            if set(_statuses(entries)) & set(_RESUMABLE):
                 print(f"To continue: {_resume_command(sweep, sweep.parent)}", flush=True)
         elif files:
             print(f"table and plots: {sweep.folder}")
         return all_good
+
+
+def _statuses(entries: Sequence[Entry]) -> list[str]:
+    return [entry.outcome.status for entry in entries]
 
 
 def _resume_command(sweep: Sweep, parent: Parent) -> str:
@@ -131,7 +135,9 @@ def _entries(sweep: Sweep) -> list[Entry]:
     for job, outcome in rows:
         record = skipped.get(job.number) or recorded.get((str(job.number), values_of(varied_tags(job.varied))))
         if record is None and sweep.parent is None:
-            status = "FINISHED" if outcome.status == "passed" else "FAILED"
+            status = "FAILED"
+            if outcome.status == "passed":
+                status = "FINISHED"
             try:
                 record = from_folder(job.folder, job.name, status)
             except DataError as error:
@@ -164,24 +170,24 @@ def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.S
     records = [entry.record for entry in entries if entry.record is not None]
     # Steps of different batch sizes are no measure of speed.
     varies_batch_size = any("dataset.batch_size" in entry.job.varied for entry in entries)
-    speed = "throughput/examples_per_second" if varies_batch_size else "throughput/step_ms"
+    speed = "throughput/step_ms"
+    if varies_batch_size:
+        speed = "throughput/examples_per_second"
     evaluated = sorted(directions(records), key=lambda name: name == LOSS)  # the loss last
     metrics = list(dict.fromkeys((metric, *evaluated, speed, *_layout_metrics(entries))))
     lines = []
     numbers = []
-    statuses: list[str] = []
     seconds = []
     verified = []
     best_row = None
     for row, entry in enumerate(entries):
         lines.append(entry.line())
         numbers.append(str(entry.job.number))
-        statuses.append(entry.outcome.status)
         seconds.append(f"{entry.outcome.seconds:.1f}" if entry.outcome.seconds else "")
         verified.append(_verified(entry))
         if entry is best:
             best_row = row
-    extra = {"status": statuses, "seconds": seconds}
+    extra = {"status": _statuses(entries), "seconds": seconds}
     sheet = render.sheet_of(lines, metrics, lead={"job": numbers}, extra=extra)
     if any(verified):
         sheet = _with_column(sheet, "verified", verified)
@@ -189,7 +195,9 @@ def table(entries: Sequence[Entry], metric: str, best: Entry | None) -> render.S
 
 
 def _verified(entry: Entry) -> str:
-    tag = "" if entry.record is None else entry.record.tags.get("runner.verified", "")
+    if entry.record is None:
+        return ""
+    tag = entry.record.tags.get("runner.verified", "")
     return {"true": "yes", "false": "NO"}.get(tag, "")
 
 
@@ -202,7 +210,8 @@ def _layout_metrics(entries: Sequence[Entry]) -> list[str]:
     """Returns the metrics of plan and scaling that a job recorded, if the sweep varies mesh or layout."""
     varied_groups: set[str] = set()
     for entry in entries:
-        varied_groups |= {key.split(".")[0] for key in entry.job.varied}
+        for key in entry.job.varied:
+            varied_groups.add(key.split(".")[0])
     if not varied_groups & {"mesh", "layout"}:
         return []
     names: set[str] = set()
@@ -246,9 +255,12 @@ def _draw(report: _Report, written: list[Path]) -> None:
     sweep = report.sweep
     metric = sweep.settings.metric
     file_prefix = metric.replace("/", "_")
-    judged = [entry for entry in report.entries if entry.record is not None and metric in entry.record.metrics]
+    judged: list[Entry] = []
+    for entry in report.entries:
+        if entry.record is not None and metric in entry.record.metrics:
+            judged.append(entry)
     keys = [key.lstrip("+") for key in sweep.varied]
-    lines = make_lines([_record_with_values(entry) for entry in judged], keys)
+    lines = make_lines(list(map(_record_with_values, judged)), keys)
     is_search = sweep.draw_search is not None
     if len(judged) > 1:
         for key in keys:
@@ -285,7 +297,9 @@ def _draw_curves(report: _Report, parent: Parent, judged: Sequence[Entry], writt
     """
     sweep = report.sweep
     maximize = sweep.direction == "maximize"
-    worst = -math.inf if maximize else math.inf
+    worst = math.inf
+    if maximize:
+        worst = -math.inf
     results: dict[str, float] = {}
     for entry in judged:
         assert entry.record is not None

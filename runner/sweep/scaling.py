@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -60,11 +59,17 @@ def with_efficiency(entries: Sequence[Entry]) -> list[Entry]:
 
 def devices(record: RunRecord) -> int:
     """Returns how many devices a run's mesh has."""
-    return math.prod(int(size) for key, size in record.params.items() if key.startswith("mesh.axes."))
+    count = 1
+    for key, size in record.params.items():
+        if key.startswith("mesh.axes."):
+            count *= int(size)
+    return count
 
 
 def _throughput(entry: Entry) -> float | None:
-    return None if entry.record is None else entry.record.metrics.get(_THROUGHPUT)
+    if entry.record is None:
+        return None
+    return entry.record.metrics.get(_THROUGHPUT)
 
 
 def _with_reference(entry: Entry, references: dict[_Key, list[float]]) -> Entry:
@@ -82,5 +87,8 @@ def _with_reference(entry: Entry, references: dict[_Key, list[float]]) -> Entry:
 
 def _key(job: Job, ignored_groups: tuple[str, ...]) -> _Key:
     """Returns what a job varies in other groups; the ignored ones are part of it, so that their keys stay apart."""
-    others = [pair for pair in job.varied.items() if pair[0].split(".")[0] not in ignored_groups]
-    return ((str(ignored_groups), ""), *others)
+    pairs = [(str(ignored_groups), "")]
+    for key, value in job.varied.items():
+        if key.split(".")[0] not in ignored_groups:
+            pairs.append((key, value))
+    return tuple(pairs)

@@ -22,11 +22,16 @@ def distribution(override: Override) -> BaseDistribution:
         if isinstance(value, IntervalSweep):
             return _of_interval(value)
         if isinstance(value, RangeSweep):
-            numbers = list(override.sweep_iterator())
-            if len(numbers) > 1 and all(isinstance(number, int) for number in numbers):
-                return _of_integers([int(str(number)) for number in numbers])
-        choices = [str(choice) for choice in override.sweep_iterator(transformer=Transformer.encode)]
-        return CategoricalDistribution(choices)
+            numbers: list[int] = []
+            is_of_integers = True
+            for number in override.sweep_iterator():
+                if isinstance(number, int):
+                    numbers.append(number)
+                else:
+                    is_of_integers = False
+            if len(numbers) > 1 and is_of_integers:
+                return _of_integers(numbers)
+        return CategoricalDistribution(list(map(str, override.sweep_iterator(transformer=Transformer.encode))))
     except (ValueError, AssertionError) as error:
         problem = f"can't be searched ({str(error).rstrip('.')})"
         fix = "write the lower end first, and above 0 for log"

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.checks import sweep as checks_sweep
 from runner.checks.composed import convert
+from runner.config import renamed
 from runner.config.compose import compose_job
 from runner.config.convert import as_typed, convert_group, resolved
 from runner.config.hydra_node import directory
@@ -245,7 +246,10 @@ class Sweep:
     def shared(self) -> Shared:
         """Returns what jobs on other machines need."""
         opened = self.parent
-        return Shared(self.module, None if opened is None else opened.run_id, tuple(self.varied))
+        run_id = None
+        if opened is not None:
+            run_id = opened.run_id
+        return Shared(self.module, run_id, tuple(self.varied))
 
     def earlier_run(self, job: Job) -> Run | None:
         """Returns the job's run in the sweep that this one resumes; None where it has none."""
@@ -330,7 +334,8 @@ class Sweep:
         if outcome.status != "passed":
             return ""
         with suppress(OSError, ValueError, KeyError):
-            return str(json.loads((job.folder / _VERDICT_FILE).read_text())["verdict"])
+            content = json.loads((job.folder / _VERDICT_FILE).read_text())
+            return renamed.verdict(str(content["verdict"]))
         with suppress(DataError):  # the table at the end reports it
             record = records.from_folder(job.folder, job.name, "FINISHED")
             if record is not None and self.settings.metric in record.metrics:
@@ -392,8 +397,11 @@ def arguments_of(config: DictConfig) -> list[str]:
     """Returns the task's overrides of a multirun: the sweeper's own params, then the command line's, which win."""
     params = OmegaConf.select(config, "hydra.sweeper.params") or {}
     typed = as_typed(config.hydra.overrides.task)
-    typed_keys = {key_of(override) for override in typed}
-    preset = [f"{key}={value}" for key, value in params.items() if key not in typed_keys]
+    typed_keys = set(map(key_of, typed))
+    preset: list[str] = []
+    for key, value in params.items():
+        if key not in typed_keys:
+            preset.append(f"{key}={value}")
     return [*preset, *typed]
 
 

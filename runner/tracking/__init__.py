@@ -1,4 +1,7 @@
-"""Records runs in MLflow. Importing this package prepares for MLflow without importing it; opening a tracker does."""
+"""Records runs in MLflow.
+
+Importing this package prepares for MLflow without importing it; opening a tracker does.
+"""
 
 from __future__ import annotations
 

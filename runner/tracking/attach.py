@@ -1,4 +1,7 @@
-"""Adds figures, files and models to a run that has ended, whose status and times don't change."""
+"""Adds figures, files and models to a run that has ended.
+
+Its status and times don't change.
+"""
 
 from __future__ import annotations
 

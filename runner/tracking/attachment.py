@@ -19,7 +19,10 @@ from runner.tracking.store import Store, open_store
 
 
 class MlflowAttachment(Attachment):
-    """Adds to one run at once, without a thread: the run has ended, so no training step waits."""
+    """Adds to one run at once, without a thread.
+
+    The run has ended, so no training step waits.
+    """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -30,7 +33,9 @@ class MlflowAttachment(Attachment):
         now = int(time.time() * 1000)
         points = []
         for key, value in values.items():
-            points.append(Point(clean_key(key), value if math.isfinite(value) else math.nan, now, step))
+            if not math.isfinite(value):
+                value = math.nan
+            points.append(Point(clean_key(key), value, now, step))
         with self._as_tracking_error():
             MlflowWriter(self._store.client, self._run_id).write(points, is_retry=False)
 
@@ -59,7 +64,10 @@ class MlflowAttachment(Attachment):
 
 
 def open_run(uri: str, experiment: str, run_id: str) -> MlflowAttachment:
-    """Opens a recorded run by its store's absolute URI; see `runner.tracking.attach.attach`."""
+    """Opens a recorded run by its store's absolute URI.
+
+    See `runner.tracking.attach.attach`.
+    """
     store = open_store(uri, experiment)
     try:
         run = store.client.get_run(run_id)

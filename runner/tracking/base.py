@@ -1,4 +1,7 @@
-"""Interfaces of what records a run and of what adds to a recorded one. These classes themselves record nothing."""
+"""Interfaces of what records a run and of what adds to a recorded one.
+
+These classes themselves record nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ class Predicts(Protocol):
 
 
 class Tracker:
-    """Records one run. Only `finish` and `flush` wait for a server, and no method raises if a server fails.
+    """Records one run.
+
+    Only `finish` and `flush` wait for a server, and no method raises if a server fails.
 
     This one records nothing (`tracking=none`).
 
@@ -41,7 +46,10 @@ class Tracker:
 
     @cached_property
     def page(self) -> Page:
-        """Contents of the run's description; stored by `show_page` and, if that was called, again at the end."""
+        """Contents of the run's description.
+
+        It is stored by `show_page` and, if that was called, again at the end.
+        """
         return Page()
 
     def show_page(self) -> None:
@@ -80,7 +88,9 @@ class Tracker:
         """
 
     def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
-        """Stores a model with pinned requirements, without queueing it; a failure prints a line to stderr.
+        """Stores a model with pinned requirements, without queueing it.
+
+        A failure prints a line to stderr.
 
         Args:
           model: a built, single-device Keras model (tf_keras or Keras 3).
@@ -125,7 +135,10 @@ class Tracker:
 
 
 class Attachment:
-    """Adds to a recorded run, at once. This one records nothing (`tracking=none`, or the run was not tracked)."""
+    """Adds to a recorded run, at once.
+
+    This one records nothing (`tracking=none`, or the run was not tracked).
+    """
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Stores a point of each metric.

@@ -1,4 +1,4 @@
-"""Marks runs as KILLED that still have the status RUNNING although their process is gone."""
+"""Marks runs as KILLED whose status is RUNNING although their process is gone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ NOTE = "runner.note"
 
 
 def mark_dead_runs(store: Store, warn: Callable[[str], None]) -> None:
-    """Marks runs of this machine as KILLED if their process is gone, with their last point as their end.
+    """Marks this machine's runs as KILLED if their process is gone.
+
+    Their last point is their end.
 
     Args:
       store: every active experiment in it is searched.
       warn: shows one line to the user, for each run that is marked.
     """
-    experiments = [experiment.experiment_id for experiment in store.client.search_experiments()]
-    for run in search(store, experiments, "attributes.status = 'RUNNING'"):
+    for run in search(store, None, "attributes.status = 'RUNNING'"):
         if is_gone(tags_of(run.data.tags)):
             _mark_killed(store.client, run)
             warn(

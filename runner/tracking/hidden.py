@@ -1,4 +1,4 @@
-"""Tags that a run's page does not list: our own bookkeeping, and the whole config.
+"""Tags that a run's page does not list: bookkeeping, and the whole config.
 
 MLflow's UI lists no tag whose name begins with `mlflow.`. Bookkeeping is stored under such names, so that the page
 lists only tags that a person reads.
@@ -54,7 +54,9 @@ def tag_key(key: str) -> str:
     ('runner.mesh', 'mlflow.runner.pid')
     """
     is_hidden = key in _BOOKKEEPING or key.startswith(_VARIED)
-    return clean_key(_PREFIX + key if is_hidden else key)
+    if is_hidden:
+        key = _PREFIX + key
+    return clean_key(key)
 
 
 def tags_of(stored: Mapping[str, str]) -> dict[str, str]:
@@ -76,10 +78,15 @@ def tags_of(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def packed(params: Mapping[str, str]) -> str | None:
-    """Returns a whole config as the value of one tag; None if it is too long for a tag."""
+    """Returns a whole config as the value of one tag.
+
+    Returns None if it is too long for a tag.
+    """
     compressed = zlib.compress(json.dumps(params).encode(), 9)
     text = base64.b64encode(compressed).decode()
-    return text if len(text) <= TAG_LIMIT else None
+    if len(text) > TAG_LIMIT:
+        return None
+    return text
 
 
 def params_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:

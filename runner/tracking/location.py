@@ -1,4 +1,7 @@
-"""Tracking URI: where runs are recorded, and the links that are printed for it. Imports no MLflow."""
+"""Tracking URI: where runs are recorded, and the links that are printed for it.
+
+Imports no MLflow.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def tracking_uri(configured: str | None, root: Path) -> str:
 
 
 def absolute(uri: str) -> str:
-    """Returns the URI with the path of a SQLite file made absolute, so that every process opens the same file."""
+    """Returns the URI with the path of a SQLite file made absolute.
+
+    So every process opens the same file.
+    """
     path = sqlite_path(uri)
     if path is None:
         return uri
@@ -84,7 +90,7 @@ def absolute(uri: str) -> str:
 
 
 def sqlite_uri(path: Path) -> str:
-    """Returns the URI by which SQLAlchemy, and so MLflow and Optuna, open a SQLite file.
+    """Returns the URI by which SQLAlchemy, MLflow and Optuna open a SQLite file.
 
     Args:
       path: absolute. It appears unchanged in the URI unless a character of it is special there.
@@ -118,7 +124,7 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def _sqlalchemy_unquotes() -> bool:
-    """Returns whether SQLAlchemy decodes `%3F` in the path of a database, which it does from 2.1 on."""
+    """Returns whether SQLAlchemy decodes `%3F` in a database's path: from 2.1 on."""
     major, minor = version("sqlalchemy").split(".")[:2]
     return (int(major), int(minor)) >= (2, 1)
 
@@ -145,12 +151,15 @@ def is_database(uri: str) -> bool:
 
 
 def fingerprint(uri: str) -> str:
-    """Returns a digest by which a file can name a store. A password can't be guessed from it, for it is left out."""
+    """Returns a digest by which a file can name a store.
+
+    A password can't be guessed from it, for it is left out.
+    """
     return hashlib.sha256(shown(uri).rstrip("/").encode()).hexdigest()[:16]
 
 
 def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None) -> list[str]:
-    """Returns links to the run, after the command that serves the store if nothing does.
+    """Returns links to the run, after the command that serves the store if needed.
 
     Args:
       uri: URI of the store.
@@ -168,14 +177,16 @@ def ui_lines(uri: str, experiment_id: str, run_id: str, view: str | None = None)
         if address is None:
             lines.append(f"view with: {_ui_command(uri, port)}")
     all_runs = f"{server}/#/experiments/{experiment_id}/runs"
-    columns = f"&viewStateShareKey={view}" if view else ""
+    columns = ""
+    if view:
+        columns = f"&viewStateShareKey={view}"
     lines.append(f"run: {all_runs}/{run_id}?{_WORKFLOW}")
     lines.append(f"all runs: {all_runs}?{_WORKFLOW}{columns}")
     return lines
 
 
 def free_port(first: int = _FIRST_PORT) -> int:
-    """Returns the first port from `first` on that no process of this machine listens on."""
+    """Returns the first port from `first` on that no process listens on."""
     for port in range(first, first + _PORTS_TRIED):
         with socket.socket() as probe:
             # Else a port whose connections were closed a minute ago would seem to be in use.
@@ -189,12 +200,16 @@ def free_port(first: int = _FIRST_PORT) -> int:
 
 
 def _ui_command(uri: str, port: int) -> str:
-    program = "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
+    program = "mlflow"
+    if shutil.which(program) is None:
+        program = f"{shlex.quote(sys.executable)} -m mlflow"
     is_from_variable = os.environ.get("MLFLOW_TRACKING_URI", "").strip() == uri
     store = shlex.quote(shown(uri))
     if is_from_variable and shown(uri) != uri:
         # The command works when pasted and still shows no secret.
         store = '"$MLFLOW_TRACKING_URI"'
-    # Windows has no such prefix of a command.
-    environment = "" if os.name == "nt" else _UI_ENVIRONMENT
+    environment = _UI_ENVIRONMENT
+    if os.name == "nt":
+        # Windows has no such prefix of a command.
+        environment = ""
     return f"{environment}{program} ui --backend-store-uri {store} --host 127.0.0.1 --port {port} --workers 1"

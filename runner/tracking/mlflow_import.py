@@ -1,4 +1,4 @@
-"""Imports MLflow lazily, without telemetry or log noise, and with short server timeouts.
+"""Lazy import of MLflow, without telemetry or log noise, with short timeouts.
 
 Importing `runner.tracking`, or any module in it, sets the variables that MLflow reads as it is imported.
 """
@@ -14,7 +14,7 @@ from runner.host.secrets import scrub
 
 
 def quiet() -> None:
-    """Keeps MLflow, which must be imported, from printing pages of text and passwords."""
+    """Keeps the import of MLflow from printing pages of text and passwords."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # It prints a traceback for each failed attempt on a full disk or a locked file, for which we print one line.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
@@ -38,7 +38,10 @@ def warn(message: str) -> None:
 
 
 def set_environment() -> None:
-    """Sets the variables that MLflow reads as it is imported. Those that only set a default can be overridden."""
+    """Sets the variables that MLflow reads as it is imported.
+
+    Those that only set a default can be overridden.
+    """
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")

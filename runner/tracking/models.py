@@ -1,4 +1,4 @@
-"""Logs a Keras model in MLflow, with pinned requirements and without loading it again."""
+"""Logs a Keras model with pinned requirements, without loading it again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def log_keras_model(store: Store, run_id: str, model: Predicts, example: Example
 
 @contextlib.contextmanager
 def _without_package_scan() -> Iterator[None]:
-    """Keeps MLflow from reading the file lists of all installed packages, which costs half a second of CPU time.
+    """Keeps MLflow from reading the file lists of all installed packages.
+
+    That costs half a second of CPU time.
 
     MLflow maps modules to packages in order to compare a model's requirements with what is installed. Ours are the
     installed versions, under the names of their packages, so the map is not needed.

@@ -1,4 +1,7 @@
-"""Description on a run's page in MLflow, in Markdown, which says the same as the run's status at any time."""
+"""Description on a run's page in MLflow, in Markdown.
+
+It says the same as the run's status at any time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _END_OF_OURS = "\n\n---\n\n"
 
 @dataclass
 class Page:
-    """What is known of a run so far.
+    """The known facts of a run, from which its description is made.
 
     Attributes:
       command: the command that started it.
@@ -64,7 +67,9 @@ class Page:
             self.files.append(path)
 
     def markdown(self, status: str, address: str) -> str:
-        """Returns the description. MLflow shows its first three lines, and the rest on request.
+        """Returns the description.
+
+        MLflow shows its first three lines, and the rest on request.
 
         Args:
           status: RUNNING, FINISHED, FAILED or KILLED.
@@ -91,8 +96,13 @@ class Page:
 
     def _links(self, address: str) -> list[tuple[str, str]]:
         """Returns the table's rows of links to the artifacts."""
-        pictures = [path for path in self.files if path.endswith(_PICTURE_SUFFIXES)]
-        others = [path for path in self.files if path not in pictures]
+        pictures = []
+        others = []
+        for path in self.files:
+            if path.endswith(_PICTURE_SUFFIXES):
+                pictures.append(path)
+            else:
+                others.append(path)
         rows = []
         for title, paths in (("pictures", pictures), ("files", others)):
             if paths:
@@ -117,7 +127,7 @@ def address_of(experiment_id: str, run_id: str) -> str:
 
 
 def merged(own: str, current: str | None) -> str:
-    """Returns a new description together with what a person wrote into the current one.
+    """Returns a new description with what a person wrote into the current one.
 
     Args:
       own: our new description.
@@ -133,7 +143,10 @@ def merged(own: str, current: str | None) -> str:
 
 
 def killed(current: str | None, why: str) -> str | None:
-    """Returns the description of a run whose process is gone; None if the current one does not say that it runs."""
+    """Returns the description of a run whose process is gone.
+
+    Returns None if the current one does not say that it runs.
+    """
     running = f"**{_STATUS_WORDS['RUNNING']}**"
     if current is None or not current.startswith(running):
         return None
@@ -152,5 +165,5 @@ def _escaped(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Returns text that fits in a cell of a Markdown table: one line, with every `|` escaped."""
+    """Returns text for a cell of a Markdown table: one line, every `|` escaped."""
     return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))

@@ -1,4 +1,7 @@
-"""Paged search of runs in a tracking store. Imports no MLflow: the caller passes the client."""
+"""Paged search of runs in a tracking store.
+
+Imports no MLflow: the caller passes the client.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,15 @@ if TYPE_CHECKING:
 _PAGE_SIZE = 1000
 
 
+def experiment_ids(client: MlflowClient) -> dict[str, str]:
+    """Returns the id of every active experiment, by name."""
+    return {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
+
+
 def pages(
     client: MlflowClient, experiments: Sequence[str], filter_string: str, order: Sequence[str] | None = None
 ) -> Iterator[Run]:
-    """Yields every run of some experiments that matches a filter, however many pages that takes.
+    """Yields every run of some experiments that matches a filter, page by page.
 
     Args:
       client: client of the store.
@@ -26,6 +34,9 @@ def pages(
       filter_string: in MLflow's syntax; empty: every run.
       order: in MLflow's syntax; null: newest first.
     """
+    order_by = None
+    if order is not None:
+        order_by = list(order)
     token = None
     while experiments:
         # Not across the yields: what the caller does with a run is its own.
@@ -34,7 +45,7 @@ def pages(
                 list(experiments),
                 filter_string=filter_string,
                 max_results=_PAGE_SIZE,
-                order_by=None if order is None else list(order),
+                order_by=order_by,
                 page_token=token,
             )
         yield from page

@@ -18,7 +18,7 @@ _FILE_FLAGS = os.O_RDONLY | _NO_LINKS | getattr(os, "O_BINARY", 0)
 
 @contextmanager
 def private_copy(folder: Path, path: Path) -> Iterator[Path]:
-    """Copies a file to a place where nobody else can replace it, and removes the copy afterwards.
+    """Copies a file to where nobody else can replace it, and removes the copy later.
 
     Args:
       folder: folder that the file must be in, at any depth; absolute.
@@ -58,7 +58,10 @@ def _open_below(folder: Path, path: Path) -> int:
 
 
 def _open_step_by_step(folder: Path, names: tuple[str, ...]) -> int:
-    """Opens each folder relative to the one above it, so that none of them can be replaced by a link meanwhile."""
+    """Opens each folder relative to the one above it.
+
+    So none of them can be replaced by a link meanwhile.
+    """
     if os.open not in os.supports_dir_fd:
         return _open_by_path(folder, names)
     directory = os.open(folder, _FOLDER_FLAGS)

@@ -1,4 +1,7 @@
-"""Probes a store before MLflow opens it: MLflow would retry for minutes and then print pages of SQL."""
+"""Probes a store before MLflow opens it.
+
+MLflow would retry for minutes and then print pages of SQL.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,10 @@ def unusable_by(uri: str, error: Exception) -> TrackingError:
 
 
 def _is_known_schema(version: str) -> bool:
-    """Returns whether the installed MLflow has a migration from this version, so that it is an older one."""
+    """Returns whether the installed MLflow has a migration from this version.
+
+    If it has one, the version is an older one.
+    """
     spec = importlib.util.find_spec("mlflow")
     if spec is None or spec.origin is None:
         return False

@@ -1,4 +1,4 @@
-"""Identity of a run's process: tags by which another process can tell whether it is still running."""
+"""Identity of a run's process, by which others see whether it still runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _START_FIELD = 19
 
 
 def identity() -> dict[str, str]:
-    """Returns the tags by which another process can tell whether this one is still running.
+    """Returns the tags by which another process sees whether this one still runs.
 
     `runner.boot` is `<boot id>/<process namespace>/<start of the process>`, and `runner.machine` is
     `<digest of the machine id>/<digests of its network addresses>/<time of its boot>`. What the system does not reveal
@@ -77,7 +77,7 @@ def is_gone(tags: Mapping[str, str]) -> bool:
 
 
 def _is_earlier_boot(recorded: str, current: str) -> bool:
-    """Returns whether both values of `MACHINE` describe one machine, and the recorded boot is the earlier one.
+    """Returns whether a value of `MACHINE` is an earlier boot of the same machine.
 
     Clones of a disk image share the machine id, so the two must share the address of a network device too.
     """
@@ -89,14 +89,14 @@ def _is_earlier_boot(recorded: str, current: str) -> bool:
 
 
 def _is_other_machine(recorded: str, current: str) -> bool:
-    """Returns whether two values of `MACHINE` have different machine ids, both of which are known."""
+    """Returns whether two values of `MACHINE` have different, known machine ids."""
     machine = _split(recorded)[0]
     current_machine = _split(current)[0]
     return bool(machine and current_machine) and machine != current_machine
 
 
 def _split(machine: str) -> tuple[str, set[str], str]:
-    """Returns the machine id, the network addresses and the boot time of a value of `MACHINE`."""
+    """Returns the machine id, network addresses and boot time of a `MACHINE` value."""
     parts = machine.split("/")
     if len(parts) != 3:
         return "", set(), ""
@@ -106,7 +106,10 @@ def _split(machine: str) -> tuple[str, set[str], str]:
 
 @functools.cache
 def _machine() -> str:
-    """Returns the value of `MACHINE`. It has digests, because the ids themselves are not meant to be published."""
+    """Returns the value of `MACHINE`.
+
+    It has digests, because the ids themselves are not meant to be published.
+    """
     addresses = ",".join(sorted(map(_digest, _addresses())))
     return f"{_machine_id()}/{addresses}/{_boot_time()}"
 
@@ -123,7 +126,10 @@ def _machine_id() -> str:
 
 
 def _addresses() -> list[str]:
-    """Returns the addresses of the network devices; those of containers have no device and are not unique."""
+    """Returns the addresses of the network devices.
+
+    Those of containers have no device and are not unique.
+    """
     try:
         interfaces = sorted(_NETWORK.iterdir())
     except OSError:
@@ -140,7 +146,10 @@ def _addresses() -> list[str]:
 
 
 def _boot_time() -> str:
-    """Returns when the machine was started, in seconds since 1970; empty if the system does not reveal it."""
+    """Returns when the machine was started, in seconds since 1970.
+
+    It is empty if the system does not reveal it.
+    """
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -173,11 +182,16 @@ def _boot_id() -> str:
     except (OSError, ValueError):
         # Other systems have no such id, but the address of a network device. On Linux without /proc it would be a
         # container's address, which every other host gives to its containers too.
-        return "" if sys.platform == "linux" else f"{uuid.getnode():x}"
+        if sys.platform == "linux":
+            return ""
+        return f"{uuid.getnode():x}"
 
 
 def _namespace() -> str:
-    """Returns the process namespace, with the time namespace if that shifts the start time of a process."""
+    """Returns the process namespace.
+
+    The time namespace is added if that shifts the start time of a process.
+    """
     folder = Path("/proc/self/ns")
     try:
         namespace = str((folder / "pid").readlink())
@@ -194,7 +208,10 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Returns when a process started, in ticks since boot; empty if that can't be seen."""
+    """Returns when a process started, in ticks since boot.
+
+    It is empty if that can't be seen.
+    """
     # Else /proc would show another process under this id.
     if not proc.is_of_own_namespace():
         return ""

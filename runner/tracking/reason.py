@@ -1,4 +1,7 @@
-"""Short reasons for errors of MLflow, SQLAlchemy, requests or a driver, without SQL or a page of HTML."""
+"""Short reasons for errors of MLflow, SQLAlchemy, requests or a driver.
+
+They have no SQL and no page of HTML.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ NOT_MLFLOW = "the response is not MLflow's"
 def reason(error: BaseException) -> str:
     """Returns an error's innermost cause in a few words, without secrets."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+        if error.filename is None:
+            return error.strerror
+        return f"{error.strerror}: {error.filename}"
     text = " ".join(scrub(str(error)).split())
     for cause in _KNOWN_CAUSES:
         if cause in text:
@@ -47,9 +52,14 @@ def reason(error: BaseException) -> str:
 
 
 def http_code(error: BaseException) -> int | None:
-    """Returns the HTTP status of a response that is not MLflow's own; None for any other error."""
+    """Returns the HTTP status of a response that is not MLflow's own.
+
+    Returns None for any other error.
+    """
     match = re.search(r"failed with error code (\d{3}) |too many (\d{3}) error responses", str(error))
-    return int(match.group(1) or match.group(2)) if match else None
+    if match is None:
+        return None
+    return int(match.group(1) or match.group(2))
 
 
 def _shortened(text: str) -> str:

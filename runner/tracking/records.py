@@ -86,7 +86,11 @@ def clean_key(key: str) -> str:
     """
     safe = re.sub(r"[^\w.\- :/]", "_", key, flags=re.ASCII)
     # MLflow reads a key as a path: empty parts, `.` and `..` would make it another one.
-    parts = ["_" if part in (".", "..") else part for part in safe.split("/") if part]
+    parts = []
+    for part in filter(None, safe.split("/")):
+        if part in (".", ".."):
+            part = "_"
+        parts.append(part)
     return "/".join(parts)[:KEY_LIMIT] or "_"
 
 
@@ -121,7 +125,7 @@ def as_text(value: object) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Returns the text, shortened to `limit` characters with a mark at its end if it is longer."""
+    """Returns the text; a longer one is cut to `limit` characters with an end mark."""
     if len(text) <= limit:
         return text
     mark = f" ... [cut, {len(text)} characters]"

@@ -39,7 +39,9 @@ def _ignore(line: str) -> None:
 
 
 def replay(path: Path, uri: str | None = None, warn: Callable[[str], None] = _ignore) -> int:
-    """Stores the records of a file that a person names, which may be unsigned; see `_replay`.
+    """Stores the records of a file that a person names, which may be unsigned.
+
+    See `_replay`.
 
     Args:
       path: a file of unsent records, of this release or the previous one.
@@ -57,7 +59,9 @@ def replay(path: Path, uri: str | None = None, warn: Callable[[str], None] = _ig
 
 
 def replay_all(root: Path, uri: str, warn: Callable[[str], None]) -> None:
-    """Stores every file for a store in `unsent_folders.folders`; one that can't be stored stays, with a line.
+    """Stores every file for a store in `unsent_folders.folders`.
+
+    One that can't be stored stays, with a line.
 
     Args:
       root: the project's folder.
@@ -101,11 +105,15 @@ def _ignored_line(folder: Path, why: str, names: Sequence[str]) -> str:
 
 def _printable(name: str) -> str:
     """Returns a name that can't control the terminal."""
-    return name if name.isprintable() else ascii(name)
+    if name.isprintable():
+        return name
+    return ascii(name)
 
 
 def _replay(path: Path, uri: str | None, warn: Callable[[str], None], *, signed_only: bool) -> int:
-    """Stores the records of a file and removes it; what the run has already is not stored again.
+    """Stores the records of a file and removes it.
+
+    What the run has already is not stored again.
 
     Records that the store rejects for good move to `<run id>.rejected.jsonl`.
     """
@@ -133,7 +141,10 @@ def _replay(path: Path, uri: str | None, warn: Callable[[str], None], *, signed_
 
 
 def _uri_of(head: dict[str, str]) -> str:
-    """Returns the URI of the store that a head names. The default one may have the secret that the head leaves out."""
+    """Returns the URI of the store that a head names.
+
+    The default one may have the secret that the head leaves out.
+    """
     default = default_uri(project_root())
     if fingerprint(default) == head["store"]:
         return default
@@ -151,7 +162,9 @@ def _store(client: MlflowClient, unsent: UnsentFile, path: Path) -> tuple[list[R
     """
     writer = MlflowWriter(client, unsent.head["run_id"])
     # Releases that signed nothing named no folder either: their runs wrote into the project's outputs.
-    folder = Path(unsent.head["folder"]) if unsent.is_signed else outputs_dir()
+    folder = outputs_dir()
+    if unsent.is_signed:
+        folder = Path(unsent.head["folder"])
     rejected: list[Record] = []
     why = ""
     try:
@@ -178,7 +191,10 @@ def _store(client: MlflowClient, unsent: UnsentFile, path: Path) -> tuple[list[R
 
 @contextmanager
 def _ready_to_send(batch: list[Record], folder: Path) -> Iterator[list[Record]]:
-    """Yields the batch; a file to upload as a copy that nobody can replace while it is uploaded."""
+    """Yields the batch, with a private copy of a file to upload.
+
+    Nobody can replace the copy while it is uploaded.
+    """
     first = batch[0]
     if not isinstance(first, Artifact):
         yield batch
@@ -215,7 +231,10 @@ def _without_stored_points(writer: MlflowWriter, records: Sequence[Record]) -> l
 
 
 def _write_with_retries(writer: MlflowWriter, batch: list[Record], *, is_retry: bool) -> None:
-    """Stores a batch. A retry does not store again what the failed attempt has stored of it."""
+    """Stores a batch.
+
+    A retry does not store again what the failed attempt has stored of it.
+    """
     may_be_stored = is_retry
 
     def attempt() -> None:

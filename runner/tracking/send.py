@@ -66,7 +66,8 @@ class MlflowWriter:
         The whole history of each metric is read, so pass many points in one call.
         """
         known = set()
-        for key in dict.fromkeys(point.key for point in points):
+        keys = dict.fromkeys(point.key for point in points)
+        for key in keys:
             for metric in self._client.get_metric_history(self._run_id, key):
                 known.add(_identity(metric.key, metric.value, metric.timestamp, metric.step))
         missing: list[Point] = []
@@ -121,18 +122,25 @@ def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Returns whether storing the same record later may work: the network, server, disk or a lock may recover."""
+    """Returns whether storing the same record later may work.
+
+    The network, server, disk or a lock may recover.
+    """
     if isinstance(error, MlflowException):
         if error.error_code == _DATABASE_ERROR:
-            return not any(kind in str(error) for kind in _BAD_ROWS)
+            message = str(error)
+            return not any(kind in message for kind in _BAD_ROWS)
         return error.error_code not in _REJECTIONS or http_code(error) is not None
     # The errors of `requests` are OSErrors too.
     return isinstance(error, OSError)
 
 
 def _identity(key: str, value: float, timestamp: int, step: int) -> tuple[str, float | str, int, int]:
-    # NaN does not equal itself, so it is compared by name.
-    return (key, "nan" if math.isnan(value) else value, timestamp, step)
+    comparable: float | str = value
+    if math.isnan(value):
+        # NaN does not equal itself, so it is compared by name.
+        comparable = "nan"
+    return (key, comparable, timestamp, step)
 
 
 def _dataset_source(source: str) -> tuple[str, str]:

@@ -21,7 +21,9 @@ _PROGRAM_WORDS = 6
 
 
 def find(run_id: str) -> str | None:
-    """Returns the address of a server on this machine that has a run; None if none answers in time.
+    """Returns the address of a server on this machine that has a run.
+
+    Returns None if none answers in time.
 
     Only ports that appear in the command lines of MLflow processes are asked, and only over loopback. That a server
     knows the run's id is better evidence than the path of the store that it was started with.
@@ -42,7 +44,9 @@ def find(run_id: str) -> str | None:
 
 
 def port_of(command: Sequence[str]) -> int | None:
-    """Returns the port that a command line of MLflow's UI names or implies; None for any other command.
+    """Returns the port that a command line of MLflow's UI names or implies.
+
+    Returns None for any other command.
 
     >>> port_of(["python", "-m", "mlflow", "ui", "--port", "5001"]), port_of(["vim", "mlflow.py"])
     (5001, None)
@@ -56,7 +60,9 @@ def port_of(command: Sequence[str]) -> int | None:
             port = value or next_word
             if port.isdigit():
                 return int(port)
-    return _DEFAULT_PORT if "ui" in command or "server" in command else None
+    if "ui" in command or "server" in command:
+        return _DEFAULT_PORT
+    return None
 
 
 def _command_lines() -> Iterator[list[str]]:
@@ -67,7 +73,10 @@ def _command_lines() -> Iterator[list[str]]:
 
 
 def _has_run(address: str, run_id: str) -> bool:
-    """Returns whether the server at a loopback address has the run; never asks through a proxy."""
+    """Returns whether the server at a loopback address has the run.
+
+    Never asks through a proxy.
+    """
     opener = build_opener(ProxyHandler({}))
     request = Request(f"{address}/api/2.0/mlflow/runs/get?run_id={run_id}")
     try:

@@ -1,4 +1,4 @@
-"""Lines of JSON that are signed with a key, each of them together with all lines before it."""
+"""Lines of JSON that are signed with a key, each with all lines before it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class Chain:
         """Returns a signed line without its signature; None if the signature is wrong."""
         text, signature = _split(line)
         is_valid = hmac.compare_digest(self._signature(text).encode(), signature.encode())
-        return text if is_valid else None
+        if not is_valid:
+            return None
+        return text
 
     def _signature(self, line: str) -> str:
         message = _PURPOSE + self._previous + line.encode()

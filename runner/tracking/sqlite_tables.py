@@ -1,4 +1,4 @@
-"""Creates the tables of a new SQLite store in memory, and writes them in one transaction.
+"""Creates a new SQLite store's tables in memory; writes them in one transaction.
 
 MLflow creates them in the file by running all of its migrations one after another. Each waits for the disk several
 times, which takes seconds, and an interrupt in between leaves a file that MLflow can't open any more. Running the

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -30,7 +31,7 @@ _GIT_TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a new or resumed run is recorded with.
+    """The record of a new or resumed run.
 
     Attributes:
       name: run name.
@@ -47,7 +48,10 @@ class RunSpec:
     listed: Mapping[str, object] | None = None
 
     def stored(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns the params to store and the tag that has the whole config; no tag if the params are all of it."""
+        """Returns the params to store and the tag that has the whole config.
+
+        There is no tag if the params are all of it.
+        """
         params = clean_params(self.params)
         if self.listed is None:
             return params, {}
@@ -87,7 +91,9 @@ def create(store: Store, spec: RunSpec, root: Path) -> str:
 
 
 def resume(store: Store, run_id: str, spec: RunSpec) -> str:
-    """Resumes a run: its status becomes RUNNING and its process this one. A param keeps its first value.
+    """Resumes a run: its status becomes RUNNING and its process this one.
+
+    A param keeps its first value.
 
     A param that has changed is recorded as the tag `resumed.<param>`.
 
@@ -118,7 +124,10 @@ def resume(store: Store, run_id: str, spec: RunSpec) -> str:
             store.client.set_tag(run_id, key, value)
         if NOTE in tags:
             store.client.delete_tag(run_id, NOTE)
-        new_params = {key: value for key, value in listed.items() if key not in run.data.params}
+        new_params = {}
+        for key, value in listed.items():
+            if key not in run.data.params:
+                new_params[key] = value
         _log_params(store.client, run_id, new_params)
     except Exception as error:
         raise _failed(store, f"run {run_id}", error) from error
@@ -133,7 +142,7 @@ def _failed(store: Store, what: str, error: Exception) -> TrackingError:
 
 
 def _log_params(client: MlflowClient, run_id: str, params: Mapping[str, str]) -> None:
-    entities = [Param(key, value) for key, value in params.items()]
+    entities = list(starmap(Param, params.items()))
     for start in range(0, len(entities), _PARAMS_PER_CALL):
         client.log_batch(run_id, params=entities[start : start + _PARAMS_PER_CALL], synchronous=True)
 
@@ -143,16 +152,20 @@ def _stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _source_tags(root: Path) -> dict[str, str]:
-    """Returns the tags that MLflow's own fluent interface sets, and whether git has uncommitted changes."""
+    """Returns MLflow's own source tags, and whether git has uncommitted changes."""
     program = Path(sys.argv[0])
-    # `python -m runner` is recorded as `runner`.
-    source = program.parent.name if program.name == "__main__.py" else program.name
+    source = program.name
+    if source == "__main__.py":
+        # `python -m runner` is recorded as `runner`.
+        source = program.parent.name
     tags = {
         "mlflow.source.name": source,
         "mlflow.source.type": "LOCAL",
         "mlflow.user": _user(),
     }
-    commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
+    commit = None
+    if (root / ".git").exists():
+        commit = _git(root, "rev-parse", "HEAD")
     if commit:
         tags["mlflow.source.git.commit"] = commit
         changes = _git(root, "status", "--porcelain", "-uno")
@@ -176,4 +189,6 @@ def _git(root: Path, *arguments: str) -> str | None:
         result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return result.stdout.strip() if result.returncode == 0 else None
+    if result.returncode != 0:
+        return None
+    return result.stdout.strip()

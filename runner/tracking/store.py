@@ -1,4 +1,4 @@
-"""Opens a tracking store: probes it, creates it once even if many processes start, and finds the experiment."""
+"""Opens a tracking store: probes it, creates it once, and finds the experiment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
 from runner.errors import TrackingError
+from runner.host.folders import user_folder
 from runner.host.heap import without_collection
 from runner.host.late import late
 from runner.host.lock import locked
 from runner.host.signals import current
-from runner.host.user_folder import user_folder
 from runner.tracking.location import fingerprint, is_database, shown, sqlite_path
 from runner.tracking.mlflow_import import quiet, warn
-from runner.tracking.paging import pages
+from runner.tracking.paging import experiment_ids, pages
 from runner.tracking.probe import probe, unusable, unusable_by
 from runner.tracking.reason import NOT_MLFLOW
 
@@ -88,14 +88,22 @@ def open_store(uri: str, experiment: str) -> Store:
     return Store(client, uri, str(opened.experiment_id))
 
 
-def search(store: Store, experiments: Sequence[str], filter_string: str) -> list[Run]:
-    """Returns every run of some experiments, by id, that matches one of MLflow's filters; newest first."""
+def search(store: Store, experiments: Sequence[str] | None, filter_string: str) -> list[Run]:
+    """Returns every run of some experiments that matches a filter, newest first.
+
+    Args:
+      store: the store to search.
+      experiments: ids of the experiments; null: every active one.
+      filter_string: in MLflow's syntax; empty: every run.
+    """
+    if experiments is None:
+        experiments = list(experiment_ids(store.client).values())
     return list(pages(store.client, experiments, filter_string))
 
 
 @contextmanager
 def _exclusive(uri: str) -> Iterator[None]:
-    """Keeps this user's other processes from creating the same store at the same time."""
+    """Keeps this user's other processes from creating the same store meanwhile."""
     lock: AbstractContextManager[object] = contextlib.nullcontext()
     signals: AbstractContextManager[object] = contextlib.nullcontext()
     path = sqlite_path(uri)
@@ -127,7 +135,9 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
 
 def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
     path = sqlite_path(uri)
-    location = None if path is None else (path.parent / _ARTIFACTS).as_uri()
+    location = None
+    if path is not None:
+        location = (path.parent / _ARTIFACTS).as_uri()
     try:
         experiment_id = client.create_experiment(name, location, tags={_KIND_TAG: _TRAINING})
         return client.get_experiment(experiment_id)
@@ -140,7 +150,9 @@ def _create_experiment(client: MlflowClient, uri: str, name: str) -> Experiment:
 
 
 def _check_artifacts(database: Path, experiment: Experiment) -> None:
-    """Warns if the project was moved or copied: MLflow stores the absolute path of an experiment's artifacts.
+    """Warns if the project was moved or copied.
+
+    MLflow stores the absolute path of an experiment's artifacts.
 
     Artifacts that somebody stores elsewhere on purpose are not meant: they are in a folder of another name, or nothing
     is next to the store.

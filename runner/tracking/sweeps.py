@@ -41,10 +41,7 @@ def find(store: Store, which: str, experiments: Sequence[str] = ()) -> Run:
     Raises:
       ConfigError: no sweep matches.
     """
-    searched = list(experiments)
-    if not searched:
-        searched = [experiment.experiment_id for experiment in store.client.search_experiments()]
-    runs = search(store, searched, f"tags.`{KIND_TAG}` = 'sweep'")
+    runs = search(store, experiments or None, f"tags.`{KIND_TAG}` = 'sweep'")
     for run in runs:
         if which == LATEST or run.info.run_id.startswith(which) or run.info.run_name == which:
             return run

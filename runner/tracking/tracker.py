@@ -87,7 +87,10 @@ class MlflowTracker(Tracker):
         now = _now_ms()
         self._last_step = step
         self.page.log(values)
-        self._writer.add_points([self._point(name, float(value), now, step) for name, value in values.items()])
+        points = []
+        for name, value in values.items():
+            points.append(self._point(name, float(value), now, step))
+        self._writer.add_points(points)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Queues tags of the run."""
@@ -105,7 +108,10 @@ class MlflowTracker(Tracker):
             warn(f"could not record {path}: there is no such file")
             return
         self._writer.add(Artifact(str(path.absolute()), folder or ""))
-        self.page.add_file(f"{folder}/{path.name}" if folder else path.name)
+        artifact_path = path.name
+        if folder:
+            artifact_path = f"{folder}/{path.name}"
+        self.page.add_file(artifact_path)
 
     def log_keras_model(self, model: Predicts, input_example: Example, name: str = "model") -> None:
         """Stores a model at once; see `Tracker`."""
@@ -154,7 +160,10 @@ class MlflowTracker(Tracker):
             # Another signal must not lose what is saved here.
             with current().deferring():
                 remaining = self._writer.abandon()
-                is_kept = self._end(status, remaining, attempts=_STATUS_ATTEMPTS if is_drained else 1)
+                attempts = 1
+                if is_drained:
+                    attempts = _STATUS_ATTEMPTS
+                is_kept = self._end(status, remaining, attempts=attempts)
                 # These three run whatever the others returned. The last one looks at what the first may have rejected.
                 is_kept &= self._save(self._writer.rejected, are_rejected=True)
                 is_kept &= self._is_in_store()
@@ -165,7 +174,10 @@ class MlflowTracker(Tracker):
         return is_kept
 
     def _drain(self, status: Status, *, in_haste: bool) -> bool:
-        """Waits for the remaining records, with a limit if a scheduler, a person or another process is waiting."""
+        """Waits for the remaining records, with a limit if somebody else is waiting.
+
+        That is a scheduler, a person or another process.
+        """
         if in_haste:
             return self._writer.flush(min(self._finish_timeout_s, _HASTE_S))
         if status == "KILLED":
@@ -173,7 +185,10 @@ class MlflowTracker(Tracker):
         return self._writer.drain(self._finish_timeout_s)
 
     def _is_in_store(self) -> bool:
-        """Returns whether the store still has the run and its status; asks only if it rejected something."""
+        """Returns whether the store still has the run and its status.
+
+        Asks only if it rejected something.
+        """
         rejected = self._writer.rejected
         if not rejected:
             return True
@@ -199,7 +214,10 @@ class MlflowTracker(Tracker):
         return [*ui_lines(self._store.uri, self._store.experiment_id, self.run_id, self._view), *self._notes]
 
     def show_page(self) -> None:
-        """Queues the description, and stores the columns of the list of runs; see `Tracker`."""
+        """Queues the description, and stores the columns of the list of runs.
+
+        See `Tracker`.
+        """
         if self.page.columns and self._view is None:
             self._view = view.save(self._store, self.page.task, self.page.columns)
         self._writer.add(self._description("RUNNING"))
@@ -222,7 +240,7 @@ class MlflowTracker(Tracker):
         return Point(key, value, now, int(step))
 
     def _end(self, status: Status, remaining: list[Record], *, attempts: int) -> bool:
-        """Saves the remaining records, and stores the status unless points come before it.
+        """Saves the remaining records, and stores the status if no points precede it.
 
         Returns:
           Whether nothing is lost.
@@ -237,8 +255,10 @@ class MlflowTracker(Tracker):
                     self._run_writer.write([ending], is_retry=False)
             return is_kept
         is_kept = self._save(remaining)
-        # A run that has lost records has not finished.
-        ending = Ending("FAILED" if status == "FINISHED" and not is_kept else status, _now_ms())
+        if status == "FINISHED" and not is_kept:
+            # A run that has lost records has not finished.
+            status = "FAILED"
+        ending = Ending(status, _now_ms())
         if self._described_status not in ("", ending.status):
             # The status itself says it too, so a failure is no loss.
             with contextlib.suppress(Exception):
@@ -263,7 +283,13 @@ class MlflowTracker(Tracker):
         """
         if not records:
             return True
-        name = f"{self.run_id}.rejected.jsonl" if are_rejected else f"{self.run_id}.jsonl"
+        name = f"{self.run_id}.jsonl"
+        kind = "records"
+        what_next = "the next run stores them; to store them now"
+        if are_rejected:
+            name = f"{self.run_id}.rejected.jsonl"
+            kind = "rejected records"
+            what_next = "to retry"
         try:
             path = unsent.write_somewhere(self._root, name, self._store.uri, self.run_id, records, folder=self._folder)
         except TrackingError as error:
@@ -271,8 +297,6 @@ class MlflowTracker(Tracker):
             note = f"{len(records)} records are lost: the store is unavailable, and {error}"
         else:
             is_saved = True
-            kind = "rejected records" if are_rejected else "records"
-            what_next = "to retry" if are_rejected else "the next run stores them; to store them now"
             note = f"saved {len(records)} {kind} in {path}; {what_next}: python -m runner.tracking.replay {path}"
         self._notes.append(note)
         warn(note)
@@ -288,7 +312,10 @@ def start_run(
     resume_run_id: str | None,
     finish_timeout_s: float,
 ) -> Tracker:
-    """Starts or resumes a run; see `runner.tracking.open_tracker`, whose name, params and tags are in `spec`."""
+    """Starts or resumes a run.
+
+    See `runner.tracking.open_tracker`, whose name, params and tags are in `spec`.
+    """
     uri = tracking_uri(config.uri, root)
     store = open_store(uri, config.experiment)
     # Before runs are marked as KILLED: what a dead run could not store may include its true status.

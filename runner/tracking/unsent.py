@@ -1,4 +1,6 @@
-"""Files of records that could not be stored: JSON lines, signed, which `runner.tracking.replaying` stores later.
+"""Files of records that could not be stored: signed JSON lines.
+
+`runner.tracking.replaying` stores them later.
 
 A file is this user's statement about one run. It is accepted only if this user owns it, nobody else can write to it,
 and every line is signed with the key next to its folder (`outputs/.key`). The first line, its head, names the run, the
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from runner.errors import TrackingError
 from runner.host import key
+from runner.host.folders import is_own
 from runner.host.lock import locked
 from runner.host.outputs import append_whole
 from runner.tracking import unsent_folders
@@ -33,7 +36,7 @@ _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLO
 
 
 class NotOursError(ValueError):
-    """A file that this user did not write, or that can't be distinguished from one that another user wrote."""
+    """A file that this user did not write, or that another user may have written."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ def write(path: Path, uri: str, run_id: str, records: Sequence[Record], folder: 
 def write_somewhere(
     root: Path, name: str, uri: str, run_id: str, records: Sequence[Record], folder: Path | None = None
 ) -> Path:
-    """Writes records to the first of `unsent_folders.folders` that accepts them; see `write`.
+    """Writes records to the first of `unsent_folders.folders` that accepts them.
+
+    See `write`.
 
     Args:
       root: the project's folder.
@@ -114,7 +119,9 @@ def write_somewhere(
 
 
 def append(path: Path, head: dict[str, str], records: Sequence[Record], secret: bytes) -> None:
-    """Appends records to a file whose lock is held; without a key they are not signed.
+    """Appends records to a file whose lock is held.
+
+    Without a key they are not signed.
 
     Args:
       path: the file.
@@ -140,7 +147,7 @@ def append(path: Path, head: dict[str, str], records: Sequence[Record], secret: 
 
 
 def _lines_to_append(path: Path, head: dict[str, str], records: Sequence[Record], secret: bytes) -> bytes:
-    """Returns the lines to append, after cutting off a last line that its writer did not complete."""
+    """Returns the lines to append; cuts off an incomplete last line of the file."""
     data = _read_bytes(path)
     complete = data.rfind(b"\n") + 1
     if complete < len(data):
@@ -158,7 +165,7 @@ def _lines_to_append(path: Path, head: dict[str, str], records: Sequence[Record]
         lines.append(json.dumps(head))
     lines += map(to_json, records)
     if secret:
-        lines = [chain.sign(line) for line in lines]
+        lines = list(map(chain.sign, lines))
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -178,7 +185,10 @@ def read(path: Path, secret: bytes) -> UnsentFile:
 
 
 def read_first_line(path: Path) -> str:
-    """Returns a file's first line, without checking its signature; raises as `read` does."""
+    """Returns a file's first line, without checking its signature.
+
+    Raises as `read` does.
+    """
     with _open_own(path) as handle, os.fdopen(os.dup(handle), encoding="utf-8") as file:
         return file.readline()
 
@@ -202,7 +212,7 @@ def _open_own(path: Path) -> Iterator[int]:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise NotOursError("not a regular file")
-        if not key.is_own(status):
+        if not is_own(status):
             raise NotOursError("another user owns it, or can write to it")
         yield handle
     finally:
@@ -226,7 +236,7 @@ def parse(path: Path, data: bytes, secret: bytes) -> UnsentFile:
         # Its writer died in the middle of this line.
         lines = lines[:-1]
     try:
-        texts = [line.decode() for line in lines if line]
+        texts = list(map(bytes.decode, filter(None, lines)))
         plain_lines = checked(texts, secret)
         head = _parse_head(plain_lines[0])
         records = [_checked_record(from_json(line)) for line in plain_lines[1:]]
@@ -246,7 +256,9 @@ def _parse_head(line: str) -> dict[str, str]:
 
 
 def checked(texts: Sequence[str], secret: bytes) -> list[str]:
-    """Returns the lines without their signatures, which must all be valid if the first line has one.
+    """Returns the lines without their signatures.
+
+    If the first line has one, all must be valid.
 
     Raises:
       NotOursError: a signature is wrong or missing, or there is no key.
@@ -256,7 +268,9 @@ def checked(texts: Sequence[str], secret: bytes) -> list[str]:
     chain = Chain(secret)
     plain_lines = []
     for text in texts:
-        line = chain.check(text) if secret else None
+        line = None
+        if secret:
+            line = chain.check(text)
         if line is None:
             raise NotOursError(_OTHER_KEY)
         plain_lines.append(line)

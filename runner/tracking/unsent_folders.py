@@ -1,4 +1,6 @@
-"""Folders of unsent records: in the project's outputs, else in the user's state folder, else in the temporary folder.
+"""Folders of unsent records.
+
+In the project's outputs, else in the user's state folder, else in the temporary folder.
 
 Each folder belongs to one user. Files that another user may have put there are not used.
 """
@@ -13,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.host.key import is_own
+from runner.host.folders import is_own
 
 _UNSENT = "unsent"
 _NOT_PRIVATE = "belongs to another user, or others can write to it"
@@ -29,7 +31,7 @@ def project_folder(root: Path) -> Path:
 
 
 def folders(root: Path) -> list[Path]:
-    """Returns the folders that are searched for records, in the order in which writing is tried.
+    """Returns the folders to search for records, in the order of writing.
 
     Args:
       root: the project's folder.
@@ -46,7 +48,9 @@ def folders(root: Path) -> list[Path]:
 
 
 def make(folder: Path, root: Path) -> None:
-    """Makes one of `folders`, private to this user; the folder above it too unless it is the project's.
+    """Makes one of `folders`, private to this user.
+
+    The folder above it is made too unless it is the project's.
 
     Raises:
       OSError: it can't be made, or belongs to another user.
@@ -67,7 +71,10 @@ def make(folder: Path, root: Path) -> None:
 
 
 def files(root: Path) -> list[Path]:
-    """Returns every file of unsent records, oldest first, without those that another user may have written."""
+    """Returns every file of unsent records, oldest first.
+
+    Those that another user may have written are left out.
+    """
     dated: list[tuple[int, Path]] = []
     for folder in folders(root):
         if _is_private(folder, root):
@@ -76,7 +83,7 @@ def files(root: Path) -> list[Path]:
 
 
 def warnings(root: Path) -> list[str]:
-    """Returns one line per folder whose files are ignored, because another user may have written them."""
+    """Returns one line per ignored folder, whose files another user may have written."""
     lines = []
     for folder in folders(root):
         if _is_private(folder, root):

@@ -1,4 +1,4 @@
-"""Checks of the tracking URI that need no MLflow, so that an invalid one is reported at once."""
+"""Checks of the tracking URI that need no MLflow, so that errors are immediate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MIN_SIMILARITY = 0.55
 
 
 def check(config: TrackingConfig) -> None:
-    """Rejects a tracking URI that MLflow can't use, whether it is from the config or from the environment.
+    """Rejects a tracking URI, of the config or environment, that MLflow can't use.
 
     Raises:
       ConfigError: its form or its scheme is invalid, or a database's driver is not installed.
@@ -82,7 +82,9 @@ def _scheme_suggestion(kind: str) -> str | None:
         if not matches:
             return None
         similar = matches[0]
-    form = "sqlite:///<file>" if similar == "sqlite" else f"{similar}://"
+    form = f"{similar}://"
+    if similar == "sqlite":
+        form = "sqlite:///<file>"
     return f"did you mean {form}?"
 
 
@@ -123,7 +125,9 @@ def _check_driver(key: str, uri: str, kind: str, driver: str) -> None:
     name = driver or _default_driver(kind)
     if name not in drivers:
         matches = get_close_matches(name, drivers, n=1)
-        suggestion = matches[0] if matches else _default_driver(kind)
+        suggestion = _default_driver(kind)
+        if matches:
+            suggestion = matches[0]
         problem = f"unknown driver '{name}', {kind} has {', '.join(drivers)}"
         raise _invalid(key, uri, problem, f"did you mean {kind}+{suggestion}://?")
     if _is_installed(drivers[name]):

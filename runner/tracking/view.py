@@ -1,4 +1,6 @@
-"""Columns of MLflow's list of runs, stored as a tag of the experiment that the printed link names.
+"""Columns of MLflow's list of runs, stored as a tag of the experiment.
+
+The printed link names the tag.
 
 MLflow 3.17 opens `/#/experiments/<id>/runs?viewStateShareKey=<key>` with the state that the tag
 `mlflow.sharedViewState.<key>` contains as JSON: a column is `metrics.`name``, `params.`name`` or `tags.`name``.
@@ -60,7 +62,9 @@ def saved(store: Store, name: str) -> str | None:
     # The view is only part of a link, so no error of the store may end a run.
     except Exception:
         return None
-    return name if _TAG + name in tags else None
+    if _TAG + name not in tags:
+        return None
+    return name
 
 
 def _state(metrics: Sequence[str]) -> dict[str, object]:

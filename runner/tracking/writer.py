@@ -1,4 +1,7 @@
-"""Asynchronous writer: a thread stores buffered records, so that a training step never waits for a server."""
+"""Asynchronous writer, so that a training step never waits for a server.
+
+A thread stores the buffered records.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class RecordWriter(Protocol):
     """Stores records; see `runner.tracking.send.MlflowWriter`."""
 
     def write(self, records: Sequence[Record], *, is_retry: bool) -> None:
-        """Stores points only, or one record of another kind, and returns when they are stored.
+        """Stores points only, or one record of another kind, and waits for the store.
 
         Args:
           records: what to store.
@@ -92,7 +95,9 @@ class _Buffer:
 
 
 class AsyncWriter:
-    """Stores records through another writer, from a thread: points in batches, all else one by one after them.
+    """Stores records through another writer, from a thread.
+
+    Points are stored in batches, all else one by one after them.
 
     A record leaves its buffer only when it is stored or rejected, so none is lost while a server is unavailable or a
     disk is full. Points have a buffer of their own, because a picture may find no space where a point still does.
@@ -235,7 +240,7 @@ class AsyncWriter:
                 self._store_batch(buffer)
 
     def _pause_s(self) -> float:
-        """Returns the seconds until the next round, or until the next retry if that is earlier."""
+        """Returns the seconds until the next round or retry, whichever is earlier."""
         pause = self._interval_s
         for buffer in (self._points, self._others):
             if buffer.is_retry:
@@ -243,7 +248,10 @@ class AsyncWriter:
         return max(0.0, pause)
 
     def _next_buffer(self) -> _Buffer | None:
-        """Returns the buffer whose batch is stored next; None if there is nothing to store now."""
+        """Returns the buffer whose batch is stored next.
+
+        Returns None if there is nothing to store now.
+        """
         with self._batch_lock:
             if self._points.fill_batch():
                 return self._points
@@ -269,7 +277,10 @@ class AsyncWriter:
         self._last_progress = time.monotonic()
 
     def _drop_excess_points(self) -> None:
-        """Bounds the memory of an outage that lasts for days: curves keep their shape with half of the points."""
+        """Bounds the memory of an outage that lasts for days.
+
+        Curves keep their shape with half of the points.
+        """
         waiting = self._points.waiting
         # Only the points that wait by now; the training thread may add more meanwhile.
         count = len(waiting)

@@ -1,4 +1,4 @@
-"""Batches for the loop: how many steps a device call takes, and examples that are read and placed ahead of the steps.
+"""Batches for the loop: the number of steps per device call, and examples that are read and placed ahead of the steps.
 
 Shapes: K steps per device call, B examples per batch.
 """
@@ -58,7 +58,7 @@ _evaluations = itertools.count()
 
 
 class StepsPerCall:
-    """Chooses how many steps a device call takes from the time that the calls before took.
+    """Chooses the number of steps per device call from the time that the calls before took.
 
     Attributes:
       capacity: the most that a call can take; the arrays of every call have this length, so that one program fits all.
@@ -193,7 +193,9 @@ class Examples:
         given_up: Callable[[], bool] | None = None,
     ) -> HostBatches:
         """Waits for the examples, and returns them as batches that are padded to the capacity of a call."""
-        read = {} if reading is None else reading.result()
+        read: Mapping[str, Array] = {}
+        if reading is not None:
+            read = reading.result()
         if self.share is not None and read:
             own_rows = self.share(indices.shape[1])
             weights = self._shared_weights(read, weight, own_rows, name, given_up)
@@ -204,7 +206,8 @@ class Examples:
         if self.cached:
             arrays[ROW] = indices.astype(np.int32)
         else:
-            arrays |= {key: read[key] for key in self.task.arrays}
+            for key in self.task.arrays:
+                arrays[key] = read[key]
         arrays[WEIGHT] = weight
         padded = {key: _padded(array, capacity) for key, array in arrays.items()}
         return HostBatches(padded, _padded(weights, capacity), len(indices))

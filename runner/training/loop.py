@@ -27,7 +27,7 @@ from runner.training.display import Display, evaluation_line
 from runner.training.meter import Meter
 from runner.training.metric_history import MetricHistory, Restore
 from runner.training.profile import Profiler
-from runner.training.recorder import LogPoints, MetricRecorder
+from runner.training.recorder import LogPoints, MetricRecorder, prefixed
 from runner.training.stopping import Objective
 from runner.training.usage import Usage
 
@@ -492,8 +492,7 @@ def _first_epoch(training: _Training) -> int:
 def _test(training: _Training, test: feed.Examples) -> Evaluation:
     """Evaluates the test split, and prints and logs the result."""
     evaluation = _evaluate(training, test, keep_outputs=True)
-    points = {f"{TEST}{name}": value for name, value in evaluation.metrics.items()}
-    training.hooks.log(training.step, points)
+    training.hooks.log(training.step, prefixed(TEST, evaluation.metrics))
     training.hooks.notify(evaluation_line("test", evaluation), {})
     return evaluation
 
@@ -522,12 +521,13 @@ def _mean(batches: Sequence[Evaluation]) -> Evaluation:
     totals: dict[str, Array] = {}
     for name in batches[0].totals:
         totals[name] = np.sum([batch.totals[name] for batch in batches], axis=0)
-    outputs = [batch.outputs for batch in batches]
+    examples = 0
+    outputs: list[Array] = []
+    for batch in batches:
+        examples += batch.examples
+        outputs.append(batch.outputs)
     # An engine drops the outputs of a large split. Those of all batches are there, or none.
-    has_outputs = all(len(rows) for rows in outputs)
-    return Evaluation(
-        metrics,
-        sum(batch.examples for batch in batches),
-        totals,
-        np.concatenate(outputs) if has_outputs else outputs[0][:0],
-    )
+    joined = outputs[0][:0]
+    if all(map(len, outputs)):
+        joined = np.concatenate(outputs)
+    return Evaluation(metrics, examples, totals, joined)

@@ -70,8 +70,11 @@ class Meter:
 
     def _note(self, steps: int, seconds: float) -> None:
         self._latest.append((steps, seconds))
-        latest_steps = sum(call_steps for call_steps, _ in self._latest)
-        latest_seconds = sum(call_seconds for _, call_seconds in self._latest)
+        latest_steps = 0
+        latest_seconds = 0.0
+        for call_steps, call_seconds in self._latest:
+            latest_steps += call_steps
+            latest_seconds += call_seconds
         self.recent = _ratio(latest_steps, latest_seconds)
 
     def timed(self, items: Iterable[Item]) -> Iterator[Item]:

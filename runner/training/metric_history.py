@@ -16,7 +16,7 @@ All are float64. Checkpoints of an earlier version have no `epochs`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
@@ -84,28 +84,44 @@ def empty(names: Sequence[str]) -> MetricHistory:
 def to_arrays(history: MetricHistory) -> dict[str, Array]:
     """Returns a history as named arrays."""
     open_rows = np.array(history.open_window, np.float64).reshape(-1, 1 + len(history.names))
-    evaluations = [(step, evaluation.examples) for step, evaluation in history.evaluations]
-    restores = [(restore.bad, restore.step, restore.factor) for restore in history.restores]
+    evaluation_rows: list[tuple[int, int]] = []
+    evaluated: list[Mapping[str, float]] = []
+    for step, evaluation in history.evaluations:
+        evaluation_rows.append((step, evaluation.examples))
+        evaluated.append(evaluation.metrics)
     tables: dict[str, Array | list[float]] = {
-        "train": [step for step, _ in history.train],
+        "train": _steps(history.train),
         "open": open_rows[:, 0],
         "epoch": history.epoch_sums[:1],
-        "epochs": [step for step, _ in history.epochs],
-        "evaluations": np.array(evaluations, np.float64).reshape(-1, 2),
+        "epochs": _steps(history.epochs),
+        "evaluations": np.array(evaluation_rows, np.float64).reshape(-1, 2),
         "rates": np.array(history.rates, np.float64).reshape(-1, 3),
-        "restores": np.array(restores, np.float64).reshape(-1, 3),
+        "restores": np.array(list(map(astuple, history.restores)), np.float64).reshape(-1, 3),
     }
     for column, name in enumerate(history.names, start=1):
-        tables[f"train/{name}"] = [means[name] for _, means in history.train]
+        tables[f"train/{name}"] = _column(history.train, name)
         tables[f"open/{name}"] = open_rows[:, column]
         tables[f"epoch/{name}"] = history.epoch_sums[column : column + 1]
-        tables[f"epochs/{name}"] = [means[name] for _, means in history.epochs]
-    evaluated = [evaluation.metrics for _, evaluation in history.evaluations]
-    for name in evaluated[-1] if evaluated else ():
-        # A run may have been resumed with fewer metrics, as without task.top_k. Those that all have are stored.
-        if all(name in metrics for metrics in evaluated):
-            tables[f"evaluations/{name}"] = [metrics[name] for metrics in evaluated]
+        tables[f"epochs/{name}"] = _column(history.epochs, name)
+    # A run may have been resumed with fewer metrics, as without task.top_k. Those that all have are stored.
+    for name in _in_all(evaluated):
+        tables[f"evaluations/{name}"] = [metrics[name] for metrics in evaluated]
     return {name: np.array(table, np.float64, order="C") for name, table in tables.items()}
+
+
+def _steps(rows: Sequence[StepMeans]) -> list[float]:
+    return [step for step, _ in rows]
+
+
+def _column(rows: Sequence[StepMeans], name: str) -> list[float]:
+    return [means[name] for _, means in rows]
+
+
+def _in_all(evaluated: Sequence[Mapping[str, float]]) -> list[str]:
+    """Returns the names that all evaluations have, in the order of the last one."""
+    if not evaluated:
+        return []
+    return [name for name in evaluated[-1] if all(name in metrics for metrics in evaluated)]
 
 
 def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> MetricHistory:
@@ -119,16 +135,25 @@ def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> MetricHisto
         arrays = _from_format_1(arrays, batch_size)
     arrays = _with_epochs(arrays)
     names = _metric_names(arrays, "train")
-    open_columns = [arrays[f"open/{name}"] for name in names]
-    epoch_columns = [arrays[f"epoch/{name}"] for name in names]
+    open_columns = [arrays["open"]]
+    epoch_columns = [arrays["epoch"]]
+    for name in names:
+        open_columns.append(arrays[f"open/{name}"])
+        epoch_columns.append(arrays[f"epoch/{name}"])
+    rates: list[tuple[int, float, float]] = []
+    for step, rate, ms in arrays["rates"]:
+        rates.append((int(step), float(rate), float(ms)))
+    restores: list[Restore] = []
+    for bad, step, factor in arrays["restores"]:
+        restores.append(Restore(int(bad), int(step), float(factor)))
     return MetricHistory(
         names=names,
         train=_means(arrays, "train", names),
-        open_window=list(np.column_stack([arrays["open"], *open_columns])),
-        epoch_sums=np.concatenate([arrays["epoch"], *epoch_columns]),
+        open_window=list(np.column_stack(open_columns)),
+        epoch_sums=np.concatenate(epoch_columns),
         evaluations=_evaluations(arrays),
-        rates=[(int(step), float(rate), float(ms)) for step, rate, ms in arrays["rates"]],
-        restores=[Restore(int(bad), int(step), float(factor)) for bad, step, factor in arrays["restores"]],
+        rates=rates,
+        restores=restores,
         epochs=_means(arrays, "epochs", names),
     )
 
@@ -136,15 +161,20 @@ def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> MetricHisto
 def _means(arrays: Mapping[str, Array], table: str, names: Sequence[str]) -> list[StepMeans]:
     rows: list[StepMeans] = []
     for row, step in enumerate(arrays[table]):
-        rows.append((int(step), {name: float(arrays[f"{table}/{name}"][row]) for name in names}))
+        rows.append((int(step), _cells(arrays, table, names, row)))
     return rows
+
+
+def _cells(arrays: Mapping[str, Array], table: str, names: Sequence[str], row: int) -> dict[str, float]:
+    """Returns the metrics in one row of a table, by name."""
+    return {name: float(arrays[f"{table}/{name}"][row]) for name in names}
 
 
 def _evaluations(arrays: Mapping[str, Array]) -> list[tuple[int, Evaluation]]:
     names = _metric_names(arrays, "evaluations")
     rows: list[tuple[int, Evaluation]] = []
     for row, (step, examples) in enumerate(arrays["evaluations"]):
-        metrics = {name: float(arrays[f"evaluations/{name}"][row]) for name in names}
+        metrics = _cells(arrays, "evaluations", names, row)
         rows.append((int(step), Evaluation(metrics, int(examples), {}, _NO_OUTPUTS)))
     return rows
 
@@ -180,15 +210,19 @@ def check_arrays(step: int, arrays: Mapping[str, Array]) -> None:
     columns_of["evaluations"] = evaluated
     columns: dict[str, Form] = {}
     for table, metrics in columns_of.items():
-        columns |= dict.fromkeys((f"{table}/{name}" for name in metrics), (1, None))
+        for name in metrics:
+            columns[f"{table}/{name}"] = (1, None)
     _check_form(arrays, _TABLES | columns)
     if LOSS not in names or (len(arrays["evaluations"]) and LOSS not in evaluated):
         raise ValueError(f"its history must hold the {LOSS}")
     for table, metrics in columns_of.items():
-        if any(len(arrays[f"{table}/{name}"]) != len(arrays[table]) for name in metrics):
-            raise ValueError(f"{table} of its history has another form")
+        for name in metrics:
+            if len(arrays[f"{table}/{name}"]) != len(arrays[table]):
+                raise ValueError(f"{table} of its history has another form")
     counts = [*arrays["epoch"], *arrays["open"], *arrays["evaluations"][:, 1], *arrays["restores"][:, :2].flat]
-    if len(arrays["epoch"]) != 1 or not all(np.isfinite(count) and count >= 0 for count in counts):
+    # NaN compares false.
+    are_valid = np.isfinite(counts) & (np.asarray(counts) >= 0)
+    if len(arrays["epoch"]) != 1 or not np.all(are_valid):
         raise ValueError("its history must have finite counts of at least 0")
     for name in ("train", "epochs", "evaluations", "rates"):
         at = arrays[name]
@@ -216,7 +250,9 @@ def _check_form(arrays: Mapping[str, Array], forms: Mapping[str, Form]) -> None:
         raise ValueError(f"its history must hold {', '.join(forms)}")
     for name, (rank, last) in forms.items():
         array = arrays[name]
-        dtype = np.int64 if name == _TOTALS_OF_FORMAT_1 else np.float64
+        dtype: type[np.generic] = np.float64
+        if name == _TOTALS_OF_FORMAT_1:
+            dtype = np.int64
         if array.ndim != rank or array.dtype != dtype or last not in (None, array.shape[-1]):
             raise ValueError(f"{name} of its history has another form")
 

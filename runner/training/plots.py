@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,14 +64,12 @@ def curves(
     columns = min(max(len(names), 1), _COLUMNS)
     figure, panels = subplots(rows, columns, figsize=(5.5 * columns, 4.2 * rows))
     epoch_means = _by_epoch(train, steps_per_epoch)
+    evaluated_metrics = [(step, evaluation.metrics) for step, evaluation in evaluations]
     flat = np.ravel(np.asarray(panels, object))
     for axes, name in zip(flat, names, strict=False):
-        steps = [(step / steps_per_epoch, means[name]) for step, means in train if name in means]
-        means = [(float(epoch), values[name]) for epoch, values in epoch_means.items() if name in values]
-        tests: list[Point] = []
-        for step, evaluation in evaluations:
-            if name in evaluation.metrics:
-                tests.append((step / steps_per_epoch, evaluation.metrics[name]))
+        steps = _points(train, name, steps_per_epoch)
+        means = _points(epoch_means.items(), name, 1)
+        tests = _points(evaluated_metrics, name, steps_per_epoch)
         _draw_metric(axes, name, steps, means, tests, evaluated)
         axes.set_xlabel(f"epoch (of {steps_per_epoch:,} steps)")
         show_last_tenth(axes, [value for _, value in (*steps, *means, *tests)], rises=name in rising)
@@ -80,6 +78,15 @@ def curves(
     if names:
         figure.legend(*flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     save(figure, path)
+
+
+def _points(rows: Iterable[tuple[int, Mapping[str, float]]], name: str, per_epoch: int) -> list[Point]:
+    """Returns the points of a metric's curve, from (step, values by name) with so many steps per epoch."""
+    points: list[Point] = []
+    for step, values in rows:
+        if name in values:
+            points.append((step / per_epoch, values[name]))
+    return points
 
 
 def _metric_names(
@@ -203,12 +210,20 @@ def _draw_view(panel: Axes, pieces: Pieces, dims: tuple[int, int], axes: Mapping
         panel.add_patch(
             Rectangle((columns[0], rows[0]), width, height, facecolor=palette.as_hex(face), edgecolor="white", lw=2)
         )
-        plural = "s" if len(devices) > 1 else ""
-        label = f"device{plural} {_numbers(devices)}"
+        label = f"device {_numbers(devices)}"
+        if len(devices) > 1:
+            label = f"devices {_numbers(devices)}"
         if coordinates:
             label += "\n" + ", ".join(f"{axis} {number}" for axis, number in coordinates.items())
-        middle = (columns[0] + width / 2, rows[0] + height / 2)
-        panel.text(*middle, label, ha="center", va="center", fontsize=9, color=palette.ink_on(face))
+        panel.text(
+            columns[0] + width / 2,
+            rows[0] + height / 2,
+            label,
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=palette.ink_on(face),
+        )
 
 
 def _shared_coordinates(devices: Sequence[int], axes: Mapping[str, int]) -> dict[str, int]:

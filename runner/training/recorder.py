@@ -127,7 +127,7 @@ class MetricRecorder:
 
     def _log_window(self, step: int, means: Mapping[str, float]) -> None:
         rate = self._learning_rate(step - 1) * self.rate_factor(step - 1)
-        self._log(step, {**_prefixed(TRAIN, means), "learning_rate": rate})
+        self._log(step, {**prefixed(TRAIN, means), "learning_rate": rate})
 
     def rate_factor(self, step: int) -> float:
         """Returns the factor of the learning rate after so many steps: 1 unless a checkpoint was restored."""
@@ -151,7 +151,7 @@ class MetricRecorder:
             self._log_epoch(step, means)
 
     def _log_epoch(self, step: int, means: Mapping[str, float]) -> None:
-        self._log(step, _prefixed(EPOCH, means))
+        self._log(step, prefixed(EPOCH, means))
 
     def start_epoch(self) -> None:
         """Starts the means of a new epoch."""
@@ -203,7 +203,10 @@ class MetricRecorder:
     def _take(self, step: int, history: MetricHistory) -> None:
         """Replaces the history, with this run's metrics in this run's order."""
         names = self.history.names
-        order = [0, *(1 + history.names.index(name) for name in names)]
+        # The first column is the weight, the sums follow in the order of the names.
+        order = [0]
+        for name in names:
+            order.append(1 + history.names.index(name))
         history.train = _selected(history.train, names)
         history.epochs = _selected(history.epochs, names)
         history.open_window = [row[order] for row in history.open_window]
@@ -217,10 +220,10 @@ class MetricRecorder:
         values: dict[str, float] = {}
         if self.history.train:
             _, means = self.history.train[-1]
-            values |= _prefixed(TRAIN, means)
+            values |= prefixed(TRAIN, means)
         if self.evaluations:
             _, evaluation = self.evaluations[-1]
-            values |= _prefixed(EVAL, evaluation.metrics)
+            values |= prefixed(EVAL, evaluation.metrics)
         return values
 
     def add_evaluation(self, step: int, evaluation: Evaluation) -> None:
@@ -232,7 +235,7 @@ class MetricRecorder:
         self._log_evaluation(step, evaluation)
 
     def _log_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        self._log(step, _prefixed(EVAL, evaluation.metrics))
+        self._log(step, prefixed(EVAL, evaluation.metrics))
 
     def add_rate(self, step: int, steps_per_second: float) -> None:
         """Logs and keeps the throughput; does nothing if no step was measured yet, or this one was logged."""
@@ -258,7 +261,8 @@ def _selected(table: Sequence[StepMeans], names: Sequence[str]) -> list[StepMean
     return rows
 
 
-def _prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics with a prefix before each name, such as `eval/`."""
     return {f"{prefix}{name}": value for name, value in metrics.items()}
 
 

@@ -50,7 +50,9 @@ def sample(
 
     axis = batch_axis(config.layout, config.mesh.axes)
     # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
-    axis_size = config.mesh.axes[axis] if axis else 1
+    axis_size = 1
+    if axis:
+        axis_size = config.mesh.axes[axis]
     return task.sample(next_logits, step, config.trainer.seed, axis_size, prompt)
 
 
@@ -60,10 +62,16 @@ def shown(text: str) -> list[str]:
     for line in text.splitlines():
         if line.strip():
             cut = line.expandtabs()[:_MAX_COLUMNS]
-            lines.append("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in cut))
+            lines.append("".join(map(_printable, cut)))
     if len(lines) > _MAX_LINES:
         lines = [*lines[:_MAX_LINES], "..."]
     return [f"  {line}" for line in lines]
+
+
+def _printable(char: str) -> str:
+    if char.isprintable():
+        return char
+    return "\N{REPLACEMENT CHARACTER}"
 
 
 class Samples:

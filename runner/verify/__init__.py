@@ -1,4 +1,4 @@
-"""Holds a config's mesh against one device: the same weights, the same batches, the same numbers.
+"""Verification: compares a config's mesh with one device, from the same weights and with the same batches.
 
 Importing this package imports no TensorFlow; both sides run in processes of their own.
 """

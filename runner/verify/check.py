@@ -1,4 +1,4 @@
-"""One verification: the batches, the two sides, the comparison."""
+"""One verification: makes the batches, runs the sides, and compares their arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.schema import RunConfig
-from runner.data.base import Dataset
+from runner.data.base import Array, Dataset
 from runner.errors import EngineError
 from runner.host import cores
 from runner.layout import mesh
@@ -19,20 +19,20 @@ from runner.processes.member import Member
 from runner.processes.place import Place
 from runner.processes.team import Team, current
 from runner.verify import padding
-from runner.verify.children import WORKER, Outcome, run_children
-from runner.verify.compare import FROM_THE_START, compare
-from runner.verify.parity import parity
+from runner.verify.children import WORKER, SideResult, run_children
+from runner.verify.compare import FROM_THE_START, Check, compare
+from runner.verify.parity import Parity, parity
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
-from runner.verify.rounding import noise_of_sums, stored
+from runner.verify.rounding import noise_of_sums, storage_rounding
 
 
 def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER) -> Verification | None:
     """Trains the config's first steps on one device and on its mesh, in two processes, and compares them.
 
-    With `against.engine`, a third process trains on the mesh with that engine, and the two engines are compared. Where
-    the two sides differ in nothing but the training from the start, whose weights may lie on a kink, one device is
-    asked once more, how far it differs from itself there in several times as many runs.
+    With `against.engine`, a third process trains on the mesh with that engine, and the two engines are compared. If
+    nothing but the training from the start differs, whose weights may be at a kink, one device runs several times as
+    many perturbed runs before the difference is reported.
 
     Args:
       config: checked.
@@ -44,92 +44,144 @@ def verify(config: RunConfig, data: Dataset, folder: Path, worker: str = WORKER)
       The comparison and its verdict; None in a process that is not the first of several, which takes part in it.
 
     Raises:
-      ConfigError: the model, the layout or the dataset refuse the config.
-      EngineError: a process failed, or the two sides don't hold the same variables.
+      ConfigError: the config is invalid for the model, the layout or the dataset.
+      EngineError: a process failed, or the two sides don't have the same variables.
     """
     team = current()
     if not team.is_first:
         shared, places = _places(config, Path(), team)
         run_children(list(places), shared, folder, worker, 1, places)
         return None
-    with tempfile.TemporaryDirectory(prefix="runner-verify-", dir=None if team.count == 1 else folder) as name:
+    # Several processes may be on several machines: of these, the run's folder is the one that all of them reach.
+    parent = None if team.count == 1 else folder
+    with tempfile.TemporaryDirectory(prefix="runner-verify-", dir=parent) as name:
         shared = Path(name).absolute()
         write_request(shared, make_request(config, data))
         _, places = _places(config, shared, team)
-        said = run_children(sides(config), shared, folder, worker, _together(config), places)
-        found = judged(config, shared, said)
-        if found.failed and {check.kind for check in found.failed} <= FROM_THE_START:
+        results = run_children(sides(config), shared, folder, worker, _concurrency(config), places)
+        verification = compare_sides(config, shared, results)
+        failed_kinds = {check.kind for check in verification.failed}
+        if failed_kinds and failed_kinds <= FROM_THE_START:
             run_children(["again"], shared, folder, worker)
-            found = judged(config, shared, said)
-        return found
+            verification = compare_sides(config, shared, results)
+        return verification
 
 
 def _places(config: RunConfig, shared: Path, team: Team) -> tuple[Path, dict[str, Place]]:
-    """Returns process 0's folder, and the place of each of this process's children that is one of several.
+    """Returns process 0's folder, and by side the place of this process's child where the side is several processes.
 
     Args:
       config: checked.
-      shared: of a verification; all processes reach process 0's.
+      shared: folder of the verification; all processes reach process 0's.
       team: the processes, each of which has its children.
     """
     if not isinstance(team, Member):
         return shared, {}
-    sides = ["mesh", *(["against"] if parity(config) and config.against.processes is None else [])]
-    told = {side: (team.address, free_port(team.address), secrets.token_hex(16)) for side in sides}
-    where, found = team.broadcast("verify's processes", lambda: (str(shared), told))
-    return Path(where), {side: Place(team.index, team.count, *found[side]) for side in sides}
+    distributed = ["mesh"]
+    if parity(config) and config.against.processes is None:
+        distributed.append("against")
+    # Each side is a cluster of its own, with a port and a secret that process 0 chooses.
+    own = {side: (team.address, free_port(team.address), secrets.token_hex(16)) for side in distributed}
+    folder, addresses = team.broadcast("verify's processes", lambda: (str(shared), own))
+    return Path(folder), {side: Place(team.index, team.count, *addresses[side]) for side in distributed}
 
 
-def _together(config: RunConfig) -> int:
-    """Returns how many sides run at a time: on CPUs the mesh's program is compiled while one device still trains."""
+def _concurrency(config: RunConfig) -> int:
+    """Returns how many sides run at a time.
+
+    On CPUs with more than one core two do: the mesh's program is compiled while one device still trains. On
+    accelerators the sides would compete for their memory.
+    """
     return 2 if mesh.device_kind(config.mesh) == "cpu" and cores.available() > 1 else 1
 
 
-def sides(config: RunConfig) -> tuple[str, ...]:
-    """Returns the processes of a verification, in their order."""
-    return ("reference", "mesh", *(["against"] if parity(config) else []))
+def sides(config: RunConfig) -> list[str]:
+    """Returns the sides of a verification, in the order in which they start."""
+    names = ["reference", "mesh"]
+    if parity(config):
+        names.append("against")
+    return names
 
 
-def judged(config: RunConfig, folder: Path, said: Mapping[str, Outcome]) -> Verification:
-    """Compares what the sides left in their folder.
+def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideResult]) -> Verification:
+    """Compares the arrays that the sides left in their folder.
 
     Args:
       config: checked.
-      folder: holds each side's arrays.
-      said: what each side said when it was done.
+      folder: contains each side's arrays.
+      results: of the sides, in their order.
 
     Raises:
-      EngineError: the loss on one device is not finite, or the sides don't hold the same variables.
+      EngineError: the loss on one device is NaN or Inf, or the sides don't have the same variables.
     """
-    peers = parity(config)
-    reference, *found = (read_arrays(folder / f"{side}.npz") for side in said)
+    arrays = [read_arrays(folder / f"{side}.npz") for side in results]
+    reference = arrays[0]
+    # With two engines, `mesh` is the first one's side and `judged` the second one's; else both are the mesh's.
+    first = arrays[1]
+    judged = arrays[-1]
     spread = read_arrays(folder / "spread.npz")
-    told = said["reference"]
-    terms = told["terms"]
-    size = told["noise"]
-    precision = told.get("precision", config.engine.precision)
-    bad = np.flatnonzero(~np.isfinite(reference["loss"]))
-    if len(bad):
-        raise EngineError(
-            f"verify failed: the loss on one device is {reference['loss'][bad[0]]} at step {bad[0] + 1}, and nothing "
-            "can be compared from there; lower optimizer.learning_rate or verify.steps"
-        )
-    judging = padding.compared(found[-1])
-    first = padding.compared(found[0])
-    sums = noise_of_sums(terms, precision)
-    kept = stored(config.engine.state)
+    result = results["reference"]
+    precision = result.get("precision", config.engine.precision)
+    _check_finite(reference["loss"])
+
+    noise = result["noise"]
+    sums = noise_of_sums(result["terms"], precision)
+    storage = storage_rounding(config.engine.state)
+    both = parity(config)
     try:
-        checks = compare(reference, spread, first, size, sums=sums, stored=kept)
-        if peers is not None:
-            arrays = [peers.compared(each) for each in (reference, judging, first)]
-            both = compare(arrays[0], spread, arrays[1], size, arrays[2], peers.sides, sums)
-            if all(check.passed for check in both) and not all(check.passed for check in checks):
-                peers = None  # the two agree in what is wrong
+        mesh_arrays = padding.without_checks(first)
+        checks = compare(reference, spread, mesh_arrays, noise, sums=sums, storage=storage)
+        if both is not None:
+            other_arrays = padding.without_checks(judged)
+            parity_checks = _compare_engines(both, reference, spread, mesh_arrays, other_arrays, noise, sums)
+            # Two engines that agree in what one device contradicts are both wrong: then that is the result.
+            if _all_passed(parity_checks) and not _all_passed(checks):
+                both = None
             else:
-                checks = both
+                checks = parity_checks
     except ValueError as error:
         raise EngineError(f"verify failed: {error}") from error
-    every = (*checks, *padding.checks(found[-1]))
-    steps = len(reference["loss"])
-    axes = mesh.describe(config.mesh.axes)
-    return Verification(every, steps, axes, terms, size, peers, precision, kept, config.verify.steps)
+    return Verification(
+        checks=(*checks, *padding.checks(judged)),
+        steps=len(reference["loss"]),
+        mesh=mesh.describe(config.mesh.axes),
+        terms=result["terms"],
+        noise=noise,
+        parity=both,
+        precision=precision,
+        storage=storage,
+        requested_steps=config.verify.steps,
+    )
+
+
+def _compare_engines(
+    both: Parity,
+    reference: Mapping[str, Array],
+    spread: Mapping[str, Array],
+    first: Mapping[str, Array],
+    second: Mapping[str, Array],
+    noise: float,
+    sums: float,
+) -> list[Check]:
+    return compare(
+        both.comparable(reference),
+        spread,
+        both.comparable(second),
+        noise,
+        expected=both.comparable(first),
+        sides=both.sides,
+        sums=sums,
+    )
+
+
+def _all_passed(checks: list[Check]) -> bool:
+    return all(check.passed for check in checks)
+
+
+def _check_finite(losses: Array) -> None:
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if len(bad):
+        raise EngineError(
+            f"verify failed: the loss on one device is {losses[bad[0]]} at step {bad[0] + 1}, so later steps can't be "
+            "compared; lower optimizer.learning_rate or verify.steps"
+        )

@@ -1,44 +1,44 @@
-"""Compares a run on the mesh with one on a single device. Plain NumPy.
+"""Comparison of a run on the mesh with one on a single device. Plain NumPy.
 
 Where the tolerances come from. A mesh adds the same terms in another order, so its float32 sums differ in their last
-bits, and training passes that on: slightly in most entries, wildly in a few (Adam moves an entry whose gradient is
-nothing but rounding by the whole learning rate, in either direction; at a ReLU's kink the last bit decides whether an
-example counts). No fixed number is right for both. So the single device is run again, several times: these *perturbed
-runs* take each step's gradients where everything is a little off, by random relative noise:
+bits. Training passes that on: slightly in most entries, wildly in a few. Adam moves an entry whose gradient is zero up
+to rounding by the whole learning rate, in either direction; at a ReLU's kink the last bit decides whether an example
+counts. No fixed number is right for both. So the single device is run again, several times: these *perturbed runs*
+take each step's gradients where everything is a little off, by random relative noise:
 
-- every weight, which is what another order of a layer's sums amounts to: the product that is computed is the exact one
-  of slightly other factors;
-- every example's share of the loss, and every gradient: what another order of the sums over a batch does where
+- every weight, which has the effect of another order of a layer's sums: the product that is computed is the exact one
+  of slightly different factors;
+- every example's share of the loss, and every gradient: the effect of another order of the sums over a batch where
   their terms differ in sign, and where they don't;
-- a gradient that is smaller than the noise beside the others of its layer is drawn again: its terms cancel and leave
+- a gradient that is smaller than the noise of the others of its layer is drawn again: its terms cancel and leave
   their last bits.
 
-The noise is what rounding can do to the longest sum, see `noise`. That is mostly ten times what it does and more, so
-what rounding does rarely on the mesh, the perturbed runs do often. To shuffle the examples of each batch instead would
-say too little: the many nearly equal terms of a convolution round alike in any order on one device, and otherwise in a
-mesh's partial sums (a small convnet with batch normalization on four devices: 100 times as far off as on one,
-shuffled).
+The noise is what rounding can do to the longest sum, see `rounding.noise`. To shuffle the examples of each batch
+instead would show too little: the many nearly equal terms of a convolution round alike in any order on one device, and
+differently in a mesh's partial sums. A small convnet with batch normalization on four devices was 100 times as far off
+as one device with shuffled examples.
 
-A weight or slot that is kept in bfloat16 is rounded on either side, by half an ulp of itself: by as much its entries
-may differ besides.
+A weight or slot that is stored in bfloat16 is rounded on either side, by half an ulp of itself. Its entries may differ
+by that much in addition.
 
-An entry of the mesh's run may then differ by a small multiple of what the perturbed runs differ by; of a batch
-statistic, which is itself a sum over the batch, by the noise besides. Entries are compared by rank: half of a
-variable's entries, 90%, 99% and all of them must lie as close as that share of them does in the perturbed runs. A
-wrong engine moves most entries, and the few wild ones of a perturbed run don't hide that.
+An entry of the mesh's run may then differ by a small multiple of what the perturbed runs differ by. A batch statistic
+is itself a sum over the batch, so it may differ by the noise in addition. Entries are compared by rank: half of a
+variable's entries, 90%, 99% and all of them must be as close as that share of them is in the perturbed runs. A wrong
+engine moves most entries, and the few wild ones of a perturbed run don't hide that.
 
-At the generic points of `runner.verify.points` the size of a whole gradient, and of what a step moves, is compared
-besides: by how much the array is longer or shorter in its own direction. The noise of many entries cancels there, so a
-factor of 0.99 shows where each entry alone would hide it. Each check says what it proves, see `Check.resolution`.
+At the randomly perturbed weights of `runner.verify.points` the size of a whole gradient, and of a step's changes, is
+compared too: by how much the array is longer or shorter in its own direction. The noise of many entries cancels there,
+so a factor of 0.99 shows where each entry alone would hide it. Each check states which error it detects, see
+`Check.resolution`.
 
 Of a training from the start, entries in which one device differs from itself by half of the largest are not compared:
-what three runs differ by says nothing there of what a fourth does. The points are compared one step at a time.
+what three runs differ by says nothing there about a fourth. The points are compared one step at a time.
 
 In a deep network of kinks and batch statistics the noise grows until the perturbed runs are no measure: one device may
-differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh gives it to the
-fourth place. What such an array proves is told by itself, see `Check.apart`.
+differ from itself by half of a gradient under a noise that is far above its rounding, while the mesh agrees with it to
+the fourth digit. `Check.apart` measures how close such arrays are.
 
-Two engines on one mesh are held against each other by the same tolerances: each adds the terms in an order of its own.
+Two engines on one mesh are compared with each other by the same tolerances: each adds the terms in its own order.
 """
 
 from __future__ import annotations
@@ -52,51 +52,66 @@ import numpy as np
 from runner.data.base import Array
 from runner.optim.paths import is_ema, is_slot, owner_of
 from runner.verify import points
-from runner.verify.rounding import cancelling, noise_of
-from runner.verify.spread import RANKS, Trajectory, at_ranks, is_loss, longer, movement
+from runner.verify.rounding import noise_of, rounding_remainders
+from runner.verify.spread import RANKS, Trajectory, at_ranks, is_loss, movement, relative_growth
 
+# Each perturbed run takes as long as the single device's own run. Three, with the factor below, make a false mismatch
+# of a sound mesh rare.
 PERTURBED_RUNS = 3
-MORE_RUNS = 12  # where what steps from the start lead to fails alone: a kink that lies there may not show in three
-FROM_THE_START = {"loss", "gradient", "parameter", "statistic", "slot", "average"}  # kinds of checks
+# Run where nothing but the training from the start fails. A weight may start at a kink that three runs do not cross,
+# and the mesh does.
+MORE_RUNS = 12
+# Kinds of checks of the training from the start, see `Check.kind`.
+FROM_THE_START = {"loss", "gradient", "parameter", "statistic", "slot", "average"}
 # The largest of three draws of a size is below a quarter of another draw in about one of a thousand cases at equal
-# noise; and the perturbed runs' noise is the larger one.
+# noise, and the perturbed runs' noise is the larger one.
 FACTOR = 4.0
 # A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
 ULPS = 4.0
-# Float64 errs by 2e-9 times what float32 does; what it leaves of terms that cancel is smaller than this share of what
-# float32 may leave, and no gradient that is not zero is, at two points chosen at random.
-_EXACTLY = 1e-6
-# What a training from the start leads to, and how far one device may differ from itself there, as a share of the
-# largest new entry: beyond it nothing is compared.
+# Float64 errs by 2e-9 times what float32 does. What it leaves of terms that cancel is smaller than this share of what
+# float32 may leave. A gradient that is not zero is not that small at both of two points chosen at random.
+_FLOAT64_REMAINDER = 1e-6
+# Kinds that a training from the start leads to, and how far one device may differ from itself there, as a share of
+# the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
 _TRAINED = ("parameter", "statistic", "slot", "average")
 _CHAOS = 0.5
-SIZE = "size"  # in place of a rank: the size of the whole array
+# Stands in the place of a rank: the size of the whole array.
+SIZE = "size"
+# Places of the checks in the order of computation, see `Check.step`. A loss of the training has the number of its
+# step; the arrays at its end come half a step after the last one.
+_BEFORE = 0.0
+_FIRST_GRADIENT = 1.5
+_POINT_LOSS = 1.55
+_POINT_GRADIENT = 1.6
+_POINT_EVALUATION = 1.65
+_POINT_UPDATE = 1.7
 
 
 @dataclass(frozen=True)
 class Check:
-    """One array of the mesh's run beside the single device's.
+    """Comparison of one array of the mesh's run with the single device's.
 
     Attributes:
       kind: `initial`, `loss`, `gradient`, `parameter`, `average`, `statistic` or `slot` of a training from the start;
-        `point`, a gradient at a generic point; `evaluation`, the loss or a metric of an evaluation there; `update`,
-        what one step from there makes of the state; `padding`, the same with other padding in the batch.
-      name: as `gradient/d1/kernel`, `optimizer/m/d1/kernel`, `d1/kernel`, `loss`, `point0/gradient/d1/kernel`.
+        `point`, a gradient at randomly perturbed weights; `evaluation`, the loss or a metric of an evaluation there;
+        `update`, the state after one step from there; `padding`, the same with other padding in the batch.
+      name: such as `gradient/d1/kernel`, `optimizer/m/d1/kernel`, `d1/kernel`, `loss`, `point0/gradient/d1/kernel`.
       variable: canonical path; of the loss, empty.
-      step: the step after which the two differ first, or are compared; 0 before any.
+      step: place in the order of computation: the step after which the two differ first, or are compared; 0: before
+        any. The points count as between the first two steps.
       absolute: largest difference of an entry.
       relative: the same over `scale`.
-      scale: largest entry of what is compared: of a parameter or statistic its movement since the start.
-      rank: the rank that comes nearest to its tolerance, or exceeds it most; `size`: the size of the whole array.
-      difference: there.
-      tolerance: there.
+      scale: largest entry of what is compared; of a parameter or statistic, of its movement since the start.
+      rank: the rank with the largest ratio; `size`: the size of the whole array.
+      difference: at that rank.
+      tolerance: at that rank.
       ratio: difference over tolerance; above 1 the check fails.
-      spread: what one device differs by from itself there, under that noise.
-      resolution: smallest relative error of the whole array (of a parameter or statistic: of its movement) that would
-        have been seen; infinite where none would.
-      zero: of a gradient at a point: nothing but what rounding leaves of terms that cancel, as float64 shows.
-      apart: length of the difference over that of what is new of the array, which bounds the error of its size and
-        direction; infinite where nothing is new.
+      spread: difference of one device from itself at that rank, under noise.
+      resolution: smallest relative error of the whole array (of a parameter or statistic: of its movement) that the
+        check detects; infinite where it detects none.
+      zero: whether a gradient at a point is zero up to rounding: what remains of terms that cancel, as float64 shows.
+      apart: length of the difference over that of the array's movement, which bounds the error of its size and
+        direction; infinite where nothing moved.
     """
 
     kind: str
@@ -126,16 +141,33 @@ class _Arrays:
     """One array of each run.
 
     Attributes:
-      spread: what one device differs by from itself, see `runner.verify.spread.spread`.
-      found: what is judged.
-      expected: what that is held against.
-      moved: what of it is new: of a parameter its movement.
+      spread: differences of one device from itself, see `runner.verify.spread.spread`.
+      actual: the array that is judged.
+      expected: the array that it is compared with.
+      moved: the expected array's change; of a parameter its movement.
     """
 
     spread: Array
-    found: Array
+    actual: Array
     expected: Array
     moved: Array
+
+
+@dataclass(frozen=True)
+class _Noises:
+    """Sizes of rounding errors.
+
+    Attributes:
+      products: relative, of gradients that a matrix product adds up, and of everything else.
+      sums: relative, of other gradients, where that is larger.
+      storage: relative, of trained weights and slots as they are stored.
+      remainders: by key of a gradient at a point, the size that it may have where its terms cancel.
+    """
+
+    products: float
+    sums: float
+    storage: float
+    remainders: Mapping[str, float]
 
 
 def compare(
@@ -146,150 +178,170 @@ def compare(
     expected: Trajectory | None = None,
     sides: tuple[str, str] = ("one device", "the mesh"),
     sums: float = 0.0,
-    stored: float = 0.0,
+    storage: float = 0.0,
 ) -> list[Check]:
     """Compares every array of a run.
 
     Args:
       reference: `initial/<path>`, `loss` (steps,), `gradient/<path>` of the first step, `final/<path>`, and
-        `optimizer/<slot>/<path>` and `ema/<path>` of a run on one device; of each generic point what
-        `runner.verify.points` lists.
-      spread: by key, what runs with noise differ by from that, see `runner.verify.spread.spread`.
-      mesh: the same of the run on the mesh.
+        `optimizer/<slot>/<path>` and `ema/<path>` of a run on one device; of each point what `runner.verify.points`
+        lists.
+      spread: by key, differences of perturbed runs from that, see `runner.verify.spread.spread`.
+      mesh: the same arrays of the run on the mesh.
       noise: relative, of the perturbed runs.
-      expected: the same of another engine's run on the mesh, to compare with in place of the reference. The
-        tolerances are the same; the initial weights, which each engine draws in its own way, are not compared.
-      sides: what `mesh` is compared with and `mesh`, in words.
+      expected: the same arrays of another engine's run on the mesh, to compare with in place of the reference. The
+        tolerances are the same. The initial weights, which each engine draws in its own way, are not compared.
+      sides: names of the side that `mesh` is compared with, and of `mesh`, for error messages.
       sums: noise of gradients that no matrix product adds up, where that is larger.
-      stored: of trained weights and slots, see `runner.verify.rounding.stored`.
+      storage: of trained weights and slots, see `runner.verify.rounding.storage_rounding`.
 
     Returns:
-      A check an array, in the order of `reference`.
+      One check per array, in the order of `reference`.
 
     Raises:
-      ValueError: the runs don't hold the same arrays of the same shapes.
+      ValueError: the runs don't have the same arrays of the same shapes.
     """
-    held = expected or reference
-    for run in (mesh, reference):
-        different = sorted(key for key in set(held) ^ set(run) if not points.is_given(key))
-        if different:
-            raise ValueError(f"{' and '.join(sides)} do not hold the same arrays: {', '.join(different[:5])}")
-    keys = [key for key in reference if not points.is_given(key)]
+    target = expected or reference
+    keys = [key for key in reference if not points.is_input(key)]
+    _check_same_arrays(target, (mesh, reference), sides)
+    _check_same_shapes(keys, target, mesh, sides)
+    noises = _Noises(noise, sums, storage, _point_remainders(reference, noise, sums))
+    checks = []
+    if not expected:
+        # The initial weights are drawn from the seed, each as one full array: they are bitwise identical.
+        for key in keys:
+            if key.startswith("initial/"):
+                variable = key.removeprefix("initial/")
+                checks.append(identical("initial", key, variable, _BEFORE, target[key], mesh[key]))
+    # Both sides began with the reference's values: movements are measured from them, whatever an engine drew.
+    starts = {key: value for key, value in reference.items() if key.startswith("initial/") or points.is_input(key)}
+    target = {**target, **starts}
     for key in keys:
-        if held[key].shape != mesh[key].shape:
-            shapes = list(held[key].shape), list(mesh[key].shape)
-            raise ValueError(f"{key} has shape {shapes[0]} on {sides[0]} and {shapes[1]} there")
-    left: dict[str, float] = {}
+        if not key.startswith("initial/"):
+            arrays = _Arrays(spread[key], mesh[key], target[key], movement(target, key))
+            checks.append(_check(key, arrays, reference, noises))
+    return checks
+
+
+def _check_same_arrays(target: Trajectory, runs: tuple[Trajectory, Trajectory], sides: tuple[str, str]) -> None:
+    for run in runs:
+        different = sorted(key for key in set(target) ^ set(run) if not points.is_input(key))
+        if different:
+            raise ValueError(f"{' and '.join(sides)} do not have the same arrays: {', '.join(different[:5])}")
+
+
+def _check_same_shapes(keys: list[str], target: Trajectory, mesh: Trajectory, sides: tuple[str, str]) -> None:
+    for key in keys:
+        if target[key].shape != mesh[key].shape:
+            shapes = list(target[key].shape), list(mesh[key].shape)
+            raise ValueError(f"{key} has shape {shapes[0]} on {sides[0]} and {shapes[1]} on {sides[1]}")
+
+
+def _point_remainders(reference: Trajectory, noise: float, sums: float) -> dict[str, float]:
+    """Returns the size that each gradient at a point may have where its terms cancel, by key."""
+    remainders: dict[str, float] = {}
     for point in points.numbers(reference):
-        sizes = cancelling(points.part(reference, point, points.GRADIENT), noise, sums)
-        left |= {points.prefix(point, points.GRADIENT) + path: size for path, size in sizes.items()}
-    noises = _Noises(noise, sums, stored, left)
-    initial = [  # drawn whole from the seed, so they are equal to the last bit
-        equal("initial", key, key.removeprefix("initial/"), 0, held[key], mesh[key])
-        for key in keys
-        if key.startswith("initial/") and not expected
-    ]
-    starts = {key: value for key, value in reference.items() if key.startswith("initial/") or points.is_given(key)}
-    held = {**held, **starts}
-    return initial + [
-        _check(key, _Arrays(spread[key], mesh[key], held[key], movement(held, key)), reference, noises)
-        for key in keys
-        if not key.startswith("initial/")
-    ]
-
-
-@dataclass(frozen=True)
-class _Noises:
-    """What rounding does.
-
-    Attributes:
-      products: relative, of gradients that a matrix product adds up, and of all else.
-      sums: relative, of other gradients, where that is larger.
-      stored: relative, of trained weights and slots.
-      cancelling: key of a gradient at a point -> size that it may have where its terms cancel.
-    """
-
-    products: float
-    sums: float
-    stored: float
-    cancelling: Mapping[str, float]
+        gradients = points.part(reference, point, points.GRADIENT)
+        for path, size in rounding_remainders(gradients, noise, sums).items():
+            remainders[points.prefix(point, points.GRADIENT) + path] = size
+    return remainders
 
 
 def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
-    last = len(reference["loss"]) + 0.5
+    """Compares one array of the training from the start, or of a point."""
+    end = len(reference["loss"]) + 0.5
     group, _, path = key.partition("/")
     if key == "loss":
         return _loss(arrays)
     if group == "gradient":
-        return _ranked("gradient", key, path, 1.5, arrays)
+        return _ranked("gradient", key, path, _FIRST_GRADIENT, arrays)
     if points.is_of_point(key):
         return _at_point(key, arrays, reference, noises)
     if is_slot(key):
-        return _ranked("slot", key, owner_of(key), last, arrays, stored=noises.stored)
+        return _ranked("slot", key, owner_of(key), end, arrays, storage=noises.storage)
     if is_ema(key):
-        return _ranked("average", key, path, last, arrays)
+        return _ranked("average", key, path, end, arrays)
     if f"gradient/{path}" in reference:
-        return _ranked("parameter", path, path, last, arrays, stored=noises.stored)
-    return _ranked("statistic", path, path, last, arrays, noises.products)
+        return _ranked("parameter", path, path, end, arrays, storage=noises.storage)
+    return _ranked("statistic", path, path, end, arrays, noises.products)
 
 
 def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) -> Check:
-    """Compares what a generic point gave: its loss, a gradient, or what one step from there made of the state."""
+    """Compares an array of a point: a loss, a metric, a gradient, or the state after one step from there."""
     point, part, path = points.parsed(key)
     if part == points.EVALUATED:
-        return replace(_loss(arrays), kind="evaluation", name=key, rank="all", step=1.65)
+        return replace(_loss(arrays), kind="evaluation", name=key, rank="all", step=_POINT_EVALUATION)
     if is_loss(key):
-        return replace(_loss(arrays), kind="point", name=key, rank="all", step=1.55)
+        return replace(_loss(arrays), kind="point", name=key, rank="all", step=_POINT_LOSS)
     owner = owner_of(path)
-    own = noise_of(owner, noises.products, noises.sums)
+    own_noise = noise_of(owner, noises.products, noises.sums)
     if part == points.GRADIENT:
-        found = _ranked("point", key, owner, 1.6, arrays, size_noise=own)
+        check = _ranked("point", key, owner, _POINT_GRADIENT, arrays, size_noise=own_noise)
         exact = reference.get(points.prefix(point, points.EXACT) + path)
-        left = noises.cancelling[key]
-        # Not 0 itself: no gradient arrives then, and whether one would be right is not shown.
-        cancels = exact is not None and 0 < _largest(exact) < _EXACTLY * left
-        return replace(found, zero=found.passed and cancels and 0 < _largest(arrays.expected) < left)
+        remainder = noises.remainders[key]
+        # A gradient of exactly 0 does not count as cancelling: none arrives then, and whether one would be right is
+        # not shown.
+        cancels = exact is not None and 0 < _largest(exact) < _FLOAT64_REMAINDER * remainder
+        return replace(check, zero=check.passed and cancels and 0 < _largest(arrays.expected) < remainder)
     if points.prefix(point, points.GRADIENT) + owner in reference:
-        kept = 0.0 if is_ema(path) else noises.stored
-        return _ranked("update", key, owner, 1.7, arrays, size_noise=own, stored=kept)
-    return _ranked("update", key, owner, 1.7, arrays, noises.products, size_noise=noises.products)
+        # Moving averages of weights are stored in float32 whatever `engine.state` is.
+        storage = 0.0 if is_ema(path) else noises.storage
+        return _ranked("update", key, owner, _POINT_UPDATE, arrays, size_noise=own_noise, storage=storage)
+    return _ranked("update", key, owner, _POINT_UPDATE, arrays, noises.products, size_noise=noises.products)
 
 
-def equal(kind: str, name: str, variable: str, step: float, expected: Array, found: Array) -> Check:
-    """Returns the check of an array that must be equal to the last bit."""
-    worst = _largest(found.astype(np.float64) - expected.astype(np.float64))
+def identical(kind: str, name: str, variable: str, step: float, expected: Array, actual: Array) -> Check:
+    """Returns the check of an array that must be bitwise identical."""
+    worst = _largest(actual.astype(np.float64) - expected.astype(np.float64))
     scale = _largest(expected)
-    ratio = 0.0 if worst == 0 else math.inf
-    return Check(kind, name, variable, step, worst, _over(worst, scale), scale, "all", worst, 0.0, ratio, 0.0, 0.0)
+    return Check(
+        kind=kind,
+        name=name,
+        variable=variable,
+        step=step,
+        absolute=worst,
+        relative=_over(worst, scale),
+        scale=scale,
+        rank="all",
+        difference=worst,
+        tolerance=0.0,
+        ratio=0.0 if worst == 0 else math.inf,
+        spread=0.0,
+        resolution=0.0,
+    )
 
 
 def _loss(arrays: _Arrays) -> Check:
-    """A step's loss is one number, so its tolerance is the perturbed runs' largest difference of all steps so far."""
+    """Compares losses, one number per step.
+
+    One number has no ranks, so the tolerance of a step is the perturbed runs' largest difference of all steps so far.
+    """
     expected = arrays.expected
-    difference = np.abs(arrays.found.astype(np.float64) - expected)
+    difference = np.abs(arrays.actual.astype(np.float64) - expected)
     spread = np.maximum.accumulate(arrays.spread)
+    # A loss near 0 is a mean of examples' losses that need not be near 0, so it errs by ulps of 1 at least.
     floor = ULPS * float(np.finfo(np.float32).eps) * np.maximum(np.abs(expected), 1.0)
     tolerance = FACTOR * spread + floor
     ratios = _ratios(difference, tolerance)
     worst = int(np.argmax(ratios))
     failed = np.flatnonzero(~(ratios <= 1.0))
-    step = int(failed[0] if len(failed) else worst) + 1
+    first = int(failed[0]) if len(failed) else worst
     scale = _largest(expected)
     absolute = _largest(difference)
     return Check(
-        "loss",
-        "loss",
-        "",
-        step,
-        absolute,
-        _over(absolute, scale),
-        scale,
-        f"step {worst + 1}",
-        float(difference[worst]),
-        float(tolerance[worst]),
-        float(ratios[worst]),
-        float(spread[worst]),
-        _over(float(tolerance[0]), abs(float(expected[0]))),
+        kind="loss",
+        name="loss",
+        variable="",
+        step=first + 1,
+        absolute=absolute,
+        relative=_over(absolute, scale),
+        scale=scale,
+        rank=f"step {worst + 1}",
+        difference=float(difference[worst]),
+        tolerance=float(tolerance[worst]),
+        ratio=float(ratios[worst]),
+        spread=float(spread[worst]),
+        resolution=_over(float(tolerance[0]), abs(float(expected[0]))),
     )
 
 
@@ -301,65 +353,87 @@ def _ranked(
     arrays: _Arrays,
     sums: float = 0.0,
     size_noise: float | None = None,
-    stored: float = 0.0,
+    storage: float = 0.0,
 ) -> Check:
-    """Compares by rank and, with `size_noise`, by the size of the whole.
+    """Compares by rank and, with `size_noise`, by the size of the whole array.
+
+    The tolerance at a rank is four times the spread there, a few ulps of the largest entry, and `sums` and `storage`.
 
     Args:
       kind: of the check.
       name: of the array.
-      variable: that it belongs to.
-      step: after which it is compared.
+      variable: that the array belongs to.
+      step: place in the order of computation.
       arrays: of each run.
       sums: relative noise of an array that is itself a sum over the batch.
-      size_noise: relative, that the whole may have in common; None: its size is not compared. What has not moved, as a
-        frozen weight, has no size.
-      stored: relative difference of each entry by how both sides round what they keep. Ranked, such differences are
-        at most the ranked entries times that; in the size of the whole they add up at random.
+      size_noise: relative noise that all entries may have in common; None: the size is not compared. An array that
+        has not moved, such as a frozen weight, has no size.
+      storage: relative difference of each entry because both sides round what they store. Ranked, such differences
+        are at most the ranked entries times that. In the size of the whole array they add up at random.
     """
-    expected, moved, (*ranked, wild) = arrays.expected, arrays.moved, arrays.spread
-    new = _largest(moved)
-    scale = new or _largest(expected)
-    difference = at_ranks(arrays.found, expected)
-    spread = np.asarray(ranked)
-    ulps = ULPS * _epsilon(expected) * _largest(expected)
-    tolerance = FACTOR * spread + ulps + sums * new + stored * at_ranks(expected, np.zeros_like(expected))
-    size = at_ranks(moved, np.zeros_like(moved))
+    expected = arrays.expected
+    moved = arrays.moved
+    *spread_at_ranks, spread_of_size = arrays.spread
+    largest_move = _largest(moved)
+    scale = largest_move or _largest(expected)
     length = _length(moved)
-    if size_noise is not None and new:
-        own = size_noise + _over(ulps, length) + ULPS * _epsilon(expected)
-        own += stored * _over(_length(expected * (moved / length)), length)
-        difference = np.append(difference, abs(longer(arrays.found, expected, moved)) * scale)
-        spread = np.append(spread, wild * scale)
-        tolerance = np.append(tolerance, (FACTOR * wild + own + sums) * scale)
-        size = np.append(size, scale)
+    epsilon = _epsilon(expected)
+    ulps = ULPS * epsilon * _largest(expected)
+
+    spread = np.asarray(spread_at_ranks)
+    difference = at_ranks(arrays.actual, expected)
+    entry_sizes = at_ranks(expected, np.zeros_like(expected))
+    tolerance = FACTOR * spread + ulps + sums * largest_move + storage * entry_sizes
+    # What a relative error of the whole array would change at each rank.
+    moves = at_ranks(moved, np.zeros_like(moved))
+
+    if size_noise is not None and largest_move:
+        size_tolerance = size_noise + _over(ulps, length) + ULPS * epsilon
+        size_tolerance += storage * _over(_length(expected * (moved / length)), length)
+        growth = relative_growth(arrays.actual, expected, moved)
+        # The size is relative: in units of the scale it is printed and compared like an entry's difference.
+        difference = np.append(difference, abs(growth) * scale)
+        spread = np.append(spread, spread_of_size * scale)
+        tolerance = np.append(tolerance, (FACTOR * spread_of_size + size_tolerance + sums) * scale)
+        moves = np.append(moves, scale)
+
     ratios = _ratios(difference, tolerance)
-    if kind in _TRAINED and new:
-        ratios[np.isfinite(difference + spread) & (spread >= _CHAOS * new)] = 0.0
+    if kind in _TRAINED and largest_move:
+        is_chaotic = np.isfinite(difference + spread) & (spread >= _CHAOS * largest_move)
+        ratios[is_chaotic] = 0.0
     worst = int(np.argmax(ratios))
+    absolute = float(difference[len(RANKS) - 1])
+    apart = math.inf
+    if length:
+        apart = _length(arrays.actual.astype(np.float64) - expected) / length
     return Check(
-        kind,
-        name,
-        variable,
-        step,
-        float(difference[len(RANKS) - 1]),
-        _over(float(difference[len(RANKS) - 1]), scale),
-        scale,
-        [*RANKS, SIZE][worst],
-        float(difference[worst]),
-        float(tolerance[worst]),
-        float(ratios[worst]),
-        float(spread[worst]),
-        _resolution(size, tolerance + spread),
-        apart=_length(arrays.found.astype(np.float64) - expected) / length if length else math.inf,
+        kind=kind,
+        name=name,
+        variable=variable,
+        step=step,
+        absolute=absolute,
+        relative=_over(absolute, scale),
+        scale=scale,
+        rank=[*RANKS, SIZE][worst],
+        difference=float(difference[worst]),
+        tolerance=float(tolerance[worst]),
+        ratio=float(ratios[worst]),
+        spread=float(spread[worst]),
+        resolution=_resolution(moves, tolerance + spread),
+        apart=apart,
     )
 
 
-def _resolution(size: Array, hidden: Array) -> float:
-    """Returns the smallest factor by which what is compared, of these sizes, exceeds what may hide it."""
+def _resolution(sizes: Array, hidden: Array) -> float:
+    """Returns the smallest relative error that some rank detects.
+
+    Args:
+      sizes: at each rank, the size of what is compared: a relative error changes it by that share.
+      hidden: at each rank, the difference that may go undetected.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(size > 0, hidden / size, math.inf)
-    return float(np.min(np.where(np.isfinite(found), found, math.inf), initial=math.inf))
+        detected = np.where(sizes > 0, hidden / sizes, math.inf)
+    return float(np.min(np.where(np.isfinite(detected), detected, math.inf), initial=math.inf))
 
 
 def _length(values: Array) -> float:
@@ -367,12 +441,12 @@ def _length(values: Array) -> float:
 
 
 def _epsilon(array: Array) -> float:
-    """Returns the distance of 1 to the next number; 0 of whole numbers, which are exact."""
+    """Returns the distance of 1 to the next number; 0 of integers, which are exact."""
     return float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
 
 
 def _ratios(difference: Array, tolerance: Array) -> Array:
-    """Divides; 0 over 0 is 0, and what is not finite is infinite, on whichever side."""
+    """Divides; 0 over 0 is 0, and anything with NaN or Inf on either side is infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(difference == 0, 0.0, difference / tolerance)
     return np.where(np.isfinite(difference) & np.isfinite(tolerance), ratios, math.inf)
@@ -383,4 +457,6 @@ def _largest(values: Array) -> float:
 
 
 def _over(value: float, scale: float) -> float:
-    return value / scale if scale else (0.0 if value == 0 else math.inf)
+    if scale:
+        return value / scale
+    return 0.0 if value == 0 else math.inf

@@ -1,6 +1,6 @@
 """The single device's side of the DTensor engines: plain tf_keras with its stock optimizer, no DTensor.
 
-Imports TensorFlow, whose environment `runner.engine.registry.load` has set. Shapes: B examples a batch.
+Imports TensorFlow, whose environment `runner.engine.registry.load` has set. Shapes: B examples per batch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from runner.verify.request import Request
 
 
 class KerasReference(Reference):
-    """A plain tf_keras model or tf.Module; see `Reference` for what the methods promise.
+    """A plain tf_keras model or tf.Module; see `Reference` for the methods.
 
-    Its layers are tf_keras's own, and so is the arithmetic of a step; only the masks of random layers are handed in.
+    Its layers are tf_keras's own, and so is the arithmetic of a step. Only the masks of random layers are handed in.
     """
 
     def __init__(self, request: Request, *, float64: bool = False) -> None:
@@ -39,7 +39,7 @@ class KerasReference(Reference):
 
         Args:
           request: config and batches.
-          float64: the model computes in that, and is trained by no run.
+          float64: whether the model computes in float64; no run trains such a model, so it is not checked.
 
         Raises:
           ConfigError: the builder fails.
@@ -56,37 +56,38 @@ class KerasReference(Reference):
                 adapter.check(self._model, request.config)
             self._variables = adapter.variables(self._model)
             if not isinstance(self._model, tf_keras.Model) and target.is_own(request.config.model):
-                # A module of our own has its like in tf_keras's layers.
+                # The builders of the runner's own modules (engine `core_dtensor`) have counterparts in tf_keras's
+                # layers, which a reference uses in their place.
                 self._model = adapter.exported(self.variables())
                 self._variables = named_variables(self._model)
         trainable = {id(variable) for variable in self._model.trainable_variables}
-        self._trainable = {path: held for path, held in self._variables.items() if id(held) in trainable}
+        self._trainable = {path: variable for path, variable in self._variables.items() if id(variable) in trainable}
         self.initial = self.variables()
         self._gradients = tf.function(self._traced_gradients)
-        self._judged = tf.function(self._traced_judged)
+        self._evaluate = tf.function(self._traced_evaluation)
         with tf.device(self._device):
             self._stock = stock_optimizer(request.config.optimizer, request.total_steps, tf_keras)
             self._stock.build(list(self._trainable.values()))
-        self._begun = [variable.numpy() for variable in self._stock.variables]
+        self._optimizer_start = [variable.numpy() for variable in self._stock.variables]
         self._apply = tf.function(self._traced_apply)
 
     def _traced_apply(self, gradients: list[Tensor]) -> None:
         self._stock.apply_gradients(zip(gradients, self._trainable.values(), strict=True))
 
     def positions(self) -> int:
-        """Returns the most positions of a layer, 1 where no output tells."""
+        """Returns the most positions of a layer; 1 where no layer has an output shape."""
         return max((_positions(layer) for layer in self._model.submodules), default=1)
 
     def reset(self) -> None:
-        """Takes the initial weights, and the stock optimizer as it begins."""
+        """Restores the initial weights and the stock optimizer's initial state."""
         with tf.device(self._device):
             for path, value in self.initial.items():
                 self._variables[path].assign(value)
-            for variable, value in zip(self._stock.variables, self._begun, strict=True):
+            for variable, value in zip(self._stock.variables, self._optimizer_start, strict=True):
                 variable.assign(value)
 
     def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
-        """Takes a state."""
+        """Loads a state."""
         self.reset()
         with tf.device(self._device):
             for path, variable in self._variables.items():
@@ -94,12 +95,13 @@ class KerasReference(Reference):
             self._stock.iterations.assign(step)
             for slot, attribute in self._slot_attributes().items():
                 for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
-                    if slot_path(slot, path) in slots:
-                        variable.assign(slots[slot_path(slot, path)])
+                    key = slot_path(slot, path)
+                    if key in slots:
+                        variable.assign(slots[key])
 
     @contextmanager
     def in_float64(self) -> Iterator[KerasReference]:
-        """Builds the model again, with float64 for all that it does not name a dtype for."""
+        """Builds the model again, with float64 for everything whose dtype the model does not name."""
         before = tf_keras.backend.floatx()
         tf_keras.backend.set_floatx("float64")
         try:
@@ -130,29 +132,31 @@ class KerasReference(Reference):
     def gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
-        """Returns a micro-batch's loss and its gradients.
+        """Returns a microbatch's loss and its gradients.
 
         Raises:
           ConfigError: the loss does not depend on a trainable variable.
         """
         with tf.device(self._device):
-            given = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
-            loss, found = self._gradients(*tf.nest.map_structure(tf.constant, given))
-        return float(loss), {path: gradient.numpy() for path, gradient in zip(self._trainable, found, strict=True)}
+            # As constants, since a plain number would be a part of the program, and another one trace it again.
+            arguments = inputs, dict(batch), share_b, np.int32(microstep), np.float32(share)
+            loss, gradients = self._gradients(*tf.nest.map_structure(tf.constant, arguments))
+        by_path = zip(self._trainable, gradients, strict=True)
+        return float(loss), {path: gradient.numpy() for path, gradient in by_path}
 
     def _traced_gradients(
         self, inputs: Tensor, batch: Mapping[str, Tensor], share_b: Tensor, microstep: Tensor, share: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape:
             entered = scope.enter(scope.Scope(self._request.config.trainer.seed, microstep))
-            with entered, masks.masks_from_scope(self._model):  # those of this micro-batch
+            with entered, masks.masks_from_scope(self._model):
                 outputs = self._model(inputs, training=True)
-            outputs = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), outputs)
+            outputs = _in_float32(outputs)
             loss_b = self._task.loss(self._ops, outputs, batch)
+            # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
             loss_b = tf.where(share_b > 0, loss_b, tf.zeros_like(loss_b)) * share_b
-            loss = tf.reduce_sum(loss_b) + share * sum(
-                tf.cast(tf.reduce_sum(each), tf.float32) for each in self._model.losses
-            )
+            penalties = [tf.cast(tf.reduce_sum(penalty), tf.float32) for penalty in self._model.losses]
+            loss = tf.reduce_sum(loss_b) + share * sum(penalties)
         gradients = tape.gradient(loss, list(self._trainable.values()))
         for path, gradient in zip(self._trainable, gradients, strict=True):
             if gradient is None:
@@ -162,19 +166,18 @@ class KerasReference(Reference):
                 )
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def judged(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Returns each example's loss and the task's totals in an evaluation."""
         with tf.device(self._device):
-            loss_b, totals = self._judged(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
+            loss_b, totals = self._evaluate(*tf.nest.map_structure(tf.constant, (inputs, dict(batch))))
         return loss_b.numpy(), {name: total.numpy() for name, total in totals.items()}
 
-    def _traced_judged(self, inputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs = self._model(inputs, training=False)
-        outputs = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), outputs)
+    def _traced_evaluation(self, inputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs = _in_float32(self._model(inputs, training=False))
         return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
 
     def apply(self, gradients: Mapping[str, Array]) -> None:
-        """Lets the stock optimizer update the weights."""
+        """Updates the weights with the stock optimizer."""
         with tf.device(self._device):
             self._apply([tf.constant(gradients[path]) for path in self._trainable])
 
@@ -183,16 +186,22 @@ class KerasReference(Reference):
         return {path: variable.numpy() for path, variable in self._variables.items()}
 
     def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns what the stock optimizer keeps."""
-        kept = getattr(self._stock, attribute)
-        return {path: variable.numpy() for path, variable in zip(self._trainable, kept, strict=False)}
+        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""
+        # Not strict: an optimizer's list may be empty where it keeps no such slot.
+        by_path = zip(self._trainable, getattr(self._stock, attribute), strict=False)
+        return {path: variable.numpy() for path, variable in by_path}
+
+
+def _in_float32(outputs: Tensor) -> Tensor:
+    return tf.nest.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
 
 
 def _positions(layer: tf.Module) -> int:
-    """Returns to how many positions of an example a layer applies its weights; 1 where its output does not tell."""
+    """Returns the number of positions of an example to which a layer applies its weights; 1 without output shape."""
     try:
         shape = layer.output_shape
     except (AttributeError, RuntimeError):
         return 1
-    dims = shape[1:-1] if isinstance(shape, tuple) and layer.weights else ()
-    return math.prod(dim for dim in dims if isinstance(dim, int))
+    if not isinstance(shape, tuple) or not layer.weights:
+        return 1
+    return math.prod(dim for dim in shape[1:-1] if isinstance(dim, int))

@@ -1,8 +1,8 @@
-"""Padding is no part of any mean, and touches nothing that is kept.
+"""Padding check: padding is no part of any mean, and changes nothing that a step keeps.
 
-Training's first steps need not hold any. So with `dataset.remainder=pad` the batch of the first generic point ends in
-padding, on both sides; and the mesh takes that step again with other examples in the padding. What that leaves,
-`padding/<path>`, is equal to the last bit.
+Training's first steps need not have any padding. So with `dataset.remainder=pad` the batch of the first point ends in
+padding, on both sides. The mesh takes that step again with other examples in the padding. The state after it,
+`padding/<path>`, must be bitwise identical.
 """
 
 from __future__ import annotations
@@ -13,53 +13,65 @@ from dataclasses import replace
 from runner.data.base import WEIGHT, Array
 from runner.optim.paths import owner_of
 from runner.verify import points
-from runner.verify.compare import Check, equal
+from runner.verify.compare import Check, identical
 from runner.verify.request import Request
 
 PREFIX = "padding/"
-_SHARE = 4  # the last of so many parts of a batch is padding
+# The last quarter of the batch is padding: at least the whole share of one device where a batch is split into 4 parts
+# or more. Most examples are left for the comparison with one device.
+_PADDED_PARTS = 4
+# Place of the check among the failures, see `Check.step`: after the step from the point.
+_ORDER = 1.8
 
 
-def at_point(request: Request, given: Mapping[str, Array], number: int) -> Request:
-    """Returns the request with the batches of a point: where a run pads, that of the first one ends in padding.
+def at_point(request: Request, point_arrays: Mapping[str, Array], number: int) -> Request:
+    """Returns the request with the batches of a point: where a run pads, the first point's batch ends in padding.
 
     Args:
       request: config and batches.
-      given: arrays of the points.
+      point_arrays: arrays of the points.
       number: of the point.
     """
-    if request.config.dataset.remainder != "pad" or number != points.numbers(given)[0]:
+    if request.config.dataset.remainder != "pad" or number != points.numbers(point_arrays)[0]:
         return request
     batches = request.batches
-    rows = (points.step_of(given, number), slice(_kept(request), None))
+    padded = (points.step_of(point_arrays, number), slice(_real_examples(request), None))
     weights = batches.weights.copy()
-    held = batches.arrays[WEIGHT].copy()
-    weights[rows] = held[rows] = 0
-    return replace(request, batches=replace(batches, arrays={**batches.arrays, WEIGHT: held}, weights=weights))
+    weights[padded] = 0
+    example_weights = batches.arrays[WEIGHT].copy()
+    example_weights[padded] = 0
+    arrays = {**batches.arrays, WEIGHT: example_weights}
+    return replace(request, batches=replace(batches, arrays=arrays, weights=weights))
 
 
 def refilled(request: Request, step: int) -> Request:
     """Returns a padded request with other examples in the padding: those that its batch begins with."""
     batches = request.batches
-    kept = _kept(request)
+    real = _real_examples(request)
+    padding = batches.weights.shape[1] - real
     arrays = {name: array.copy() for name, array in batches.arrays.items()}
     for name in arrays.keys() - {WEIGHT}:
-        arrays[name][step, kept:] = batches.arrays[name][step, : batches.weights.shape[1] - kept]
+        arrays[name][step, real:] = batches.arrays[name][step, :padding]
     return replace(request, batches=replace(batches, arrays=arrays))
 
 
-def _kept(request: Request) -> int:
+def _real_examples(request: Request) -> int:
+    """Returns how many examples of the padded batch are real: at least one."""
     size: int = request.batches.weights.shape[1]
-    return max(size - max(1, size // _SHARE), 1)
+    return max(size - max(1, size // _PADDED_PARTS), 1)
 
 
 def checks(mesh: Mapping[str, Array]) -> list[Check]:
-    """Returns a check of everything that a step keeps; nothing where no step was taken again."""
+    """Returns a check of everything that a step keeps; none where no step was taken again."""
     again = {key.removeprefix(PREFIX): value for key, value in mesh.items() if key.startswith(PREFIX)}
-    end = points.part(mesh, points.numbers(mesh)[0], points.END) if again else {}
-    return [equal("padding", PREFIX + path, owner_of(path), 1.8, end[path], value) for path, value in again.items()]
+    if not again:
+        return []
+    end = points.part(mesh, points.numbers(mesh)[0], points.END)
+    return [
+        identical("padding", PREFIX + path, owner_of(path), _ORDER, end[path], value) for path, value in again.items()
+    ]
 
 
-def compared(mesh: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what is compared with another side: all but the step that was taken again."""
+def without_checks(mesh: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the arrays that are compared with another side: all but those of the step that was taken again."""
     return {key: value for key, value in mesh.items() if not key.startswith(PREFIX)}

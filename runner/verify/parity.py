@@ -1,4 +1,4 @@
-"""Two engines on one mesh, or one in several processes and in one: what each computes, held against each other."""
+"""Parity: the comparison of two engines on one mesh, or of a mesh in several processes with one process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _VARIANCE = "/moving_variance"
 
 @dataclass(frozen=True)
 class Parity:
-    """What is compared in place of a mesh and one device.
+    """The two sides that are compared in place of a mesh and one device.
 
     Attributes:
       first: engine whose single device gives initial weights and tolerances.
-      second: engine that is held against it.
-      processes: in how many each computes.
+      second: engine that is compared with it.
+      processes: in how many processes each computes.
     """
 
     first: str
@@ -29,48 +29,54 @@ class Parity:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Returns the two in a few words."""
+        """The engines, with their numbers of processes where these differ."""
         if self.processes[0] == self.processes[1]:
             return self.first, self.second
-        numbers = [f"{count} process{'es' if count > 1 else ''}" for count in self.processes]
-        return f"{self.first} in {numbers[0]}", f"{self.second} in {numbers[1]}"
+        return _in_processes(self.first, self.processes[0]), _in_processes(self.second, self.processes[1])
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Returns the two in words."""
-        return f"engine {self.names[0]}", f"engine {self.names[1]}"
+        """The two sides for an error message."""
+        first, second = self.names
+        return f"engine {first}", f"engine {second}"
 
-    def compared(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns what the two can agree in.
+    def comparable(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the arrays in which the two engines can agree.
 
-        Of images, tf_keras's batch normalization keeps the variance times n / (n - 1), Keras 3's keeps it as it is.
+        Of images, tf_keras's batch normalization stores the variance times n / (n - 1); Keras 3's stores it as it is.
         """
         if keras_package(self.first) == keras_package(self.second):
             return dict(arrays)
         return {key: value for key, value in arrays.items() if not key.endswith(_VARIANCE)}
 
     def basis(self) -> str:
-        """Says under which conditions the two are compared."""
-        of = f"; {_VARIANCE[1:]} is not compared where tf_keras and Keras 3 define it otherwise"
-        return (
-            f"compared: {self.names[0]} and {self.names[1]} on the same mesh and layout, both from the initial "
-            f"weights that {self.first} draws, with the same batches and dropout masks"
-            f"{'' if self.first == self.second else of}"
+        """Returns the conditions under which the two are compared, in words."""
+        first, second = self.names
+        basis = (
+            f"compared: {first} and {second} on the same mesh and layout, both from the initial weights that "
+            f"{self.first} draws, with the same batches and dropout masks"
         )
+        if self.first != self.second:
+            basis += f"; {_VARIANCE[1:]} is not compared if tf_keras and Keras 3 define it differently"
+        return basis
+
+
+def _in_processes(engine: str, count: int) -> str:
+    return f"{engine} in 1 process" if count == 1 else f"{engine} in {count} processes"
 
 
 def parity(config: RunConfig) -> Parity | None:
-    """Returns the parity that a config asks for, None where it is compared with one device."""
+    """Returns the parity that a config asks for; None: the mesh is compared with one device."""
     against = config.against
-    count = place.count(config.cluster)
     if against.engine is None and against.processes is None:
         return None
-    other = count if against.processes is None else against.processes
-    return Parity(config.engine.name, against.engine or config.engine.name, (count, other))
+    count = place.count(config.cluster)
+    other_count = count if against.processes is None else against.processes
+    return Parity(config.engine.name, against.engine or config.engine.name, (count, other_count))
 
 
-def second(config: RunConfig) -> RunConfig:
-    """Returns the config of the engine that is held against the first."""
+def second_config(config: RunConfig) -> RunConfig:
+    """Returns the config of the side that is compared with the first engine."""
     name = config.against.engine or config.engine.name
     cluster = config.cluster if config.against.processes is None else ClusterConfig()
     return replace(config, engine=replace(config.engine, name=name), cluster=cluster, against=AgainstConfig())

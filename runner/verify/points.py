@@ -1,16 +1,20 @@
-"""Generic points: states at which a wrong gradient can't hide, made once and loaded on both sides. Plain NumPy.
+"""Points: states with randomly perturbed weights, at which a wrong gradient can't hide. Plain NumPy.
 
-Where training begins, much lies on a kink or in a symmetry: with biases of 0 every black pixel is exactly where a ReLU
-bends, so the last bit decides whether it counts, and the gradient of the bias proves nothing. Here every parameter is
-moved by a seeded normal step of a good share of its layer's size (a bias by its kernel's). What no gradient changes,
-as moving statistics, is taken from the end of a training on one device, and so is valid. Slots and averages are made
-large enough to count beside the gradient. From there both sides take the gradients, and then one step: nothing that
-training amplified lies between the two.
+Where training begins, much is at a kink or in a symmetry. With biases of 0, every black pixel is exactly where a ReLU
+bends, so the last bit decides whether it counts, and the gradient of the bias verifies nothing. At a point, every
+parameter is moved by a seeded normal step of a good share of its layer's size (a bias by its kernel's). Variables that
+no gradient changes, such as moving statistics, are taken from the end of a training on one device, and so are valid.
+Slots and averages are large enough to count beside the gradient. The points are made once and loaded on both sides.
+From there both sides take the gradients, and then one step, so no training amplifies the rounding between the two.
 
-Arrays of point N, by key: `pointN/step`, steps done before; `pointN/start/<path>`, the state; `pointN/loss`;
-`pointN/gradient/<path>`; `pointN/end/<path>`, the state after the step; `pointN/exact/<path>`, one device's gradients
-in float64, of variables whose terms may cancel; `pointN/evaluated/<metric>`, (1,), an evaluation of examples that do
-not fill their last batch.
+Arrays of point N, by key:
+
+- `pointN/step`: steps done before;
+- `pointN/start/<path>`: the state;
+- `pointN/loss`, `pointN/gradient/<path>`;
+- `pointN/end/<path>`: the state after the step;
+- `pointN/exact/<path>`: one device's gradients in float64, of variables whose terms may cancel;
+- `pointN/evaluated/<metric>`, (1,): an evaluation of examples that do not fill their last batch.
 """
 
 from __future__ import annotations
@@ -24,8 +28,13 @@ from runner.data.base import Array
 from runner.optim.paths import ema_path, slot_path
 from runner.verify.rounding import layer_sizes
 
+# One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
+# a step of both sides and of every perturbed run.
 COUNT = 2
-SHARES = (0.3, 0.1, 0.03)  # of a layer's size; the next where the loss is not finite
+# How far each parameter is moved, as a share of the root mean square of its layer. 0.3 leaves kinks and symmetries
+# well behind while the network still computes with the weights that training gave it. Where the loss is not finite
+# there, the next smaller share is tried.
+SHARES = (0.3, 0.1, 0.03)
 STEP = "step"
 START = "start"
 LOSS = "loss"
@@ -34,14 +43,17 @@ END = "end"
 EXACT = "exact"
 EVALUATED = "evaluated"
 _KEY = re.compile(rf"point(\d+)/({STEP}|{START}|{LOSS}|{GRADIENT}|{END}|{EXACT}|{EVALUATED})(?:/(.*))?$")
-# a layer of less than that is taken to begin at zero, and moves as if it had this size
-_SMALL = 1e-3
-_USUAL = 0.05
-_SAME = 0.3  # how far slots and averages are off, in their own size
+# A layer whose size is below `_ZERO_LAYER` was initialized to zero, and a share of that would move nothing. It is
+# moved as if it had the size of a common initialization.
+_ZERO_LAYER = 1e-3
+_COMMON_SIZE = 0.05
+# How far slots and averages are from what the gradients and weights at the point would give, as a share of their own
+# size: large enough that a slot that is left out, or stale, changes the step visibly.
+_SLOT_SHARE = 0.3
 
 
 def prefix(point: int, part: str) -> str:
-    """Returns what keys of a part begin with, as `point0/gradient/`."""
+    """Returns the start of a part's keys, such as `point0/gradient/`."""
     return f"point{point}/{part}/"
 
 
@@ -52,24 +64,24 @@ def parsed(key: str) -> tuple[int, str, str]:
       >>> parsed("point1/end/optimizer/m/d1/kernel")
       (1, 'end', 'optimizer/m/d1/kernel')
     """
-    found = _KEY.match(key)
-    assert found is not None
-    return int(found[1]), found[2], found[3] or ""
+    match = _KEY.match(key)
+    assert match is not None
+    return int(match[1]), match[2], match[3] or ""
 
 
 def is_of_point(key: str) -> bool:
-    """Tells whether a key is of an array of a point."""
+    """Returns whether a key is of an array of a point."""
     return _KEY.match(key) is not None
 
 
-def is_given(key: str) -> bool:
-    """Tells whether a key is of what the reference alone gives: it is not compared."""
+def is_input(key: str) -> bool:
+    """Returns whether the reference alone makes a key's array: it is loaded on both sides and not compared."""
     return is_of_point(key) and parsed(key)[1] in (STEP, START, EXACT)
 
 
-def numbers(arrays: Iterable[str]) -> list[int]:
-    """Returns the points that a run's arrays hold, by their keys."""
-    return sorted({parsed(key)[0] for key in arrays if is_of_point(key)})
+def numbers(keys: Iterable[str]) -> list[int]:
+    """Returns the numbers of the points in a run's arrays, by their keys."""
+    return sorted({parsed(key)[0] for key in keys if is_of_point(key)})
 
 
 def step_of(arrays: Mapping[str, Array], point: int) -> int:
@@ -79,21 +91,25 @@ def step_of(arrays: Mapping[str, Array], point: int) -> int:
 
 def part(arrays: Mapping[str, Array], point: int, name: str) -> dict[str, Array]:
     """Returns a part's arrays by path."""
-    first = prefix(point, name)
-    return {key.removeprefix(first): value for key, value in arrays.items() if key.startswith(first)}
+    start = prefix(point, name)
+    return {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
 
 
 def keyed(point: int, name: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Returns arrays by path as a part of a point."""
-    return {prefix(point, name) + path: value for path, value in arrays.items()}
+    start = prefix(point, name)
+    return {start + path: value for path, value in arrays.items()}
 
 
 def steps(done: int) -> list[int]:
-    """Returns the steps of a training of so many at which the points stand: late, and early but not first."""
+    """Returns the step of each point in a training of `done` steps: the last one, and an early one but not the first.
+
+    Step 0 is a special case of Adam's bias correction and of averages, which begin there.
+    """
     return [done - 1, (done - 1) // 2][:COUNT]
 
 
-def moved(weights: Mapping[str, Array], share: float, rng: np.random.Generator) -> dict[str, Array]:
+def perturbed_weights(weights: Mapping[str, Array], share: float, rng: np.random.Generator) -> dict[str, Array]:
     """Returns weights a normal step away, of a share of their layer's size.
 
     Args:
@@ -102,45 +118,48 @@ def moved(weights: Mapping[str, Array], share: float, rng: np.random.Generator) 
       rng: source of the step.
     """
     sizes = layer_sizes(weights)
-    return {
-        path: (value + share * _size(sizes[path]) * rng.normal(size=value.shape)).astype(value.dtype)
-        for path, value in weights.items()
-    }
-
-
-def _size(size: float) -> float:
-    return size if size > _SMALL else _USUAL
+    perturbed = {}
+    for path, value in weights.items():
+        size = sizes[path] if sizes[path] > _ZERO_LAYER else _COMMON_SIZE
+        perturbed[path] = (value + share * size * rng.normal(size=value.shape)).astype(value.dtype)
+    return perturbed
 
 
 def slots(
-    kept: Iterable[str], gradients: Mapping[str, Array], rate: float, rng: np.random.Generator
+    names: Iterable[str], gradients: Mapping[str, Array], rate: float, rng: np.random.Generator
 ) -> dict[str, Array]:
     """Returns an optimizer's slots as they may be after many steps with gradients like these.
 
     Args:
-      kept: names of the slots, of `runner.optim.rules`.
+      names: names of the slots, of `runner.optim.rules`.
       gradients: by canonical path.
       rate: learning rate; SGD's momentum is a step, not a gradient.
       rng: source of the values.
     """
-    names = set(kept)
+    kept = set(names)
     sizes = layer_sizes(gradients)
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for path, gradient in gradients.items():
         size = sizes[path] or 1.0
         square = size**2 * rng.uniform(0.5, 1.5, gradient.shape)
-        made = {
+        # With RMSprop (which has `velocity`) momentum is made of normalized gradients.
+        momentum_size = 1.0 if "velocity" in kept else size
+        # Every kind is drawn, kept or not: the values of one slot then do not depend on which others there are.
+        by_slot = {
             "m": size * rng.normal(size=gradient.shape),
             "v": square,
             "velocity": square,
-            # Less than the root of the mean square, as an average of the same gradients is.
-            "average": _SAME * np.sqrt(square) * rng.uniform(-1.0, 1.0, gradient.shape),
-            "momentum": rate * (1.0 if "velocity" in names else size) * rng.normal(size=gradient.shape),
+            # Below the root of the mean square, as an average of the same gradients is: centered RMSprop takes the
+            # root of the difference of the two.
+            "average": _SLOT_SHARE * np.sqrt(square) * rng.uniform(-1.0, 1.0, gradient.shape),
+            "momentum": rate * momentum_size * rng.normal(size=gradient.shape),
         }
-        found |= {slot_path(name, path): made[name].astype(gradient.dtype) for name in names}
-    return found
+        for name in kept:
+            values[slot_path(name, path)] = by_slot[name].astype(gradient.dtype)
+    return values
 
 
 def averages(weights: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
-    """Returns moving averages of weights, as far off as the weights move."""
-    return {ema_path(path): value for path, value in moved(weights, _SAME, rng).items()}
+    """Returns moving averages of weights, as far from the weights as `slots` from their gradients."""
+    perturbed = perturbed_weights(weights, _SLOT_SHARE, rng)
+    return {ema_path(path): value for path, value in perturbed.items()}

@@ -1,4 +1,4 @@
-"""Verifies and records: as a command with a run of its own, or as the first act of a training run."""
+"""Recorded verification: as a command with its own run, or as the first part of a training run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from runner.checks import warnings as cautions
-from runner.config import typed
+from runner.config import renamed, typed
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.data import loading
@@ -29,7 +29,7 @@ from runner.verify.children import WORKER
 
 
 def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
-    """Verifies a config, prints the table and records it all in a run of its own.
+    """Verifies a config, prints the table and records it all in its own run.
 
     Args:
       config: checked.
@@ -37,8 +37,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       worker: module that the processes run.
 
     Raises:
-      EngineError: the mesh differs from one device, is inconclusive and that is not allowed, or a process failed; the
-        run is recorded as FAILED.
+      EngineError: a mismatch, an inconclusive verdict that is not allowed, or a process failed; the run is recorded as
+        FAILED.
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
     console = plan_console()
@@ -55,6 +55,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         data = loading.load_run(config)
         command = typed.command("runner.verify")
         team = current()
+        # Process 0 alone records; a plain `Tracker` drops what it gets.
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
         with recorded(opened, console) as tracker:
             tracker.log_artifact(folder / "config.yaml")
@@ -70,41 +71,51 @@ def verify_recorded(
     console: Console,
     worker: str = WORKER,
 ) -> None:
-    """Verifies a config into a run that is open.
+    """Verifies a config and records that in an open run.
 
     Args:
       config: checked.
       content: the same resolved, as plain values.
       data: the config's dataset.
       folder: gets verify.json, verify.md and the processes' output.
-      tracker: gets those files, the figures, and the tag `runner.verified`.
+      tracker: gets those files, the figures, and the tags `runner.verified` and `runner.verdict`.
       console: shows the table and the verdict.
       worker: module that the processes run.
 
     Raises:
-      EngineError: the mesh differs from one device, is inconclusive and that is not allowed, or a process failed.
-      ConfigError: a process refused the config.
+      EngineError: a mismatch, an inconclusive verdict that is not allowed, or a process failed.
+      ConfigError: the config is invalid for a process.
     """
-    count = current().count
-    against = config.against
-    engines = f" with {config.engine.name} and with {against.engine}" if against.engine else ""
-    engines += f" in {count} processes" if count > 1 else ""
-    engines += " and in one" if against.processes else ""
-    with stages.stage(f"verify: {config.verify.steps} steps on one device, then on the mesh{engines}"):
+    with stages.stage(_stage_title(config)):
         report = verify(config, data, folder, worker)
     if report is None:
-        if why := current().broadcast("the verdict", str):
-            raise EngineError(why)
+        # Process 0 has the verdict. The others fail with its line, so that no process trains on.
+        failure = current().broadcast("the verdict", str)
+        if failure:
+            raise EngineError(failure)
         return
     for path in report.write(folder, content):
         tracker.log_artifact(path)
-    verified = report.outcome == "verified"
-    tracker.set_tags({"runner.verified": str(verified).lower(), "runner.verdict": report.outcome})
+    is_verified = report.verdict == "verified"
+    tracker.set_tags({"runner.verified": str(is_verified).lower(), renamed.VERDICT_TAG: report.verdict})
     tracker.log_metrics(0, report.metrics())
     console.print(report.table(console.width))
     console.print(report.basis(), soft_wrap=True, markup=False)
-    failed = report.outcome == "mismatch" or not (verified or config.verify.allow_inconclusive)
-    current().broadcast("the verdict", lambda: report.verdict() if failed else "")
-    if failed:
-        raise EngineError(report.verdict())
-    console.print(report.verdict(), soft_wrap=True, markup=False)
+    is_allowed = is_verified or (report.verdict == "inconclusive" and config.verify.allow_inconclusive)
+    failure = "" if is_allowed else report.line()
+    current().broadcast("the verdict", lambda: failure)
+    if failure:
+        raise EngineError(failure)
+    console.print(report.line(), soft_wrap=True, markup=False)
+
+
+def _stage_title(config: RunConfig) -> str:
+    title = f"verify: {config.verify.steps} steps on one device, then on the mesh"
+    if config.against.engine:
+        title += f" with {config.engine.name} and with {config.against.engine}"
+    count = current().count
+    if count > 1:
+        title += f" in {count} processes"
+    if config.against.processes:
+        title += " and in one"
+    return title

@@ -1,6 +1,6 @@
 """The single device's side: a plain model with its framework's stock optimizer, step by step.
 
-What the frameworks share. Shapes: B examples a batch.
+This is the part that the frameworks share. Shapes: B examples per batch.
 """
 
 from __future__ import annotations
@@ -25,18 +25,26 @@ from runner.optim.schedules import learning_rate
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
-from runner.verify.rounding import cancelling, noise_of_sums, off, off_weights, shaken
+from runner.verify.rounding import (
+    gradients_with_noise,
+    noise_of_sums,
+    rounding_remainders,
+    weights_with_noise,
+    with_noise,
+)
 
 logger = logging.getLogger(__name__)
 
-_FEWEST = 3  # steps of a training, however long they take
-_FEW = 16  # examples of a gradient in float64, which XLA and TensorFlow compute slowly
+# Steps of a training, however long they take: slots and averages differ from the first update's only after several.
+_MIN_STEPS = 3
+# Examples of a gradient in float64, which XLA and TensorFlow compute slowly. Terms that cancel do so for any examples.
+_FLOAT64_EXAMPLES = 16
 
 Inputs = Array | Mapping[str, Array]
 
 
 class Reference(ABC):
-    """A plain model that trains on one device, from the same weights as often as asked.
+    """A plain model that trains on one device, from the same weights as often as needed.
 
     Attributes:
       initial: canonical path to initial value, of every variable.
@@ -45,19 +53,20 @@ class Reference(ABC):
     initial: Mapping[str, Array]
 
     def __init__(self, request: Request) -> None:
-        """Keeps the request; a subclass builds the model from the config's seed."""
+        """Stores the request; a subclass builds the model from the config's seed."""
         self._request = request
 
     @cached_property
     def longest_sum(self) -> int:
-        """How many terms the longest sum of a step has.
+        """Number of terms of the longest sum of a step.
 
-        A forward sum runs over all dims of a kernel but the last; a gradient's over the batch, and over the positions
-        that a layer applies its kernel to where the layer's output tells them.
+        A forward sum runs over all dims of a kernel but the last. A gradient's runs over the batch, and over the
+        positions to which a layer applies its kernel, where the layer's output shows them.
         """
-        shapes = [value.shape for value in self.weights().values()]
-        forward = max((math.prod(shape[:-1]) for shape in shapes if shape), default=1)
-        return max(forward, self._request.config.dataset.batch_size * self.positions())
+        kernels = [value.shape for value in self.weights().values() if value.shape]
+        forward = max((math.prod(shape[:-1]) for shape in kernels), default=1)
+        backward = self._request.config.dataset.batch_size * self.positions()
+        return max(forward, backward)
 
     def train(self, steps: int, noise: float = 0.0, seed: int = 0, seconds: float = math.inf) -> dict[str, Array]:
         """Trains from the initial weights.
@@ -65,184 +74,198 @@ class Reference(ABC):
         Args:
           steps: of training, at most.
           noise: relative noise of every weight and of every example's share of the loss, drawn again each step, at
-            which a step's gradients are taken; the weights that it updates have none.
+            which a step's gradients are taken. The weights that a step updates have none.
           seed: of the noise.
-          seconds: no step begins later than that, but for the first three.
+          seconds: no step begins later than that, except for the first three.
 
         Returns:
           The run's arrays, see `runner.verify.compare.compare`.
         """
         self.reset()
         losses: list[float] = []
-        first: dict[str, Array] = {}
+        first_gradients: dict[str, Array] = {}
         averages: dict[str, Array] = {}
-        begun = time.monotonic()
+        started = time.monotonic()
         for step in range(steps):
             rng = np.random.default_rng([seed, step])
             loss, gradients = self._step_gradients(step, noise, rng, self._request.batches)
             self.apply(gradients)
             losses.append(loss)
-            first = first or gradients
-            averages = self._averaged(averages)
+            first_gradients = first_gradients or gradients
+            averages = self._averages_after(averages)
             if step == 0:
-                begun = time.monotonic()  # the first step is mostly its compilation
-            elif len(losses) >= _FEWEST and time.monotonic() - begun > seconds:
+                # The first step is mostly its compilation, which `seconds` does not count.
+                started = time.monotonic()
+            elif len(losses) >= _MIN_STEPS and time.monotonic() - started > seconds:
                 break
         return {
             **{f"initial/{path}": value for path, value in self.initial.items()},
             "loss": np.asarray(losses, np.float32),
-            **{f"gradient/{path}": value for path, value in first.items()},
+            **{f"gradient/{path}": value for path, value in first_gradients.items()},
             **{f"final/{path}": value for path, value in self.variables().items()},
             **self._slots(),
             **averages,
         }
 
     def points(self, trained: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the generic points of a training without noise, see `runner.verify.points`; not yet what they give.
+        """Returns the steps and states of the points of a training without noise, see `runner.verify.points`.
 
-        A point at which the loss is not finite is taken nearer to the initial weights, and left out where that does
-        not help.
+        A point at which the loss is NaN or Inf is moved closer to the trained weights, and left out if that does not
+        help. `at_points` returns the arrays that are computed from there.
 
         Args:
           trained: the training's arrays.
         """
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for number, step in enumerate(points.steps(len(trained["loss"]))):
             for share in points.SHARES:
                 state = self._point(trained, share, step, np.random.default_rng([number, step]))
                 if state is not None:
-                    found[f"point{number}/{points.STEP}"] = np.asarray(step)
-                    found |= points.keyed(number, points.START, state)
+                    arrays[f"point{number}/{points.STEP}"] = np.asarray(step)
+                    arrays |= points.keyed(number, points.START, state)
                     break
-        return found
+        return arrays
 
     def _point(
         self, trained: Mapping[str, Array], share: float, step: int, rng: np.random.Generator
     ) -> dict[str, Array] | None:
-        """Returns a whole state, None where its loss is not finite."""
+        """Returns a complete state; None if its loss or a gradient is NaN or Inf."""
         self.reset()
-        self.assign(points.moved(self.weights(), share, rng))
+        self.assign(points.perturbed_weights(self.weights(), share, rng))
         self.constrain()
         weights = self.weights()
-        held = {path: trained[f"final/{path}"] for path in self.initial} | weights
-        self.load(held, {}, step)
+        # Variables that no gradient changes, such as moving statistics, are valid as the training left them.
+        variables = {path: trained[f"final/{path}"] for path in self.initial} | weights
+        self.load(variables, {}, step)
         loss, gradients = self._step_gradients(step, 0.0, rng, self._request.batches)
         if not math.isfinite(loss) or not all(np.isfinite(value).all() for value in gradients.values()):
             return None
         config = self._request.config.optimizer
-        rate = float(learning_rate(config, float(step), self._request.total_steps))
-        slots = self.kept(points.slots(self._slot_attributes(), gradients, rate or config.learning_rate, rng))
-        return held | slots | (points.averages(weights, rng) if config.ema.decay is not None else {})
+        # A schedule's rate may be 0 at this step, and a momentum of 0 would verify nothing.
+        rate = float(learning_rate(config, float(step), self._request.total_steps)) or config.learning_rate
+        slots = self.as_stored(points.slots(self._slot_attributes(), gradients, rate, rng))
+        averages = points.averages(weights, rng) if config.ema.decay is not None else {}
+        return variables | slots | averages
 
-    def at_points(self, given: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
-        """Takes gradients at the generic points, and a step from each.
+    def at_points(self, states: Mapping[str, Array], noise: float = 0.0, seed: int = 0) -> dict[str, Array]:
+        """Evaluates and takes gradients at the points, and takes a step from each.
 
         Args:
-          given: what `points` returned.
+          states: result of `points`.
           noise: as in `train`.
           seed: of the noise.
 
         Returns:
-          What the points give, see `runner.verify.points`.
+          Losses, metrics, gradients and end states, see `runner.verify.points`.
         """
-        found: dict[str, Array] = {}
-        for number in points.numbers(given):
-            step = points.step_of(given, number)
-            start = points.part(given, number, points.START)
+        arrays: dict[str, Array] = {}
+        for number in points.numbers(states):
+            step = points.step_of(states, number)
+            start = points.part(states, number, points.START)
             slots = {path: value for path, value in start.items() if is_slot(path)}
             self.load({path: start[path] for path in self.initial}, slots, step)
             rng = np.random.default_rng([seed, number, step])
-            request = padding.at_point(self._request, given, number)
+            request = padding.at_point(self._request, states, number)
+            # Evaluations draw from a stream of their own: what they draw does not change the step's noise.
             evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
-            found |= points.keyed(number, points.EVALUATED, evaluated)
+            arrays |= points.keyed(number, points.EVALUATED, evaluated)
             loss, gradients = self._step_gradients(step, noise, rng, request.batches)
             self.apply(gradients)
-            before = {path: value for path, value in start.items() if is_ema(path)}
-            end = {**self.variables(), **self._slots(), **self._averaged(before if step else {})}
-            found[f"point{number}/{points.LOSS}"] = np.asarray([loss], np.float32)
-            found |= points.keyed(number, points.GRADIENT, gradients) | points.keyed(number, points.END, end)
-        return found
+            averages = {path: value for path, value in start.items() if is_ema(path)}
+            # The first update of a run sets the averages to the weights, whatever they were before.
+            averages = self._averages_after(averages if step else {})
+            end = {**self.variables(), **self._slots(), **averages}
+            arrays[f"point{number}/{points.LOSS}"] = np.asarray([loss], np.float32)
+            arrays |= points.keyed(number, points.GRADIENT, gradients)
+            arrays |= points.keyed(number, points.END, end)
+        return arrays
 
     def _evaluated(
         self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
     ) -> dict[str, Array]:
         """Returns the loss of an evaluation at a state, and the metrics of a task that reads other rows of a batch.
 
-        The batches are those of the mesh without their padding. What is no number is left out.
+        The batches are those of the mesh without their padding. A result that is NaN or Inf is left out.
 
         Args:
           start: the state, which is loaded.
-          step: whose examples are evaluated.
+          step: the step whose examples are evaluated.
           noise: as in `train`.
           rng: source of the noise.
         """
         task = self._request.data.task
         host = array_functions(np)
-        kept = self.weights()
-        used = {path: start.get(ema_path(path), value) for path, value in kept.items()}
-        self.assign(off_weights(used, noise, rng) if noise else used)
-        loss = weight = 0.0
+        weights = self.weights()
+        # A run evaluates the moving averages of its weights where it keeps them.
+        used = {path: start.get(ema_path(path), value) for path, value in weights.items()}
+        self.assign(weights_with_noise(used, noise, rng) if noise else used)
+        loss_sum = 0.0
+        weight_sum = 0.0
         sums: dict[str, Array] = {}
         for batch in self._request.evaluation(step):
-            real = batch.arrays[WEIGHT][0] > 0
-            arrays = {name: array[0][real] for name, array in batch.arrays.items()}
-            loss_b, totals = self.judged(task.inputs(host, arrays), arrays)
-            counts_b = batch.weights[0][real]
-            share_b = off(np.ones_like(loss_b), noise, rng) if noise else 1.0
-            loss += float(np.sum(np.where(counts_b > 0, loss_b, 0.0) * share_b, dtype=np.float64))
-            weight += float(counts_b.sum())
-            added = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
-            sums = {name: sums.get(name, 0.0) + value for name, value in added.items()}
-        self.assign(kept)
-        # In bfloat16 outputs tie, and rounding flips what a metric counts.
-        compares = task.reads_batch and self.precision == "float32"
-        metrics = {LOSS: loss / (weight or 1.0)} | (task.summary(sums) if compares else {})
+            is_real = batch.arrays[WEIGHT][0] > 0
+            arrays = {name: array[0][is_real] for name, array in batch.arrays.items()}
+            loss_b, totals = self.evaluate(task.inputs(host, arrays), arrays)
+            weight_b = batch.weights[0][is_real]
+            noise_b = with_noise(np.ones_like(loss_b), noise, rng) if noise else 1.0
+            # An example of weight 0 may have a loss of NaN, which times 0 is NaN.
+            weighted_b = np.where(weight_b > 0, loss_b, 0.0) * noise_b
+            loss_sum += float(np.sum(weighted_b, dtype=np.float64))
+            weight_sum += float(weight_b.sum())
+            addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
+            sums = {name: sums.get(name, 0.0) + value for name, value in addends.items()}
+        self.assign(weights)
+        metrics = {LOSS: loss_sum / (weight_sum or 1.0)}
+        # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
+        if task.reads_batch and self.precision == "float32":
+            metrics |= task.summary(sums)
         return {name: np.asarray([value]) for name, value in metrics.items() if math.isfinite(value)}
 
-    def exact(self, found: Mapping[str, Array], noise: float) -> dict[str, Array]:
-        """Takes gradients in float64 at the points where they may be nothing but rounding; empty where none may.
+    def exact(self, arrays: Mapping[str, Array], noise: float) -> dict[str, Array]:
+        """Takes gradients in float64 at the points where they may be zero up to rounding; empty if none may be.
 
-        Of a few examples: terms that cancel do so for any.
+        The gradients are of a few examples: terms that cancel do so for any examples.
 
         Args:
-          found: what `points` and `at_points` returned.
+          arrays: results of `points` and `at_points`.
           noise: relative, of the perturbed runs.
         """
-        suspects: dict[int, list[str]] = {}
-        for number in points.numbers(found):
-            gradients = points.part(found, number, points.GRADIENT)
-            left = cancelling(gradients, noise, self._sums)
-            suspects[number] = [
-                path for path, value in gradients.items() if np.max(np.abs(value), initial=0.0) < left[path]
-            ]
+        suspects = {number: self._suspects(arrays, number, noise) for number in points.numbers(arrays)}
         if not any(suspects.values()):
             return {}
         exact: dict[str, Array] = {}
         try:
             with self.in_float64() as twin:
                 for number, paths in suspects.items():
-                    step = points.step_of(found, number)
-                    start = points.part(found, number, points.START)
+                    step = points.step_of(arrays, number)
+                    start = points.part(arrays, number, points.START)
                     twin.load({path: start[path] for path in twin.initial}, {}, step)
                     gradients = twin._few_gradients(step)
                     exact |= points.keyed(number, points.EXACT, {path: gradients[path] for path in paths})
-        except Exception:  # a user's own layers may know float32 alone: then no gradient is shown to be zero
-            logger.exception("the model has no float64 form")
+        except Exception:
+            # A user's own layers may work in float32 alone: then no gradient is shown to be zero.
+            logger.exception("the model can't be computed in float64")
             return {}
         return exact
 
+    def _suspects(self, arrays: Mapping[str, Array], number: int, noise: float) -> list[str]:
+        """Returns the variables whose gradient at a point is as small as rounding may leave of terms that cancel."""
+        gradients = points.part(arrays, number, points.GRADIENT)
+        remainders = rounding_remainders(gradients, noise, self._noise_of_sums)
+        return [path for path, value in gradients.items() if np.max(np.abs(value), initial=0.0) < remainders[path]]
+
     @cached_property
-    def _sums(self) -> float:
+    def _noise_of_sums(self) -> float:
         return noise_of_sums(self.longest_sum, self.precision)
 
     @property
     def precision(self) -> str:
-        """The lowest that it computes in: `engine.precision`, or what a layer of the model asks for."""
-        asked = {self._request.config.engine.precision, *self._compute_dtypes()}
-        return "bfloat16" if "bfloat16" in asked else "float32"
+        """The lowest that it computes in: `engine.precision`, or the dtype of a layer of the model."""
+        dtypes = {self._request.config.engine.precision, *self._compute_dtypes()}
+        return "bfloat16" if "bfloat16" in dtypes else "float32"
 
-    def kept(self, slots: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns slots in the type in which a run keeps them."""
+    def as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns slots in the dtype in which a run stores them."""
         return dict(slots)
 
     @abstractmethod
@@ -251,61 +274,65 @@ class Reference(ABC):
 
     @abstractmethod
     def in_float64(self) -> AbstractContextManager[Reference]:
-        """Returns a context that gives the same model computing in float64."""
+        """Returns a context with the same model computing in float64."""
 
-    def _averaged(self, averages: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the new moving averages of the weights, from nothing those of the first update."""
+    def _averages_after(self, averages: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the moving averages after an update; without earlier ones, the weights after the first update."""
         decay = self._request.config.optimizer.ema.decay
         if decay is None:
             return {}
-        kept = np.float32(decay)
-        found = {}
-        for path, now in self.weights().items():
-            found[ema_path(path)] = averages.get(ema_path(path), now) * kept + now * (1 - kept)
-        return found
+        kept_share = np.float32(decay)
+        updated = {}
+        for path, weight in self.weights().items():
+            average = averages.get(ema_path(path), weight)
+            updated[ema_path(path)] = average * kept_share + weight * (1 - kept_share)
+        return updated
 
     def _slots(self) -> dict[str, Array]:
-        return {
-            slot_path(slot, path): value
-            for slot, attribute in self._slot_attributes().items()
-            for path, value in self.slots(attribute).items()
-        }
+        slots = {}
+        for slot, attribute in self._slot_attributes().items():
+            for path, value in self.slots(attribute).items():
+                slots[slot_path(slot, path)] = value
+        return slots
 
     def _slot_attributes(self) -> Mapping[str, str]:
+        """Returns the attribute of the stock optimizer with each slot's variables, by the slot's name."""
         config = self._request.config.optimizer
-        # What the stock optimizers keep and the rules don't, as SGD's "momentum" without momentum, is not compared.
-        kept = rules.make_rule(config, np).slots
+        # A stock optimizer may keep what our update rule does not, such as SGD's `momentum` without momentum: that is
+        # not compared.
+        own_slots = rules.make_rule(config, np).slots
         keras_slots = OPTIMIZERS[config.name].keras_slots
-        return {slot: attribute for slot, attribute in keras_slots.items() if slot in kept}
+        return {slot: attribute for slot, attribute in keras_slots.items() if slot in own_slots}
 
     def _step_gradients(
         self, step: int, noise: float, rng: np.random.Generator, batches: HostBatches
     ) -> tuple[float, dict[str, Array]]:
-        """Returns one batch's loss and gradients, at weights that are off by the noise; restores the weights."""
-        terms = float(batches.weights[step].sum()) or 1.0
-        share_b = (batches.arrays[WEIGHT][step] > 0).astype(np.float32) / terms
-        kept = self.weights() if noise else {}
+        """Returns one batch's loss and gradients, taken at weights with noise; restores the weights."""
+        weight_sum = float(batches.weights[step].sum()) or 1.0
+        share_b = (batches.arrays[WEIGHT][step] > 0).astype(np.float32) / weight_sum
+        weights = self.weights() if noise else {}
         if noise:
-            self.assign(off_weights(kept, noise, rng))
-            share_b = off(share_b, noise, rng)
-        loss, found = self._summed_gradients(step, share_b.astype(np.float32), batches)
+            self.assign(weights_with_noise(weights, noise, rng))
+            share_b = with_noise(share_b, noise, rng)
+        loss, gradients = self._summed_gradients(step, share_b.astype(np.float32), batches)
         if noise:
-            self.assign(kept)
-            found = shaken(found, noise, rng, self._sums)
-        return loss, found
+            self.assign(weights)
+            gradients = gradients_with_noise(gradients, noise, rng, self._noise_of_sums)
+        return loss, gradients
 
     def _few_gradients(self, step: int) -> dict[str, Array]:
         """Returns the gradients of the mean loss of a batch's first examples."""
         batches = self._request.batches
         count = self._request.config.trainer.accumulate_steps
-        size = min(_FEW, batches.weights.shape[1] // count)
+        size = min(_FLOAT64_EXAMPLES, batches.weights.shape[1] // count)
         batch = {name: array[step][:size] for name, array in batches.arrays.items()}
         share_b = (batch[WEIGHT] > 0).astype(np.float32) / size
         inputs = self._request.data.task.inputs(array_functions(np), batch)
-        return self.gradients(inputs, batch, share_b.astype(np.float32), step * count, 1.0)[1]
+        _, gradients = self.gradients(inputs, batch, share_b.astype(np.float32), step * count, 1.0)
+        return gradients
 
     def _summed_gradients(self, step: int, share_b: Array, batches: HostBatches) -> tuple[float, dict[str, Array]]:
-        """Returns one batch's loss and gradients, added up over the micro-batches that it is computed in."""
+        """Returns one batch's loss and gradients, added up over its microbatches."""
         count = self._request.config.trainer.accumulate_steps
         task = self._request.data.task
         host = array_functions(np)
@@ -315,28 +342,28 @@ class Reference(ABC):
         for part in range(count):
             rows = slice(part * size, (part + 1) * size)
             batch = {name: array[step][rows] for name, array in batches.arrays.items()}
-            # The model's inputs are made here, by NumPy: what an engine makes of the arrays is judged too.
+            # NumPy makes the model's inputs here, so the inputs that an engine makes of the arrays are verified too.
             inputs = task.inputs(host, batch)
-            one, found = self.gradients(inputs, batch, share_b[rows], step * count + part, 1.0 / count)
-            loss += one
-            sums = {path: sums.get(path, 0.0) + value for path, value in found.items()}
+            part_loss, gradients = self.gradients(inputs, batch, share_b[rows], step * count + part, 1.0 / count)
+            loss += part_loss
+            sums = {path: sums.get(path, 0.0) + value for path, value in gradients.items()}
         return loss, sums
 
     @abstractmethod
     def positions(self) -> int:
-        """Returns to how many positions of an example a layer applies its weights, at most."""
+        """Returns the largest number of positions of an example to which a layer applies its weights."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Takes the initial weights, and the stock optimizer as it begins."""
+        """Restores the initial weights and the stock optimizer's initial state."""
 
     @abstractmethod
     def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
-        """Takes a state.
+        """Loads a state.
 
         Args:
           values: of every variable, by canonical path.
-          slots: by `runner.optim.paths.slot_path`; what is missing begins again.
+          slots: by `runner.optim.paths.slot_path`; a slot that is missing gets its initial value.
           step: steps done before, of those that the first training has done.
         """
 
@@ -356,28 +383,28 @@ class Reference(ABC):
     def gradients(
         self, inputs: Inputs, batch: Mapping[str, Array], share_b: Array, microstep: int, share: float
     ) -> tuple[float, dict[str, Array]]:
-        """Returns a micro-batch's loss and its gradients, and moves the batch statistics.
+        """Returns a microbatch's loss and its gradients, and updates the batch statistics.
 
         Args:
-          inputs: what the model takes.
+          inputs: of the model.
           batch: arrays (B, ...) by name.
-          share_b: what each example's loss counts for in the mean over the whole batch, 0 of padding.
-          microstep: micro-batches done before, which dropout masks depend on.
-          share: the micro-batch's part of the step, which regularization losses count with.
+          share_b: (B,) weight of each example's loss in the mean over the whole batch, 0 of padding.
+          microstep: microbatches done before, which dropout masks depend on.
+          share: the microbatch's part of the step, the weight of the regularization losses.
         """
 
     @abstractmethod
-    def judged(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+    def evaluate(self, inputs: Inputs, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Returns each example's loss (B,) and the task's totals in an evaluation.
 
         Args:
-          inputs: what the model takes.
+          inputs: of the model.
           batch: arrays (B, ...) by name.
         """
 
     @abstractmethod
     def apply(self, gradients: Mapping[str, Array]) -> None:
-        """Lets the stock optimizer update the weights."""
+        """Updates the weights with the stock optimizer."""
 
     @abstractmethod
     def variables(self) -> dict[str, Array]:
@@ -385,4 +412,4 @@ class Reference(ABC):
 
     @abstractmethod
     def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns what the stock optimizer keeps in that list of its own, by canonical path."""
+        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""

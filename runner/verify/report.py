@@ -1,4 +1,4 @@
-"""What a verification found: verdict, table, verify.json and verify.md."""
+"""Report of a verification: verdict, table, verify.json and verify.md."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from runner.verify import points
 from runner.verify.compare import FACTOR, MORE_RUNS, PERTURBED_RUNS, ULPS, Check
 from runner.verify.parity import Parity
 from runner.verify.rounding import noise_of_sums
-from runner.verify.verdict import Outcome, Sharpness, outcome_of, percent, sharpness
+from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
 
 _PACKAGES = (*registry.distributions(), "numpy", "runner")
 _KINDS = ["initial", "loss", "gradient", "point", "evaluation", "update"]
 _KINDS += ["parameter", "average", "statistic", "slot", "padding"]
-_NAMED = 3  # variables that a line names
+# Variables that a line lists by name: more make it too long to read, and verify.json has them all.
+_MAX_NAMES = 3
 _COLUMNS = (
     Column("variable"),
     Column("worst in"),
@@ -35,32 +36,34 @@ _COLUMNS = (
     Column("differ by", right=True),
     Column("allowed", right=True),
     Column("ratio", right=True),
-    Column("sharp to", right=True),
+    Column("detects", right=True),
 )
 _WHEN = {
     "initial": "",
     "gradient": ", step 1",
-    "point": ", at a generic point",
-    "evaluation": ", at a generic point",
-    "update": ", after one step from a generic point",
+    "point": ", at randomly perturbed weights",
+    "evaluation": ", at randomly perturbed weights",
+    "update": ", after one step from randomly perturbed weights",
     "padding": ", with other padding",
 }
+_MARKDOWN_HEAD = ("compared", "worst abs", "worst rel", "entries", "differ by", "allowed", "ratio", "where from")
 
 
 @dataclass(frozen=True)
 class Verification:
-    """A comparison and what it was made of.
+    """A comparison, its settings, and the reports of it.
 
     Attributes:
       checks: at least one.
       steps: of training.
-      mesh: axes in words, as `batch=4 model=2`.
+      mesh: axes in words, such as `batch=4 model=2`.
       terms: length of the longest sum.
       noise: relative, of the perturbed runs.
-      parity: the two engines that are compared; null: the mesh and one device.
+      parity: the two engines that are compared; None: the mesh and one device.
       precision: the lowest that one device computes in.
-      stored: what both sides' rounding of a kept weight or slot may differ by, see `runner.verify.rounding.stored`.
-      asked: `verify.steps`, where `verify.seconds` left some of them out.
+      storage: difference that both sides' rounding of a stored weight or slot allows, see
+        `runner.verify.rounding.storage_rounding`.
+      requested_steps: `verify.steps`, where `verify.seconds` left some of them out.
     """
 
     checks: tuple[Check, ...]
@@ -70,18 +73,18 @@ class Verification:
     noise: float
     parity: Parity | None = None
     precision: str = "float32"
-    stored: float = 0.0
-    asked: int | None = None
+    storage: float = 0.0
+    requested_steps: int | None = None
 
     @cached_property
-    def outcome(self) -> Outcome:
-        """The verdict in a word."""
-        return outcome_of(self.checks)
+    def verdict(self) -> Verdict:
+        """The verdict: `verified`, `inconclusive` or `mismatch`."""
+        return verdict_of(self.checks)
 
     @cached_property
-    def variables(self) -> list[Sharpness]:
-        """What is verified of each trained variable."""
-        return sharpness(self.checks)
+    def variables(self) -> list[Sensitivity]:
+        """What is detected of each trained variable."""
+        return sensitivities(self.checks)
 
     @cached_property
     def failed(self) -> list[Check]:
@@ -89,165 +92,201 @@ class Verification:
         return [check for check in self.checks if not check.passed]
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """The variables that differ, the worst first; where none does, those that are neither sharp nor zero."""
-        failed = sorted(self.failed, key=_severity, reverse=True)
-        blunt = sorted((each for each in self.variables if not each.verified), key=lambda each: -each.resolution)
-        return tuple(dict.fromkeys(check.variable or check.name for check in failed)) or tuple(
-            each.variable for each in blunt
-        )
+    def suspects(self) -> tuple[str, ...]:
+        """The variables that differ, the worst first; where none does, those that are not verified."""
+        if self.failed:
+            failed = sorted(self.failed, key=_severity, reverse=True)
+            return tuple(dict.fromkeys(check.variable or check.name for check in failed))
+        unverified = [variable for variable in self.variables if not variable.is_verified]
+        unverified.sort(key=lambda variable: -variable.resolution)
+        return tuple(variable.variable for variable in unverified)
 
     @property
     def worst(self) -> Check:
-        """The check that comes nearest to its tolerance, or exceeds it most."""
+        """The check with the largest ratio of difference to tolerance."""
         return max(self.checks, key=_severity)
 
     @property
     def first(self) -> Check:
         """The earliest failure in the order of computation; of several at once the worst."""
-        return min(self.failed, key=lambda check: (check.step, *(-part for part in _severity(check))))
 
-    def verdict(self) -> str:
-        """Says in one line what came out."""
-        if self.outcome != "mismatch":
-            known = self.variables
-            sharp = [each for each in known if each.sharp]
-            zero = [each for each in known if each.zero]
-            parts = [
-                f"{self.outcome}: {self._steps()} steps {self._equal()}",
-                f"{len(sharp)} of {len(known)} variables are sharp{_bluntest(sharp)}",
-                f"the gradients of {_few([each.variable for each in zero])} are nothing but rounding" if zero else "",
-                _unproven(known),
-                f"{self.worst.name} comes nearest, at {self.worst.ratio:.0%} of its tolerance",
-                "verify.allow_inconclusive=true accepts that" if self.outcome == "inconclusive" else "",
-            ]
-            return "; ".join(part for part in parts if part)
-        worst = _worst_of_kinds(self.failed)
+        def order(check: Check) -> tuple[float, float, float]:
+            ratio, relative = _severity(check)
+            return check.step, -ratio, -relative
+
+        return min(self.failed, key=order)
+
+    def line(self) -> str:
+        """Returns the verdict with its reasons, in one line."""
+        return self._mismatch_line() if self.verdict == "mismatch" else self._match_line()
+
+    def _match_line(self) -> str:
+        sensitive = [variable for variable in self.variables if variable.is_sensitive]
+        zero = [variable.variable for variable in self.variables if variable.zero]
+        insensitive = [
+            f"{variable.variable} ({variable.why})" for variable in self.variables if not variable.is_verified
+        ]
+        parts = [f"{self.verdict}: {self._steps()} steps {self._match()}"]
+        count = f"{len(sensitive)} of {len(self.variables)} variables are sensitive"
+        if sensitive:
+            largest = max(variable.resolution for variable in sensitive)
+            count += f" (detects errors of {percent(largest)} or more)"
+        parts.append(count)
+        if zero:
+            parts.append(f"the gradients of {_shortened(zero)} are zero up to rounding")
+        if insensitive:
+            parts.append(f"not sensitive: {_shortened(insensitive)}")
+        parts.append(f"worst: {self.worst.name} at {self.worst.ratio:.0%} of its tolerance")
+        if self.verdict == "inconclusive":
+            parts.append("to accept this, set verify.allow_inconclusive=true")
+        return "; ".join(parts)
+
+    def _mismatch_line(self) -> str:
+        worst = [f"{check.name} ({_times(check.ratio)} its tolerance)" for check in _worst_of_kinds(self.failed)]
         return (
-            f"mismatch: {self._differs()}, first in {_where(self.first)}; worst of a kind "
-            f"{', '.join(f'{check.name} ({_times(check.ratio)} its tolerance)' for check in worst)}; "
+            f"mismatch: {self._differs()}, first in {_place(self.first)}; worst of each kind: {', '.join(worst)}; "
             f"{len(self.failed)} of {len(self.checks)} comparisons failed"
         )
 
     def _steps(self) -> str:
-        return f"{self.steps}" if self.asked in (None, self.steps) else f"{self.steps} of {self.asked}"
+        if self.requested_steps in (None, self.steps):
+            return f"{self.steps}"
+        return f"{self.steps} of {self.requested_steps}"
 
-    def _equal(self) -> str:
+    def _match(self) -> str:
         if self.parity is None:
-            return f"on {self.mesh} equal one device"
-        return f"of {self.parity.names[1]} on {self.mesh} equal those of {self.parity.names[0]}"
+            return f"on {self.mesh} match one device"
+        first, second = self.parity.names
+        return f"of {second} on {self.mesh} match those of {first}"
 
     def _differs(self) -> str:
         if self.parity is None:
             return f"the mesh {self.mesh} differs from one device"
-        return f"{self.parity.names[1]} differs from {self.parity.names[0]} on {self.mesh}"
+        first, second = self.parity.names
+        return f"{second} differs from {first} on {self.mesh}"
 
     def basis(self) -> str:
-        """Says what is compared with what, and where the tolerances come from."""
-        single = f"one device of {self.parity.names[0]}" if self.parity else "one device"
-        initial = "not compared" if self.parity else "equal exactly"
-        lower = self.precision != "float32"
-        half = f" and half a {self.precision} ulp" if lower else ""
-        kept = f", and {self.stored:.1e} of each weight and slot that is kept in bfloat16" if self.stored else ""
-        sums = f", where no matrix product adds up {noise_of_sums(self.terms, self.precision):.1e}" if lower else ""
-        return (f"{self.parity.basis()}; " if self.parity else "") + (
-            f"tolerance: {FACTOR:g} times what {single} differs by from itself under a relative noise of "
-            f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more where the training from the start alone "
-            f"differs), and {ULPS:g} ulps of the largest entry{kept}; the noise is 4 float32 ulps times the root of "
-            f"{self.terms:,}, the terms of the longest sum{half}; a batch statistic has that noise besides; initial "
-            f"weights are {initial}; point: gradients at {points.COUNT} states with "
-            "every parameter moved at random; evaluation: an evaluation there, whose last batch is padded if the mesh "
-            "splits batches; update: one step from there"
+        """Returns what is compared with what, and where the tolerances come from."""
+        single = "one device"
+        initial = "bitwise identical"
+        compared = ""
+        if self.parity:
+            single = f"one device of {self.parity.names[0]}"
+            initial = "not compared"
+            compared = f"{self.parity.basis()}; "
+        sums = ""
+        half_ulp = ""
+        if self.precision != "float32":
+            sums = f", where no matrix product adds up {noise_of_sums(self.terms, self.precision):.1e}"
+            half_ulp = f" and half a {self.precision} ulp"
+        storage = ""
+        if self.storage:
+            storage = f", and {self.storage:.1e} of each weight and slot that is stored in bfloat16"
+        return (
+            f"{compared}tolerance: {FACTOR:g} times the difference of {single} from itself under a relative noise of "
+            f"{self.noise:.1e}{sums} ({PERTURBED_RUNS} runs, {MORE_RUNS} more if nothing but the training from the "
+            f"start differs), and {ULPS:g} ulps of the largest entry{storage}; the noise is 4 float32 ulps times the "
+            f"root of {self.terms:,}, the terms of the longest sum{half_ulp}; for a batch statistic, the noise is "
+            f"added; initial weights are {initial}; point: gradients at {points.COUNT} states with randomly perturbed "
+            "weights; evaluation: an evaluation there, whose last batch is padded if the mesh splits batches; update: "
+            "one step from there"
         )
 
     def metrics(self) -> dict[str, float]:
         """Returns figures for the tracker."""
-        known = self.variables
-        verified = {"verify/verified_share": sum(each.verified for each in known) / len(known)} if known else {}
-        worst = {f"verify/{check.kind}_ratio": check.ratio for check in _worst_of_kinds(self.checks)}
-        return {"verify/worst_ratio": self.worst.ratio} | verified | worst
+        metrics = {"verify/worst_ratio": self.worst.ratio}
+        if self.variables:
+            verified = sum(variable.is_verified for variable in self.variables)
+            metrics["verify/verified_share"] = verified / len(self.variables)
+        for check in _worst_of_kinds(self.checks):
+            metrics[f"verify/{check.kind}_ratio"] = check.ratio
+        return metrics
 
     def content(self, config: Mapping[str, object]) -> dict[str, object]:
         """Returns everything as plain values for JSON.
 
         Args:
-          config: the resolved config, whose hash is kept.
+          config: the resolved config, whose hash is stored.
         """
+        variables = [_plain(variable) | {"sensitive": variable.is_sensitive} for variable in self.variables]
+        checks = [_plain(check) | {"passed": check.passed, "origin": self.origin(check)} for check in self.checks]
         return {
-            "verdict": self.outcome,
-            "verified": self.outcome == "verified",
-            "line": self.verdict(),
-            "first": self.first.name if self.outcome == "mismatch" else None,
+            "verdict": self.verdict,
+            "verified": self.verdict == "verified",
+            "line": self.line(),
+            "first": self.first.name if self.verdict == "mismatch" else None,
             "worst": self.worst.name,
             "steps": self.steps,
             "mesh": self.mesh,
-            "engines": None if self.parity is None else [self.parity.names[0], self.parity.names[1]],
+            "engines": None if self.parity is None else list(self.parity.names),
             "noise": self.noise,
             "longest_sum": self.terms,
             "tolerance": self.basis(),
             "config_sha256": config_hash(config),
             "versions": _versions(),
-            "variables": [_plain(each) | {"sharp": each.sharp} for each in self.variables],
-            "checks": [
-                _plain(check) | {"passed": check.passed, "origin": self.origin(check)} for check in self.checks
-            ],
+            "variables": variables,
+            "checks": checks,
         }
 
     def origin(self, check: Check) -> str:
-        """Says where one check's tolerance comes from."""
+        """Returns where one check's tolerance comes from, in words."""
         if check.kind == "initial":
-            return "drawn from the seed, whole: equal"
+            return "drawn from the seed as one full array: bitwise identical"
         if check.kind == "padding":
-            return "the same program, with other padding: equal"
+            return "the same program with other padding: bitwise identical"
         return (
             f"float32, sums of up to {self.terms:,} terms, {_span(check)}; one device differs from itself by "
             f"{check.spread:.1e}"
         )
 
     def table(self, width: int = WIDTH) -> Group:
-        """Returns the terminal's table: the losses, and of each variable the check nearest to its tolerance.
+        """Returns the terminal's table: the losses, and of each variable the check with the largest ratio.
 
         Args:
           width: of the terminal.
         """
-        known = {each.variable: each for each in self.variables}
-        worst = list(self._worst_by_variable())
-        return fitted(
-            _COLUMNS,
-            [(check.variable or "(loss)", *_cells(check), _sharp_to(known.get(check.variable))) for check in worst],
-            width,
-            title=f"{self._title()}, {self._steps()} steps",
-            styles=["" if check.passed else "bold red" for check in worst],
-        )
+        by_path = {variable.variable: variable for variable in self.variables}
+        rows = []
+        styles = []
+        for check in self._worst_by_variable():
+            detects = _detects(by_path.get(check.variable))
+            rows.append((check.variable or "(loss)", *_cells(check), detects))
+            styles.append("" if check.passed else "bold red")
+        title = f"{self._title()}, {self._steps()} steps"
+        return fitted(_COLUMNS, rows, width, title=title, styles=styles)
 
     def _title(self) -> str:
         if self.parity is None:
-            return f"{self.mesh} beside one device"
-        return f"{self.parity.names[1]} beside {self.parity.names[0]} on {self.mesh}"
+            return f"{self.mesh} compared with one device"
+        first, second = self.parity.names
+        return f"{second} compared with {first} on {self.mesh}"
 
-    def _worst_by_variable(self) -> Iterable[Check]:
+    def _worst_by_variable(self) -> list[Check]:
+        """Returns the worst check of the losses, then of each variable."""
         groups: dict[str, list[Check]] = {}
         for check in self.checks:
             groups.setdefault(check.variable, []).append(check)
-        return (max(group, key=_severity) for _, group in sorted(groups.items(), key=lambda item: item[0] != ""))
+        paths = sorted(groups, key=lambda path: path != "")
+        return [max(groups[path], key=_severity) for path in paths]
 
     def markdown(self) -> str:
-        """Returns every check as a Markdown table, the verdict before it."""
-        head = ("compared", "worst abs", "worst rel", "entries", "differ by", "allowed", "ratio", "where from")
-        lines = [self.verdict(), "", self.basis(), "", _row(head), _row(["---"] * len(head))]
-        lines += [_row([check.name, *_cells(check)[1:], self.origin(check)]) for check in self.checks]
+        """Returns the verdict and every check as a Markdown table."""
+        lines = [self.line(), "", self.basis(), "", _row(_MARKDOWN_HEAD), _row(["---"] * len(_MARKDOWN_HEAD))]
+        for check in self.checks:
+            lines.append(_row([check.name, *_cells(check)[1:], self.origin(check)]))
         return "\n".join(lines) + "\n"
 
     def write(self, folder: Path, config: Mapping[str, object]) -> list[Path]:
         """Writes verify.json and verify.md and returns their paths."""
-        files = {"verify.json": json.dumps(self.content(config), indent=2) + "\n", "verify.md": self.markdown()}
-        for name, text in files.items():
-            (folder / name).write_text(text)
-        return [folder / name for name in files]
+        as_json = folder / "verify.json"
+        as_json.write_text(json.dumps(self.content(config), indent=2) + "\n")
+        as_markdown = folder / "verify.md"
+        as_markdown.write_text(self.markdown())
+        return [as_json, as_markdown]
 
 
 def config_hash(config: Mapping[str, object]) -> str:
-    """Returns the sha256 of a resolved config, whatever the order of its keys."""
+    """Returns the SHA-256 of a resolved config, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -256,11 +295,15 @@ def _severity(check: Check) -> tuple[float, float]:
 
 
 def _worst_of_kinds(checks: Sequence[Check]) -> list[Check]:
-    groups = ([check for check in checks if check.kind == kind] for kind in _KINDS)
-    return [max(group, key=_severity) for group in groups if group]
+    worst = []
+    for kind in _KINDS:
+        group = [check for check in checks if check.kind == kind]
+        if group:
+            worst.append(max(group, key=_severity))
+    return worst
 
 
-def _where(check: Check) -> str:
+def _place(check: Check) -> str:
     if check.kind == "loss":
         return f"the loss of step {int(check.step)}"
     when = _WHEN.get(check.kind, ", after the last step")
@@ -269,7 +312,7 @@ def _where(check: Check) -> str:
 
 def _span(check: Check) -> str:
     if check.kind == "loss":
-        return "steps up to then"
+        return "steps up to that one"
     if check.kind == "evaluation":
         return "one evaluation"
     return "one step" if check.kind in ("gradient", "point", "update") else "all steps"
@@ -280,12 +323,27 @@ def _times(ratio: float) -> str:
 
 
 def _cells(check: Check) -> list[str]:
+    """Returns the cells of a table's row that are the same in the terminal and in verify.md."""
+    return [
+        _label(check),
+        f"{check.absolute:.1e}",
+        f"{check.relative:.1e}",
+        check.rank,
+        f"{check.difference:.1e}",
+        f"{check.tolerance:.1e}",
+        _ratio(check.ratio),
+    ]
+
+
+def _label(check: Check) -> str:
+    """Returns the kind of an array in a row of its variable: `gradient`, `m` of a slot, `update m` of an update."""
     name = points.parsed(check.name)[2] if check.kind == "update" else check.name
-    kind = name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
-    kind = f"update {kind}".strip() if check.kind == "update" else kind
-    kind = check.kind if kind in ("", "ema") or check.kind in ("point", "padding", "evaluation") else kind
-    figures = [f"{value:.1e}" for value in (check.absolute, check.relative, check.difference, check.tolerance)]
-    return [kind, *figures[:2], check.rank, *figures[2:], _ratio(check.ratio)]
+    label = name.removesuffix(check.variable).removeprefix("optimizer").strip("/")
+    if check.kind == "update":
+        return f"update {label}".strip()
+    if label in ("", "ema") or check.kind in ("point", "padding", "evaluation"):
+        return check.kind
+    return label
 
 
 def _ratio(ratio: float) -> str:
@@ -296,42 +354,38 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _bluntest(sharp: Sequence[Sharpness]) -> str:
-    """Says which error of each would have been seen."""
-    if not sharp:
+def _shortened(names: Sequence[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    text = ", ".join(names[:_MAX_NAMES])
+    if len(names) > _MAX_NAMES:
+        text += f" and {len(names) - _MAX_NAMES} more"
+    return text
+
+
+def _detects(variable: Sensitivity | None) -> str:
+    """Returns the smallest detected error of a variable; empty for the losses and what is not trained."""
+    if variable is None:
         return ""
-    bluntest = max(sharp, key=lambda each: each.resolution)
-    return f" (an error of {percent(bluntest.resolution)} would be seen in each)"
+    if variable.zero:
+        return "zero"
+    return percent(variable.resolution) if variable.is_sensitive else "not sensitive"
 
 
-def _unproven(known: Sequence[Sharpness]) -> str:
-    """Says which variables are neither sharp nor zero, and why."""
-    blunt = [f"{each.variable} ({each.why})" for each in known if not each.verified]
-    return f"not sharp: {_few(blunt)}" if blunt else ""
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _sharp_to(known: Sharpness | None) -> str:
-    if known is None:
-        return ""
-    return "zero" if known.zero else percent(known.resolution) if known.sharp else "not sharp"
-
-
-def _plain(fact: Check | Sharpness) -> dict[str, object]:
-    """Returns the fields; JSON has no infinity, so that becomes a word."""
-    fields = asdict(fact)
-    return {key: str(v) if isinstance(v, float) and not math.isfinite(v) else v for key, v in fields.items()}
+def _plain(record: Check | Sensitivity) -> dict[str, object]:
+    """Returns the fields; JSON has no NaN or infinity, so these become strings."""
+    fields: dict[str, object] = {}
+    for key, value in asdict(record).items():
+        is_plain = not isinstance(value, float) or math.isfinite(value)
+        fields[key] = value if is_plain else str(value)
+    return fields
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # run from a checkout that is not installed
-            found[package] = "not installed"
-    return found
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            # The package itself is missing in a checkout that is not installed.
+            versions[package] = "not installed"
+    return versions

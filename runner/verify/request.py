@@ -1,4 +1,4 @@
-"""What the main process hands to the two sides, and what they hand back: JSON and NumPy files in one folder."""
+"""Files between the main process and the sides: JSON and NumPy arrays in one folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from runner.training.lengths import check_verified, epoch_steps, eval_batch_size
 
 _REQUEST = "request.json"
 _BATCHES = "batches.npz"
-_PREFIX = "array/"  # NumPy takes an array called `file` for its own argument
+# `numpy.savez` takes arrays as keyword arguments, and an array called `file` would be its own argument.
+_PREFIX = "array/"
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Request:
 
     Attributes:
       config: checked.
-      data: what the engine is built for.
-      total_steps: steps of the whole training, where its schedules end.
+      data: arrays and task that the engine is built for.
+      total_steps: steps of the full training, where its schedules end.
       batches: the first `verify.steps` of training, in one stack.
     """
 
@@ -45,29 +46,29 @@ class Request:
 
     def stacks(self) -> list[HostBatches]:
         """Cuts the batches into device calls as long as training's longest, the last one padded to that length."""
-        length = self._length()
+        length = self._call_length()
         return [self._stack(start, length) for start in range(0, self.batches.steps, length)]
 
     def stack_of(self, step: int) -> HostBatches:
         """Returns a device call of one step, of the shape of all others."""
-        return replace(self._stack(step, self._length()), steps=1)
+        return replace(self._stack(step, self._call_length()), steps=1)
 
     def batch_of(self, step: int) -> HostBatches:
         """Returns the batch of one step alone."""
-        whole = self.batches
-        arrays = {name: array[step : step + 1] for name, array in whole.arrays.items()}
-        return HostBatches(arrays, whole.weights[step : step + 1], 1)
+        return self._batches(slice(step, step + 1), steps=1)
 
-    def of(self, steps: int) -> Request:
-        """Returns the same with the first steps alone."""
-        whole = self.batches
-        arrays = {name: array[:steps] for name, array in whole.arrays.items()}
-        return replace(self, batches=HostBatches(arrays, whole.weights[:steps], steps))
+    def first_steps(self, steps: int) -> Request:
+        """Returns the same request with the first steps alone."""
+        return replace(self, batches=self._batches(slice(0, steps), steps))
+
+    def _batches(self, rows: slice, steps: int) -> HostBatches:
+        arrays = {name: array[rows] for name, array in self.batches.arrays.items()}
+        return HostBatches(arrays, self.batches.weights[rows], steps)
 
     def evaluation(self, step: int) -> list[HostBatches]:
-        """Returns a step's first examples as an evaluation of a split of them has them, in batches.
+        """Returns a step's first examples in batches, as an evaluation of a split of these examples would have them.
 
-        They are so many that the axis that splits a batch does not divide them: the last batch ends in padding.
+        Their number is chosen so that the axis that splits a batch does not divide it: the last batch is padded.
         """
         arrays = self.batches.arrays
         axis = batch_axis(self.config.layout, self.config.mesh.axes)
@@ -78,41 +79,44 @@ class Request:
             count -= 1
         rows = eval_batch_size(self.config, count)
         plan = eval_plan(count, eval_examples(self.config, count), rows=rows)
-        found = []
+        batches = []
         for indices, weight in zip(plan.indices, plan.weights, strict=True):
-            held = {name: arrays[name][step][indices][None] for name in self.data.arrays} | {WEIGHT: weight[None]}
-            found.append(HostBatches(held, self.data.task.weights(held), 1))
-        return found
+            batch = {name: arrays[name][step][indices][None] for name in self.data.arrays}
+            batch[WEIGHT] = weight[None]
+            batches.append(HostBatches(batch, self.data.task.weights(batch), 1))
+        return batches
 
     def source(self) -> ArraySource:
-        """Returns the examples of all batches one after the other, as a split that an engine may keep."""
+        """Returns the examples of all batches in a row, as a split that an engine may cache on its devices."""
         arrays = self.batches.arrays
-        whole = {name: arrays[name].reshape(-1, *arrays[name].shape[2:]) for name in self.data.arrays}
-        return ArraySource(whole, self.data.arrays)
+        examples = {name: arrays[name].reshape(-1, *arrays[name].shape[2:]) for name in self.data.arrays}
+        return ArraySource(examples, self.data.arrays)
 
     def by_row(self) -> Request:
-        """Returns the same for an engine that keeps `source`: batches say where in it their examples are."""
+        """Returns the request for an engine that caches `source`: batches contain the rows of their examples in it."""
         shape = self.batches.weights.shape
         rows = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
         return replace(self, batches=replace(self.batches, arrays={ROW: rows, WEIGHT: self.batches.arrays[WEIGHT]}))
 
-    def _length(self) -> int:
-        bytes_a_step = self.batches.weights.shape[1] * sum(spec.bytes for spec in self.data.arrays.values())
-        return min(StepsPerCall(self.config.trainer.steps_per_call, bytes_a_step).capacity, self.batches.steps)
+    def _call_length(self) -> int:
+        """Returns the steps of a device call, as many as in training's longest."""
+        bytes_per_step = self.batches.weights.shape[1] * sum(spec.bytes for spec in self.data.arrays.values())
+        longest = StepsPerCall(self.config.trainer.steps_per_call, bytes_per_step).capacity
+        return min(longest, self.batches.steps)
 
     def _stack(self, start: int, length: int) -> HostBatches:
-        rows = np.arange(start, start + length)
-        whole = self.batches
-        kept = np.minimum(rows, whole.steps - 1)  # what is past the end is not computed
-        arrays = {name: array[kept] for name, array in whole.arrays.items()}
-        return HostBatches(arrays, whole.weights[kept], min(length, whole.steps - start))
+        all_batches = self.batches
+        # The steps past the end repeat the last batch, for the shape alone: they are not computed.
+        rows = np.minimum(np.arange(start, start + length), all_batches.steps - 1)
+        arrays = {name: array[rows] for name, array in all_batches.arrays.items()}
+        return HostBatches(arrays, all_batches.weights[rows], min(length, all_batches.steps - start))
 
 
 def make_request(config: RunConfig, data: Dataset) -> Request:
-    """Takes the batches that training would begin with, epoch after epoch.
+    """Reads the batches that training would begin with, epoch after epoch.
 
     Raises:
-      ConfigError: the split holds less than one batch, or fewer than `trainer.steps_per_epoch`.
+      ConfigError: the split has less than one batch, or fewer than `trainer.steps_per_epoch`.
       DataError: an example can't be read.
     """
     check_verified(config, data.train)
@@ -120,18 +124,20 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     size = data.train.size
     per_epoch = epoch_steps(config, size)
     epochs: list[HostBatches] = []
-    left = config.verify.steps
+    steps_left = config.verify.steps
     epoch = 0
     with opened(config.dataset, config.trainer.seed) as workers:
         examples = Examples(data.train, task, workers.reader(data.train))
-        while left:
-            steps = min(per_epoch, left)
+        while steps_left:
+            steps = min(per_epoch, steps_left)
             plan = epoch_plan(config, size, epoch, steps)
             epochs.append(examples.read(drawn_epoch(config, epoch), plan.indices, plan.weights))
-            left = left - steps
-            epoch = epoch + 1
-    arrays = {name: np.concatenate([each.arrays[name] for each in epochs]) for name in epochs[0].arrays}
-    weights = np.concatenate([each.weights for each in epochs])
+            steps_left -= steps
+            epoch += 1
+    arrays = {}
+    for name in epochs[0].arrays:
+        arrays[name] = np.concatenate([batches.arrays[name] for batches in epochs])
+    weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
     return Request(config, DataSpec(task.arrays, task), total_steps(config, size), batches)
 
@@ -149,13 +155,13 @@ def write_request(folder: Path, request: Request) -> None:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Reads the config of what `write_request` wrote; none of the user's code is imported for it."""
+    """Reads the config that `write_request` wrote; imports none of the user's code."""
     content = json.loads((folder / _REQUEST).read_text())
     return build(RunConfig, content["config"], "config")
 
 
 def read_request(folder: Path) -> Request:
-    """Reads what `write_request` wrote; the task is made again.
+    """Reads what `write_request` wrote, and makes the task again.
 
     Raises:
       ConfigError: the task does not fit the arrays.
@@ -171,21 +177,26 @@ def read_request(folder: Path) -> Request:
 
 def _spec(fields: Mapping[str, object]) -> ArraySpec:
     """Returns a spec from JSON, which has lists in place of tuples."""
-    return ArraySpec(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})  # type: ignore[arg-type]
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return ArraySpec(**values)  # type: ignore[arg-type]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Writes arrays of any names for `read_arrays`; NumPy's files know no bfloat16, which float32 holds exactly.
+    """Writes arrays of any names for `read_arrays`.
 
-    The file is there when it is whole: another process may wait for it.
+    NumPy's files have no bfloat16, so such arrays are written as float32, which represents them exactly. The file
+    appears when it is complete: another process may wait for it.
     """
-    plain = {k: array.astype(np.float32) if array.dtype.kind == "V" else array for k, array in arrays.items()}
+    named = {}
+    for name, array in arrays.items():
+        is_bfloat16 = array.dtype.kind == "V"
+        named[_PREFIX + name] = array.astype(np.float32) if is_bfloat16 else array
     part = path.with_name(f"part-{path.name}")
-    np.savez(part, **{f"{_PREFIX}{name}": array for name, array in plain.items()})  # type: ignore[arg-type]
+    np.savez(part, **named)  # type: ignore[arg-type]
     part.replace(path)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Reads what `write_arrays` wrote, plain arrays only."""
-    with np.load(path, allow_pickle=False) as held:
-        return {key.removeprefix(_PREFIX): held[key] for key in held.files}
+    """Reads what `write_arrays` wrote, plain arrays only: no pickled objects."""
+    with np.load(path, allow_pickle=False) as file:
+        return {key.removeprefix(_PREFIX): file[key] for key in file.files}

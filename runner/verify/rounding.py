@@ -1,4 +1,4 @@
-"""The noise of perturbed runs: what rounding may do to weights, shares and gradients, and how large it is."""
+"""Size of rounding errors, and the random noise with which perturbed runs imitate them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ import numpy as np
 
 from runner.data.base import Array
 
-# Adding n terms one by one errs by up to n/2 ulps, and by about sqrt(n) where the errors' signs are random; four times
-# that is more than any mesh was seen to do.
+# Adding n terms one by one errs by up to n / 2 ulps, and by about sqrt(n) ulps where the signs of the errors are
+# random. The factor on top is a margin: mostly ten times what rounding does on a mesh, so what rounding does rarely
+# there, the perturbed runs do often. A larger one hides more errors, a smaller one reports sound meshes as mismatches.
 _NOISE_FACTOR = 4.0
-# Half an ulp of a precision below float32: what each rounding errs by at most. Matrix products and convolutions add up
-# in float32 and round once; the gradients of all else (biases, positions) are added up in bfloat16 term by term, and
-# their errors grow with the root of the terms, up to all of what they are.
+_FLOAT32_EPSILON = float(np.finfo(np.float32).eps)
+# Half an ulp of a precision below float32, the most that one rounding errs by. Float32 itself is 0 here because the
+# noise factor covers it. Matrix products and convolutions add up in float32 and round once. All other gradients (of
+# biases, of positions) are added up in bfloat16 term by term: their errors grow with the root of the number of terms.
 HALF_ULPS: Mapping[str, float] = {"float32": 0.0, "bfloat16": 2.0**-8}
 
 
-def stored(state: str) -> float:
-    """Returns what two sides' rounding of a kept value may differ by, relative to it; 0 of float32, counted in ulps.
+def storage_rounding(state: str) -> float:
+    """Returns how far two sides may differ because each rounds what it stores, relative to the stored value.
 
     Args:
-      state: `engine.state`; weights and slots are rounded to bfloat16 where it is that, by half an ulp on each side.
+      state: `engine.state`. With `bfloat16`, both sides round weights and slots by half an ulp each. Otherwise they
+        are stored in float32, whose rounding is counted in ulps: 0.
     """
-    return 2.0 * HALF_ULPS[state] if state in HALF_ULPS else 0.0
+    if state not in HALF_ULPS:
+        return 0.0
+    return 2.0 * HALF_ULPS[state]
 
 
-def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finfo(np.float32).eps)) -> float:
-    """Returns the noise of perturbed runs: what a float32 sum's order can do, times four, and a lower precision.
+def noise(terms: int, precision: str = "float32", epsilon: float = _FLOAT32_EPSILON) -> float:
+    """Returns the relative noise of perturbed runs: 4 eps sqrt(terms), and half an ulp of a lower precision.
 
     Args:
       terms: length of the longest sum.
@@ -39,18 +44,25 @@ def noise(terms: int, precision: str = "float32", epsilon: float = float(np.finf
 
 
 def noise_of_sums(terms: int, precision: str) -> float:
-    """Returns the relative noise of gradients that no matrix product adds up, see `noise`; at most 1."""
-    return min(1.0, noise(terms, precision) + HALF_ULPS[precision] * math.sqrt(max(terms, 1)))
+    """Returns the relative noise of gradients that no matrix product adds up, see `noise`.
+
+    It is at most 1: an error of a whole gradient. Beyond that, rounding alone decides.
+    """
+    term_by_term = HALF_ULPS[precision] * math.sqrt(max(terms, 1))
+    return min(1.0, noise(terms, precision) + term_by_term)
 
 
-def off(values: Array, noise: float, rng: np.random.Generator, least: float = 0.0) -> Array:
-    """Moves every entry at random by the noise, relative to itself or to `least`, whichever is larger."""
-    moved = noise * rng.uniform(-1.0, 1.0, values.shape) * np.maximum(np.abs(values), least)
-    return (values + moved).astype(values.dtype)
+def with_noise(values: Array, noise: float, rng: np.random.Generator, least: float = 0.0) -> Array:
+    """Adds uniform relative noise to every entry; entries smaller than `least` are scaled by `least`."""
+    sizes = np.maximum(np.abs(values), least)
+    offsets = noise * rng.uniform(-1.0, 1.0, values.shape) * sizes
+    return (values + offsets).astype(values.dtype)
 
 
-def off_weights(weights: Mapping[str, Array], noise: float, rng: np.random.Generator) -> dict[str, Array]:
-    """Moves weights by the noise, relative to those of their layer: a bias begins at 0, what it is added to does not.
+def weights_with_noise(weights: Mapping[str, Array], noise: float, rng: np.random.Generator) -> dict[str, Array]:
+    """Adds noise to weights, relative at least to the size of their layer.
+
+    A bias begins at 0, where relative noise would do nothing; what it is added to is not 0.
 
     Args:
       weights: by canonical path.
@@ -58,26 +70,28 @@ def off_weights(weights: Mapping[str, Array], noise: float, rng: np.random.Gener
       rng: source of the noise.
     """
     sizes = layer_sizes(weights)
-    return {path: off(value, noise, rng, sizes[path]) for path, value in weights.items()}
+    return {path: with_noise(value, noise, rng, sizes[path]) for path, value in weights.items()}
 
 
 def layer_sizes(arrays: Mapping[str, Array]) -> dict[str, float]:
     """Returns, by path, the root mean square of all arrays of a path's layer."""
-    squares: dict[str, tuple[float, int]] = {}
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
     for path, value in arrays.items():
-        total, count = squares.get(_layer(path), (0.0, 0))
-        squares[_layer(path)] = total + float(np.sum(np.square(value, dtype=np.float64))), count + value.size
-    return {path: math.sqrt(squares[_layer(path)][0] / max(squares[_layer(path)][1], 1)) for path in arrays}
+        layer = _layer(path)
+        sums[layer] = sums.get(layer, 0.0) + float(np.sum(np.square(value, dtype=np.float64)))
+        counts[layer] = counts.get(layer, 0) + value.size
+    return {path: math.sqrt(sums[_layer(path)] / max(counts[_layer(path)], 1)) for path in arrays}
 
 
-def shaken(
+def gradients_with_noise(
     gradients: Mapping[str, Array], noise: float, rng: np.random.Generator, sums: float = 0.0
 ) -> dict[str, Array]:
-    """Rounds each gradient by the noise, and draws again what is nothing but rounding.
+    """Adds noise to each gradient, and draws a new one for a gradient that is zero up to rounding.
 
-    Such is the gradient of a bias before a batch normalization. All terms of its sum cancel, and the noise of
-    weights and shares cancels with them: what is left is the last bits of terms as large as those of the layer's
-    other gradients.
+    The gradient of a bias before a batch normalization is an example: all terms of its sum cancel, and the noise of
+    weights and of the examples' losses cancels with them. What is left is the last bits of terms as large as those of
+    the layer's other gradients, which another order of the sum draws at random.
 
     Args:
       gradients: by canonical path.
@@ -85,35 +99,45 @@ def shaken(
       rng: source of the noise.
       sums: relative noise of what is no kernel's, where that is larger: no matrix product adds it up.
     """
-    left = cancelling(gradients, noise, sums)
-    found = {}
+    remainders = rounding_remainders(gradients, noise, sums)
+    noisy = {}
     for path, gradient in gradients.items():
-        cancels = 0 < float(np.max(np.abs(gradient), initial=0.0)) < left[path]
-        drawn = left[path] * rng.uniform(-1.0, 1.0, gradient.shape)
-        found[path] = drawn.astype(gradient.dtype) if cancels else off(gradient, noise_of(path, noise, sums), rng)
-    return found
+        # Drawn for every gradient, used or not: the tables of results depend on the order of the draws.
+        remainder = remainders[path] * rng.uniform(-1.0, 1.0, gradient.shape)
+        if 0 < _largest(gradient) < remainders[path]:
+            noisy[path] = remainder.astype(gradient.dtype)
+        else:
+            noisy[path] = with_noise(gradient, noise_of(path, noise, sums), rng)
+    return noisy
 
 
-def cancelling(gradients: Mapping[str, Array], noise: float, sums: float = 0.0) -> dict[str, float]:
-    """Returns, by path, how large a gradient may be that is nothing but what rounding leaves of terms that cancel.
+def rounding_remainders(gradients: Mapping[str, Array], noise: float, sums: float = 0.0) -> dict[str, float]:
+    """Returns, by path, how large rounding alone may make a gradient whose terms cancel.
 
-    That is the noise of the largest entry of its layer's gradients: they add up terms of the same size.
+    That is the noise of the largest entry of its layer's gradients, which add up terms of the same size.
 
     Args:
       gradients: by canonical path.
       noise: relative.
       sums: relative noise of what is no kernel's, where that is larger.
     """
-    layers: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for path, gradient in gradients.items():
-        size = float(np.max(np.abs(gradient), initial=0.0))
-        layers[_layer(path)] = max(size, layers.get(_layer(path), 0.0))
-    return {path: noise_of(path, noise, sums) * layers[_layer(path)] for path in gradients}
+        layer = _layer(path)
+        largest[layer] = max(_largest(gradient), largest.get(layer, 0.0))
+    return {path: noise_of(path, noise, sums) * largest[_layer(path)] for path in gradients}
 
 
 def noise_of(path: str, noise: float, sums: float) -> float:
-    """Returns the relative noise of a variable's gradient: `sums`, where that is larger, of what is no kernel's."""
+    """Returns the relative noise of a variable's gradient; of what is no kernel, at least `sums`.
+
+    A matrix product or convolution adds up the gradient of a kernel, in float32.
+    """
     return noise if path.endswith("kernel") else max(noise, sums)
+
+
+def _largest(values: Array) -> float:
+    return float(np.max(np.abs(values), initial=0.0))
 
 
 def _layer(path: str) -> str:

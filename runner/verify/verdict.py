@@ -1,10 +1,11 @@
-"""What a verification proves: of each trained variable, which error would have been seen; and of the whole, a word.
+"""Verdicts: the smallest error that the checks of each variable detect, and the overall outcome.
 
-A wrong engine scales a gradient, turns its sign, leaves it out, or loses a part of it. A variable is *sharp* if its
-gradient at a generic point would have failed its check with a size off by a tenth, and with it any wrong sign; and if
-what a step makes of it would have, off by as much. Where the tolerance is wider, the two sides may still be *near*:
-as vectors within a twentieth of each other, which an engine that is off by a tenth does not reach. A gradient whose
-terms cancel has no size of its own: it is held against the size of the terms, and is then *zero* on both sides.
+A wrong engine scales a gradient, flips its sign, leaves it out, or loses a part of it. The checks are *sensitive* to a
+variable if both hold: its gradient at randomly perturbed weights would have failed its check with a size off by a
+tenth, and with it any wrong sign; and so would what a step changes the variable by. Where the tolerance is wider, the
+two sides may still be *near*: as vectors within a twentieth of each other, which an engine that is off by a tenth does
+not reach. A gradient whose terms cancel has no size of its own: it is compared with the size of the terms, and is then
+*zero* on both sides.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ from typing import Literal
 from runner.verify.compare import Check
 from runner.verify.points import END, parsed
 
-Outcome = Literal["verified", "inconclusive", "mismatch"]
-SHARP = 0.1  # relative error of the size
-NEAR = SHARP / 2  # length of the difference: with as much noise again, an error of SHARP is not as near
-SHARE = 0.99  # of the variables that must be sharp, or zero
+Verdict = Literal["verified", "inconclusive", "mismatch"]
+# Relative error of the size that must be detected. A smaller limit would leave more variables of deep networks
+# inconclusive. With a larger one, an engine that scales a gradient by 0.9 or 1.1 could be called verified.
+SENSITIVITY = 0.1
+# Length of the difference of two vectors that are near: with as much noise again, an error of `SENSITIVITY` is not as
+# near.
+NEAR = SENSITIVITY / 2
+# Share of the variables that must be sensitive or zero. Deep networks have a few whose gradients rounding hides.
+REQUIRED_SHARE = 0.99
 
 
 @dataclass(frozen=True)
-class Sharpness:
-    """What the checks prove of one trained variable.
+class Sensitivity:
+    """What the checks detect of errors of one trained variable.
 
     Attributes:
       variable: canonical path.
-      resolution: smallest relative error of its gradient's size that would have been seen; infinite where none would.
-      zero: its gradient is nothing but what rounding leaves of terms that cancel, on both sides.
-      why: it is not sharp, in words; empty where it is.
+      resolution: smallest relative error of its gradient's size that is detected; infinite where none is.
+      zero: whether its gradient is zero up to rounding, on both sides.
+      why: the reason that the checks are not sensitive to it; empty where they are, or where it is zero.
     """
 
     variable: str
@@ -40,68 +46,75 @@ class Sharpness:
     why: str
 
     @property
-    def sharp(self) -> bool:
-        """Whether a wrong sign, or a size off by a tenth, would have been seen."""
+    def is_sensitive(self) -> bool:
+        """Whether a wrong sign, or a size off by a tenth, is detected."""
         return not self.zero and not self.why
 
     @property
-    def verified(self) -> bool:
-        """Whether it is sharp or zero."""
+    def is_verified(self) -> bool:
+        """Whether the checks are sensitive to it, or it is zero."""
         return not self.why
 
 
-def sharpness(checks: Iterable[Check]) -> list[Sharpness]:
-    """Returns what is verified of each trained variable, in the order of the checks."""
-    groups: dict[str, list[Check]] = {}
+def sensitivities(checks: Iterable[Check]) -> list[Sensitivity]:
+    """Returns what is detected of each trained variable, in the order of the checks."""
+    by_variable: dict[str, list[Check]] = {}
     for check in checks:
         if check.variable:
-            groups.setdefault(check.variable, []).append(check)
-    return [_of(path, found) for path, found in groups.items() if any(each.kind == "gradient" for each in found)]
+            by_variable.setdefault(check.variable, []).append(check)
+    trained = []
+    for path, own_checks in by_variable.items():
+        if any(check.kind == "gradient" for check in own_checks):
+            trained.append(_sensitivity(path, own_checks))
+    return trained
 
 
-def _of(path: str, checks: Sequence[Check]) -> Sharpness:
+def _sensitivity(path: str, checks: Sequence[Check]) -> Sensitivity:
     gradients = [check for check in checks if check.kind == "point"]
-    steps = [check for check in checks if check.kind == "update" and _is_own(check)]
-    seen = _seen(gradients)
-    zero = bool(gradients) and all(check.zero for check in gradients)
-    moves = _seen(steps)
+    updates = [check for check in checks if check.kind == "update" and _is_of_variable(check)]
+    of_gradient = _smallest_detected(gradients)
+    of_update = _smallest_detected(updates)
+    is_zero = bool(gradients) and all(check.zero for check in gradients)
     why = ""
     if not gradients:
-        why = "no generic point has a finite loss"
-    elif zero:
+        why = "the loss is NaN or Inf at all randomly perturbed weights"
+    elif is_zero:
         pass
     elif not any(check.scale for check in gradients):
-        why = "its gradient is 0 at every generic point"
-    elif seen > SHARP:
-        why = f"rounding hides errors of its gradient up to {percent(seen)}"
-    elif moves == math.inf:
-        why = "no step from a generic point moves it"
-    elif moves > SHARP:
-        why = f"rounding hides errors of what a step moves it by up to {percent(moves)}"
-    return Sharpness(path, seen, zero, why)
+        why = "its gradient is 0 at all randomly perturbed weights"
+    elif of_gradient > SENSITIVITY:
+        why = f"rounding hides errors of its gradient up to {percent(of_gradient)}"
+    elif of_update == math.inf:
+        why = "no step from randomly perturbed weights changes it"
+    elif of_update > SENSITIVITY:
+        why = f"rounding hides errors of its update up to {percent(of_update)}"
+    return Sensitivity(path, of_gradient, is_zero, why)
 
 
-def _seen(checks: Sequence[Check]) -> float:
-    """Returns the smallest relative error that would have failed a check, or moved the sides apart that are near."""
+def _smallest_detected(checks: Sequence[Check]) -> float:
+    """Returns the smallest relative error that would fail a check, or take the sides apart that are near."""
     nearest = min((check.apart for check in checks), default=math.inf)
-    seen = min((check.resolution for check in checks), default=math.inf)
-    return min(seen, NEAR + nearest) if nearest <= NEAR else seen
+    detected = min((check.resolution for check in checks), default=math.inf)
+    return min(detected, NEAR + nearest) if nearest <= NEAR else detected
 
 
-def _is_own(check: Check) -> bool:
-    """Tells whether an update is of the variable itself, not of a slot or an average."""
-    _, name, path = parsed(check.name)
-    return name == END and path == check.variable
+def _is_of_variable(check: Check) -> bool:
+    """Returns whether an update is of the variable itself, not of a slot or an average."""
+    _, part, path = parsed(check.name)
+    return part == END and path == check.variable
 
 
-def outcome_of(checks: Sequence[Check]) -> Outcome:
-    """Returns the verdict's word."""
+def verdict_of(checks: Sequence[Check]) -> Verdict:
+    """Returns the verdict on all checks of a comparison."""
     if not all(check.passed for check in checks):
         return "mismatch"
-    known = sharpness(checks)
-    return "verified" if known and sum(each.verified for each in known) >= SHARE * len(known) else "inconclusive"
+    variables = sensitivities(checks)
+    verified = sum(variable.is_verified for variable in variables)
+    if variables and verified >= REQUIRED_SHARE * len(variables):
+        return "verified"
+    return "inconclusive"
 
 
 def percent(share: float) -> str:
-    """Returns a share in words: `0.02%`, `more than all of it`."""
-    return f"{100 * share:.2g}%" if share < 1 else "more than all of it"
+    """Returns a share in words: `0.02%`, `100% or more`."""
+    return f"{100 * share:.2g}%" if share < 1 else "100% or more"

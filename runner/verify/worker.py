@@ -1,4 +1,4 @@
-"""One side of a verification, in a process of its own: `python -m runner.verify.worker SIDE FOLDER`."""
+"""One side of a verification, in its own process: `python -m runner.verify.worker SIDE FOLDER`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from runner.host.late import late
 from runner.processes import lifecycle as processes
 from runner.processes.place import from_launcher
 from runner.processes.team import current
-from runner.verify.children import outcome_file
+from runner.verify.children import result_file
 from runner.verify.compare import MORE_RUNS, PERTURBED_RUNS
 from runner.verify.on_mesh import train
-from runner.verify.parity import second
+from runner.verify.parity import second_config
 from runner.verify.reference import Reference
 from runner.verify.request import Request, read_arrays, read_config, read_request, write_arrays
 from runner.verify.rounding import noise
@@ -34,52 +34,65 @@ from runner.verify.spread import spread
 
 if TYPE_CHECKING:
     from runner.verify import jax_reference, keras_reference
-else:  # each imports its engine's library, for which the environment must be set
+else:
+    # Each imports its engine's library, and the environment must be set before.
     jax_reference = late("runner.verify.jax_reference")
     keras_reference = late("runner.verify.keras_reference")
 
-_LONGEST = 600  # characters of a library's error that are told
-_ON_MESH = ("mesh", "against")  # sides that make the mesh's devices; the others compute on one
+# Characters of a library's error that are shown: enough for the cause of most, on a few lines of a terminal.
+_MAX_ERROR = 600
+# Sides that make the mesh's devices; the others compute on one.
+_ON_MESH = ("mesh", "against")
+# As in `children`: not noticed beside a training, and cheap.
 _POLL_S = 0.02
-_PATIENT_S = 1e6
-_SELDOM = 200_000, 20, 20  # a trace makes next to no garbage, and many objects to search for it
+# Without a limit in practice: process 0 may run its sides in turns, so another process's child waits as long as a
+# whole side takes.
+_START_TIMEOUT_S = 1e6
+# Thresholds of Python's garbage collector. A trace makes next to no garbage, and many objects to search for it.
+_GC_THRESHOLDS = 200_000, 20, 20
 
 
 def main() -> None:
-    """Runs the side that the command line names; says in `<side>.json` how it ended."""
+    """Runs the side that the command line names and writes its result to `<side>.json`."""
     side = sys.argv[1]
     folder = Path(sys.argv[2])
-    gc.set_threshold(*_SELDOM)
+    gc.set_threshold(*_GC_THRESHOLDS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    outcome: dict[str, object]
+    result: dict[str, object]
     try:
         with processes.explained():
-            outcome = {"kind": "done", **run_side(side, folder)}
+            result = {"kind": "done", **run_side(side, folder)}
     except ConfigError as error:
-        outcome = {"kind": "refused", "text": str(error)}
+        result = {"kind": "invalid", "text": str(error)}
     except (DataError, EngineError) as error:
-        outcome = {"kind": "failed", "text": str(error)}
-    except Exception as error:  # whatever a library raises: in one line, as a run says it
+        result = {"kind": "failed", "text": str(error)}
+    except Exception as error:
+        # Whatever a library raises ends as one line, as in a run; the log has the traceback.
         traceback.print_exc()
-        outcome = {"kind": "failed", "text": f"{type(error).__name__}: {_told(str(error))}"}
-    place = from_launcher()
-    (folder / outcome_file(side, place)).write_text(json.dumps(outcome))
-    failed = outcome["kind"] != "done"
-    if failed:
-        processes.failed(str(outcome["text"]), own=True)
-    processes.leave(int(failed))
+        result = {"kind": "failed", "text": f"{type(error).__name__}: {_in_one_line(str(error))}"}
+    (folder / result_file(side, from_launcher())).write_text(json.dumps(result))
+    has_failed = result["kind"] != "done"
+    if has_failed:
+        processes.failed(str(result["text"]), own=True)
+    processes.leave(int(has_failed))
 
 
-def _told(text: str) -> str:
-    """Returns what an error says, without the places in files that AutoGraph puts before it."""
-    lines = [line.strip() for line in text.splitlines()]
-    places = {n + after for n, line in enumerate(lines) if line.startswith('File "') for after in (0, 1)}
-    kept = [line for n, line in enumerate(lines) if n not in places and line != "in user code:"]
-    return " ".join(" ".join(kept).split())[:_LONGEST]
+def _in_one_line(text: str) -> str:
+    """Returns an error's text as one line, without the places in files that AutoGraph puts before it."""
+    kept = []
+    is_code_of_place = False
+    for line in text.splitlines():
+        stripped = line.strip()
+        is_place = stripped.startswith('File "')
+        # AutoGraph writes each place on two lines: the file and its line number, then the code there.
+        if not is_place and not is_code_of_place and stripped != "in user code:":
+            kept.append(stripped)
+        is_code_of_place = is_place
+    return " ".join(" ".join(kept).split())[:_MAX_ERROR]
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its stdin does, so that it does not outlive the one that waits for it."""
+    """Ends this process when its stdin closes, so that it does not outlive the process that waits for it."""
     sys.stdin.read()
     os._exit(1)
 
@@ -88,31 +101,33 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     """Runs one side and writes its arrays.
 
     Args:
-      side: `reference`, `mesh` or, where another engine is compared with, `against`; `again` widens what one device
-        differs by from itself. The others need the files of the first.
-      folder: holds the request.
+      side: `reference`, `mesh`, or `against`, the mesh of the engine that is compared with the first; `again` adds
+        perturbed runs of the single device. The others need the files of `reference`.
+      folder: contains the request.
 
     Returns:
-      What else the comparison states: of the reference, the length of the longest sum and the noise of its perturbed
-      runs.
+      Further results: of the reference, the length of the longest sum, the noise of its perturbed runs, and the
+      precision.
     """
     config = read_config(folder)
     if side == "against":
-        config = second(config)
+        config = second_config(config)
     if from_launcher() is not None:
-        # Process 0's sides may take turns; a child that dies ends its parent, which the others hear of.
-        processes.join(replace(config.cluster, start_timeout=_PATIENT_S), {"the side": side})
+        # A child that dies ends its parent, of which the other processes hear: no timeout is needed for that.
+        processes.join(replace(config.cluster, start_timeout=_START_TIMEOUT_S), {"the side": side})
     if side in _ON_MESH:
         registry.prepare(config)
     registry.load(config)
     request = replace(read_request(folder), config=config)
+    if side == "reference":
+        return _reference(request, folder)
     if side == "again":
         return _again(request, folder)
-    return _reference(request, folder) if side == "reference" else _mesh(request, folder, side)
+    return _mesh(request, folder, side)
 
 
 def make_reference(request: Request) -> Reference:
-    """Returns the single device that the config's engine is held against; its library is imported.
+    """Returns the single device that the config's engine is compared with; its library must be loaded.
 
     Raises:
       ConfigError: the builder fails, or made a model that no mesh can train.
@@ -123,29 +138,38 @@ def make_reference(request: Request) -> Reference:
 
 
 def _reference(request: Request, folder: Path) -> dict[str, float | str]:
+    """Writes the single device's arrays, then how far its perturbed runs differ from them."""
     reference = make_reference(request)
     size = noise(reference.longest_sum, reference.precision)
-    most = request.config.verify.seconds
-    trained = reference.train(request.batches.steps, seconds=math.inf if most is None else most)
+    seconds = request.config.verify.seconds
+    trained = reference.train(request.batches.steps, seconds=math.inf if seconds is None else seconds)
     steps = len(trained["loss"])
-    given = reference.points(trained)
-    single = {**trained, **given, **reference.at_points(given)}
+    states = reference.points(trained)
+    single = {**trained, **states, **reference.at_points(states)}
+    # The mesh's side waits for this file, so it comes before the perturbed runs.
     write_arrays(folder / "reference.npz", {**single, **reference.exact(single, size)})
-    seeds = range(1, PERTURBED_RUNS + 1)
-    perturbed = ({**reference.train(steps, size, seed), **reference.at_points(given, size, seed)} for seed in seeds)
-    write_arrays(folder / "spread.npz", spread(single, perturbed))
+
+    def perturbed(seed: int) -> dict[str, Array]:
+        return {**reference.train(steps, size, seed), **reference.at_points(states, size, seed)}
+
+    # Made one at a time: the arrays of several runs of a large model may not fit in memory.
+    runs = map(perturbed, range(1, PERTURBED_RUNS + 1))
+    write_arrays(folder / "spread.npz", spread(single, runs))
     return {"terms": reference.longest_sum, "noise": size, "precision": reference.precision}
 
 
 def _again(request: Request, folder: Path) -> dict[str, float | str]:
-    """Adds more perturbed runs of the training from the start."""
+    """Adds perturbed runs of the training from the start, with other seeds, to the differences in `spread.npz`."""
     reference = make_reference(request)
     size = noise(reference.longest_sum, reference.precision)
-    held = read_arrays(folder / "reference.npz")
+    single = read_arrays(folder / "reference.npz")
+    steps = len(single["loss"])
     seeds = range(PERTURBED_RUNS + 1, PERTURBED_RUNS + 1 + MORE_RUNS)
-    wider = spread(held, (reference.train(len(held["loss"]), size, seed) for seed in seeds))
-    before = read_arrays(folder / "spread.npz")
-    widest = {key: np.maximum(value, wider[key]) if key in wider else value for key, value in before.items()}
+    further = spread(single, (reference.train(steps, size, seed) for seed in seeds))
+    widest = read_arrays(folder / "spread.npz")
+    for key, value in widest.items():
+        if key in further:
+            widest[key] = np.maximum(value, further[key])
     write_arrays(folder / "spread.npz", widest)
     return {}
 
@@ -153,14 +177,17 @@ def _again(request: Request, folder: Path) -> dict[str, float | str]:
 def _mesh(request: Request, folder: Path, side: str) -> dict[str, float | str]:
     file = folder / "reference.npz"
 
-    def reference() -> dict[str, Array]:
-        while not file.exists():  # the process that started both ends this one where the other fails
+    def wait_for_reference() -> dict[str, Array]:
+        # No timeout: the process that started both sides ends this one if the other fails.
+        while not file.exists():
             time.sleep(_POLL_S)
         return read_arrays(file)
 
-    found = train(request, reference, ahead=current().broadcast("compiles ahead", lambda: not file.exists()))
+    # All processes must decide alike, or one would wait in a collective for the others.
+    compiles_first = current().broadcast("compiles first", lambda: not file.exists())
+    arrays = train(request, wait_for_reference, compiles_first=compiles_first)
     if current().is_first:
-        write_arrays(folder / f"{side}.npz", found)
+        write_arrays(folder / f"{side}.npz", arrays)
     return {}
 
 

@@ -13,18 +13,20 @@ COLUMNS = (
     "| backbone | parameters | split | collectives, layout=auto | collectives, its own map | verdict | said |",
     "|---|---|---|---|---|---|---|",
 )
-_HEAD = """# Backbones of KerasHub
+_HEAD = """# KerasHub compatibility table
 
-Every backbone of KerasHub at tiny sizes (`tests/backbones_of_hub/own.py`), planned on `mesh=batch4_model2` under
-`layout=auto` and held against stock Keras on one device by `python -m runner.verify`; engine `jax`. Beside our own
-collectives of a training step stand those of KerasHub's layout map (`layout=keras_hub`), of the five families that
-have one (`refused`: an axis does not divide a dim that it splits). Causal language models and encoder-decoders learn
-the next token; encoders of text and of images, and what takes other arrays, a class, through KerasHub's own head where
-there is one. Variables that a class makes and does not use are left out by `model.trainable`. What can't be built from
-a config, or can't be computed, is refused in the words that stand there; of BASNet, whose decoder has 50 million
-parameters whatever the config says, only the plan was made: its proof takes more than 20 GB.
-`python -m tests.backbones_of_hub --write` makes this page again; single backbones are named behind it. `--mesh` and
-`--layout` choose others, without the page:
+This page lists every backbone of KerasHub at tiny sizes (`tests/backbones_of_hub/own.py`), with the engine `jax`. Each
+is planned on `mesh=batch4_model2` with `layout=auto`, and compared with stock Keras on one device by
+`python -m runner.verify`. The table shows the collectives of a training step, and those of KerasHub's own layout map
+(`layout=keras_hub`) for the five families that have one (`refused`: an axis does not divide a dim that the map
+shards). Causal language models and encoder-decoders predict the next token. Encoders of text and images, and backbones
+with other inputs, predict a class, with KerasHub's own head if there is one. `model.trainable` excludes variables that
+a class creates but does not use. If a backbone can't be built from a config, or can't be computed, the last column has
+the error. BASNet is only planned: its decoder has 50 million parameters for every config, and verifying it needs more
+than 20 GB.
+
+`python -m tests.backbones_of_hub --write` writes this page; append names to run single backbones. `--mesh` and
+`--layout` select others, without writing the page. The command needs minutes and the extra `hub`:
 
 ```sh needs minutes, and the extra hub
 python -m tests.backbones_of_hub --mesh batch4_sequence2 --layout fsdp layout.sequence=sequence GPT2Backbone

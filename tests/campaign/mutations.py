@@ -36,7 +36,7 @@ from runner.data import loading
 from runner.data.base import Array
 from runner.host import paths
 from runner.verify import check
-from runner.verify.children import Outcome
+from runner.verify.children import SideResult
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
 from tests import forks
@@ -140,7 +140,7 @@ class Scene:
     engine: str
     setting: str
     folder: Path
-    _said: dict[str, Outcome] = field(default_factory=dict)
+    _said: dict[str, SideResult] = field(default_factory=dict)
     _sound: dict[str, dict[str, Array]] = field(default_factory=dict)
 
     @property
@@ -223,8 +223,8 @@ class Scene:
         if said["kind"] != "done":
             return Result(self.name, tried, f"{said['kind']}: {said['text']}", seconds=seconds)
         try:
-            found = check.judged(config, folder, {**self._said, "mesh": said})
-            outcome, first, named = found.outcome, culprits(found), tuple(found.named)
+            found = check.compare_sides(config, folder, {**self._said, "mesh": said})
+            outcome, first, named = found.verdict, culprits(found), tuple(found.suspects)
             if tried.sound:
                 self._sound[tried.name] = read_arrays(folder / "mesh.npz")
             elif outcome == "verified" and self._is_same(tried, read_arrays(folder / "mesh.npz")):
@@ -276,8 +276,8 @@ def culprits(found: Verification) -> tuple[str, ...]:
     for kinds in (("gradient", "point"), ("update",)):
         first = {each.variable for each in failed if each.kind in kinds}
         if first:
-            return tuple(name for name in found.named if name in first)
-    return tuple(found.named)
+            return tuple(name for name in found.suspects if name in first)
+    return tuple(found.suspects)
 
 
 def _drawn(tries: dict[int, Try], cases: int, seed: str) -> dict[int, Try]:

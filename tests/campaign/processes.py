@@ -38,9 +38,7 @@ _INTERRUPTED = {128 + signum for signum in (signal.SIGINT, signal.SIGTERM, signa
 _EVERY, _PER_EPOCH, _EPOCHS = 7, 22, 6
 _ALL_DONE = "the run has done its"
 _LAST_WORDS = re.compile(r"(\[\d+\] )?(error: .+|interrupted)")
-_MAY_BE_SAID = re.compile(
-    r"(\[\d+\] )?(warning|tracking): .*|.*is not written: .*|the checkpoints of steps .*removed.*"
-)
+_MAY_BE_SAID = re.compile(r"(\[\d+\] )?(warning|tracking): .*|could not write .*|the checkpoints of steps .*removed.*")
 BASE = (
     "dataset=digits",
     "layout=fsdp",  # every process has a part of the state

@@ -30,7 +30,7 @@ def test_the_same_seed_draws_the_same_lines() -> None:
 
 
 def test_a_new_key_of_the_schema_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass
+    @dataclass(frozen=True)
     class Extended(EngineConfig):
         """More.
 

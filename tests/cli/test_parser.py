@@ -48,11 +48,11 @@ def test_a_flags_value_may_hold_an_equals_sign(parser: Parser) -> None:
     [
         (
             ["kep=5"],
-            "kep: no such word; flags are --help, --version, --keep, --tag, --yes",
+            "kep: unknown flag; flags are --help, --version, --keep, --tag, --yes",
         ),
-        (["--kep"], "--kep: no such word"),
+        (["--kep"], "--kep: unknown flag"),
         (["--keep"], "argument --keep: expected one argument; see python -m runner.some --help"),
-        (["a", "b"], "b: no such word"),
+        (["a", "b"], "b: unknown flag"),
     ],
 )
 def test_what_it_does_not_know_is_one_line(parser: Parser, words: list[str], shown: str) -> None:

@@ -124,7 +124,7 @@ def refused(project: Path, *arguments: str, module: str = "runner") -> str:
             "must be at least 1; set",
         ),
         ("runner.plan", "hydra.searchpath=[file://options] experiment=othr", "did you mean experiment=other?"),
-        ("runner.compare", "--config-dir conf", "--config-dir: no such word"),
+        ("runner.compare", "--config-dir conf", "--config-dir: unknown flag"),
         ("runner.compare", "--swep latest", "did you mean --sweep?"),
     ],
 )

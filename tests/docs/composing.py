@@ -1,4 +1,4 @@
-"""What a command line of a page would run, composed and checked without TensorFlow or JAX."""
+"""Composes and checks the configs that a command line of a page would run, without TensorFlow or JAX."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.config.schema import RunConfig
 from runner.host import paths
 from runner.training.checkpoint.arguments import KEYS
 
-# Words that name what an earlier command of the page has left; what is typed besides is checked without it.
+# Keys that name a run of an earlier command of the page; the other overrides are checked without them.
 _RECORDED = (*KEYS, "sweep.resume")
 _OF_HYDRA = ("hydra.", "hydra/", "+hydra.")
-_SEARCHED = "hydra.searchpath="  # where options of a project's own are
+_SEARCHED = "hydra.searchpath="  # folders with the options of a project
 
 
 def give_data(folder: Path) -> None:
-    """Writes small files of the names that pages take for a reader's own."""
+    """Writes small files with the names that pages use for the reader's own data."""
     (folder / "houses.csv").write_text("area,rooms,price\n" + "".join(f"{n},{n % 3},{2 * n}\n" for n in range(1, 401)))
     label = np.arange(400) % 4
     np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
@@ -39,7 +39,7 @@ def give_data(folder: Path) -> None:
         '{"class_name": "GPT2Backbone", "config": {"vocabulary_size": 256}}'
     )
     (folder / "my_preset" / "model.weights.h5").touch()
-    (folder / "tokenizer.json").write_text("{}")  # which the page's program writes
+    (folder / "tokenizer.json").write_text("{}")  # the program of the page writes it
     for kind in ("round", "square"):
         (folder / "photos" / kind).mkdir(parents=True)
         for number in range(80):
@@ -47,11 +47,11 @@ def give_data(folder: Path) -> None:
 
 
 def composed(arguments: Sequence[str]) -> list[RunConfig]:
-    """Returns the configs that a command line would run: of a sweep the first and the last of each key's values.
+    """Returns the configs that a command line would run; of a sweep, those with the first and last value of each key.
 
     Raises:
-      ConfigError: a command line or a config that the command would refuse.
-      HydraException: what Hydra can't compose.
+      ConfigError: the command line or the config is invalid.
+      HydraException: Hydra can't compose it.
     """
     arranged = command_line.arranged(arguments)
     overrides = [one for one in arranged if not one.startswith("-")]

@@ -1,8 +1,8 @@
-"""README.md and the pages of docs/: their blocks, the command lines in them, and what each needs to be run.
+"""Blocks and command lines of README.md and the pages of docs/, and what each command needs.
 
-Behind a fence stands what a block is: `sh` are commands that the test runs in order; `sh needs a Slurm cluster` are
-commands that need what a test has not; `sh exits with 1` may fail so; `python name.py` is a file that the page's
-reader writes. What has no word is output.
+The words after a fence give the kind of a block. `sh` are commands that the test runs in order. `sh needs a Slurm
+cluster` are commands that need something that a test does not have. `sh exits with 1` are commands that may fail with
+that code. `python name.py` is a file that the reader of the page writes. A block without words is output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Command:
 
     Attributes:
       words: as a shell splits it, comments left out.
-      needs: what it needs that a test has not; empty: it is run.
+      needs: what it needs that a test does not have; empty: the test runs it.
       code: the exit code that it should have.
     """
 
@@ -39,7 +39,7 @@ class Command:
 
     @property
     def arguments(self) -> list[str]:
-        """What stands behind the module."""
+        """Arguments after the module."""
         return list(self.words[3:])
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Command:
 
 
 def names() -> list[str]:
-    """Every page: README, CONTRIBUTING and those of docs/."""
+    """Returns the names of all pages: README, CONTRIBUTING and those of docs/."""
     return [README, "CONTRIBUTING", *sorted(path.stem for path in (ROOT / "docs").glob("*.md"))]
 
 
@@ -57,7 +57,7 @@ def path_of(page: str) -> Path:
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Returns (what stands behind the fence, the text) of each block of a page."""
+    """Returns (words after the fence, text) of each block of a page."""
     return _BLOCK.findall(path_of(page).read_text())
 
 
@@ -68,7 +68,7 @@ def files(page: str) -> dict[str, str]:
 
 def commands(page: str) -> list[Command]:
     """Returns the command lines of a page, in order."""
-    found = []
+    lines = []
     for kind, text in blocks(page):
         if kind.split(" ")[0] != "sh":
             continue
@@ -77,18 +77,18 @@ def commands(page: str) -> list[Command]:
         assert needs or code or kind == "sh", f"{page}: what is a block of ```{kind}?"
         for line in text.replace("\\\n", " ").splitlines():
             if words := shlex.split(line, comments=True):
-                found.append(Command(tuple(words), needs, code))
-    return found
+                lines.append(Command(tuple(words), needs, code))
+    return lines
 
 
-def refused(page: str) -> list[tuple[str, str]]:
-    """Returns (command line, the line that it is refused with) of the blocks that show both; `...` stands for more."""
+def shown_errors(page: str) -> list[tuple[str, str]]:
+    """Returns (arguments, error line) of the blocks that show both; `...` in the line means any text."""
     both = re.compile(r"^\$ python -m runner (.*)\n(error: .*)$", flags=re.M)
     return [pair for kind, text in blocks(page) if not kind for pair in both.findall(text)]
 
 
-def says(line: str, shown: str) -> bool:
-    """Tells whether a line is the one that a page shows, `...` standing for anything."""
+def matches(line: str, shown: str) -> bool:
+    """Returns whether a line is the one that a page shows, where `...` means any text."""
     return re.fullmatch(".*".join(map(re.escape, shown.split("..."))), line.strip()) is not None
 
 
@@ -99,6 +99,6 @@ def links(page: str) -> list[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """Returns the anchors that GitHub makes of a page's headings."""
-    heads = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+    """Returns the anchors that GitHub generates for a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""The bugs of docs/bugs.md are still there: each program ends with 0 while it sees its own."""
+"""The bugs of docs/bugs.md still exist: each program exits with 0 while its bug does."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py"))
 NEEDS = {"keras_hub_llama_layout": "keras_hub"}
 
 
-def test_every_program_stands_on_the_page() -> None:
+def test_the_page_lists_every_program() -> None:
     text = pages.path_of("bugs").read_text()
     assert sorted(set(re.findall(r"docs/bugs/(\w+)\.py", text))) == PROGRAMS
 
 
-def test_every_program_says_what_it_shows_and_imports_nothing_of_ours() -> None:
+def test_every_program_has_a_docstring_and_does_not_import_the_runner() -> None:
     for name in PROGRAMS:
         text = (FOLDER / f"{name}.py").read_text()
         assert text.startswith('"""'), name
@@ -30,12 +30,12 @@ def test_every_program_says_what_it_shows_and_imports_nothing_of_ours() -> None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_bug_is_still_there(name: str) -> None:
+def test_a_bug_still_exists(name: str) -> None:
     if (needed := NEEDS.get(name)) and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
     done = subprocess.run(
         [sys.executable, FOLDER / f"{name}.py"], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, (
-        f"the bug of docs/bugs/{name}.py is not seen any more\n{done.stdout}\n{done.stderr[-2000:]}"
+        f"docs/bugs/{name}.py does not show its bug any more\n{done.stdout}\n{done.stderr[-2000:]}"
     )

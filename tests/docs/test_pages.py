@@ -1,4 +1,4 @@
-"""README and the pages: each command line is composed and checked; under `-m campaign` each page is followed."""
+"""README and the pages: each command line is composed and checked; `-m campaign` runs the commands of each page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.docs import composing, pages, reference
 from tests.docs.pages import ROOT, Command
 from tests.refusals import Refusal, refuse_all
 
-# Whole examples: the picture that the page's run must leave, and the engine and mesh that it is tried on.
+# Complete examples: the plot that the run of the page must write, and the engine and mesh that it is run on.
 EXAMPLES = {
     "regression": ("predicted.png", "keras_dtensor", "batch8"),
     "multilabel": ("labels.png", "jax", "batch4_model2"),
@@ -27,10 +27,13 @@ EXAMPLES = {
     "own_dataset": ("confusion.png", "keras_dtensor", "batch4_model2"),
     "own_loss": ("curves.png", "jax", "batch4_model2"),
 }
-WHOLE = ("checkpoints",)  # pages that name steps which a shortened run has not
-# What `docs/bugs` holds is run by a test of its own.
+# Pages that name steps that a shortened run does not reach.
+WHOLE = ("checkpoints",)
+# The programs of docs/bugs have their own test.
 RUN = [
-    one for one in pages.names() if one not in {*EXAMPLES, "bugs"} and any(not c.needs for c in pages.commands(one))
+    page
+    for page in pages.names()
+    if page not in {*EXAMPLES, "bugs"} and any(not c.needs for c in pages.commands(page))
 ]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
@@ -52,39 +55,37 @@ OTHERS = (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in which a reader types."""
+    """Returns an empty working directory for the commands of a page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
 def check(command: Command, page: str) -> None:
-    """Holds one command line against the config, or against what else it names."""
+    """Checks one command line against the config, or against the module, file or program that it names."""
     program, module = command.words[0], command.module
     if module == "runner.init":
         assert importlib.import_module("runner.init.command").main(command.arguments) == 0
     elif (parser := reference.parser_of(module) if module else None) is not None:
-        getattr(parser, "read", parser.parse_args)(command.arguments)  # the first takes keys for flags
+        getattr(parser, "read", parser.parse_args)(command.arguments)  # `read` also accepts keys in place of flags
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
-            # A plan starts nothing, and needs no consent for what a run would open.
+            # A plan opens no ports, so it does not need cluster.open_ports.
             with patch("runner.processes.checks.command_module", lambda: module):
                 composing.composed(command.arguments)
     elif module:
         assert find_spec(module) is not None
     elif program == "python":
-        written = command.words[1]
-        assert written in pages.files(page) or (ROOT / written).is_file(), f"{written} is no file of the page"
+        file = command.words[1]
+        assert file in pages.files(page) or (ROOT / file).is_file(), f"{file} is not a file of the page"
     else:
-        assert command.needs, "a block with such a command says what it needs: ```sh needs ..."
+        assert command.needs, "the fence of such a command must say what it needs: ```sh needs ..."
         assert program in OTHERS
     assert find_spec(module) is not None if module else True
 
 
 @pytest.mark.parametrize("page", pages.names())
-def test_every_command_line_of_a_page_is_one_that_the_program_takes(
-    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
@@ -102,20 +103,20 @@ def test_every_command_line_of_a_page_is_one_that_the_program_takes(
             raise AssertionError(f"{page}: {command}\n{error}") from error
 
 
-def test_what_pages_show_as_refused_is_refused_in_these_words(folder: Path) -> None:
+def test_pages_show_the_current_error_messages(folder: Path) -> None:
     composing.give_data(folder)
     (folder / "my_models.py").write_text("def narrow(keras, input_shape, num_classes, width): ...\n")
-    shown = {line: said for page in pages.names() for line, said in pages.refused(page)}
+    shown = {arguments: line for page in pages.names() for arguments, line in pages.shown_errors(page)}
     assert len(shown) > 20
-    cases = [Refusal(tuple(shlex.split(line)), (said,)) for line, said in shown.items()]
-    found = refuse_all(cases, folder)
+    cases = [Refusal(tuple(shlex.split(arguments)), (line,)) for arguments, line in shown.items()]
+    results = refuse_all(cases, folder)
     for case in cases:
-        said = found[case.args]["err"]
-        assert pages.says(said, case.shown[0]), f"{shlex.join(case.args)}\n{said}"
-        assert found[case.args]["code"] == 2
+        printed = results[case.args]["err"]
+        assert pages.matches(printed, case.shown[0]), f"{shlex.join(case.args)}\n{printed}"
+        assert results[case.args]["code"] == 2
 
 
-def test_a_command_line_that_the_program_refuses_is_seen(folder: Path) -> None:
+def test_an_invalid_command_line_fails_the_check(folder: Path) -> None:
     del folder
     for line in (
         "python -m runner mesh=batch9",
@@ -133,18 +134,18 @@ def test_a_command_line_that_the_program_refuses_is_seen(folder: Path) -> None:
             check(Command(tuple(shlex.split(line))), "index")
 
 
-def test_extras_that_pages_install_are_there() -> None:
+def test_extras_that_pages_install_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {
+    extras_of_pages = {
         extra
         for page in pages.names()
         for listed in re.findall(r"-e '\.\[([\w,-]+)\]'", pages.path_of(page).read_text())
         for extra in listed.split(",")
     }
-    assert named <= set(extras)
+    assert extras_of_pages <= set(extras)
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_a_target() -> None:
     for page in pages.names():
         here = pages.path_of(page)
         for link in pages.links(page):
@@ -156,7 +157,7 @@ def test_links_lead_somewhere() -> None:
             assert not anchor or anchor in pages.anchors(file), f"{page}: {link}"
 
 
-def test_the_index_and_readme_name_every_page() -> None:
+def test_the_index_and_readme_link_every_page() -> None:
     listed = {link.partition("#")[0] for link in pages.links("index")}
     shown = {link.partition("#")[0].removeprefix("docs/") for link in pages.links(pages.README)}
     every = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
@@ -164,13 +165,14 @@ def test_the_index_and_readme_name_every_page() -> None:
     assert every - shown == set()
 
 
-def test_readme_is_short_and_its_commands_are_those_of_ci() -> None:
+def test_readme_is_short_and_has_the_commands_of_ci() -> None:
     text = pages.path_of(pages.README).read_text()
     assert len(text.splitlines()) <= 150
     venv = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e"
     assert f"\n{venv} . && .venv/bin/python -m runner mesh=batch8 model=mlp\n" in text
-    found = re.findall(r"^(python3 -m venv .*pytest)$", text, flags=re.M)  # as .ci/run finds it
-    assert found == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
+    # The same expression as in .ci/run.
+    test_commands = re.findall(r"^(python3 -m venv .*pytest)$", text, flags=re.M)
+    assert test_commands == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
 
 
 def test_every_picture_is_shown_somewhere() -> None:
@@ -178,11 +180,11 @@ def test_every_picture_is_shown_somewhere() -> None:
     assert {path.name for path in (ROOT / "docs/images").rglob("*.*")} <= shown
 
 
-# Following the pages.
+# Running the commands of the pages.
 
 
 def shortened(page: str, command: Command) -> list[str]:
-    """Returns a command's arguments, with few batches and a short sample where the page is no whole example."""
+    """Returns a command's arguments, with few batches and a short sample unless the page is a complete example."""
     given = command.arguments
     if command.module not in ("runner", "runner.verify") or page in WHOLE or page in EXAMPLES:
         return given
@@ -203,17 +205,17 @@ def shortened(page: str, command: Command) -> list[str]:
 
 
 def _on_jax(arguments: list[str], trained: bool) -> bool:
-    """Tells whether a command computes with JAX; what opens a recorded run does where that was `trained` so."""
+    """Returns whether a command computes with JAX; `trained` is the answer for one that opens a recorded run."""
     if any(word.partition("=")[0] in composing._RECORDED for word in arguments):
         return trained
     return not {"engine=jax", "experiment=jax_guide"}.isdisjoint(arguments)
 
 
 def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
-    """Does what a page says, in a folder; an example on an engine, and on a mesh in place of the page's batch8.
+    """Runs the commands of a page in a folder; an example with an engine, and with a mesh in place of batch8.
 
     Raises:
-      AssertionError: a command ended with another code; shows what it printed.
+      AssertionError: a command exited with another code; the message has its output.
     """
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
@@ -223,7 +225,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         if command.words[0] == "cd":
             here = folder / command.words[1]
         if command.words[0] != "python":
-            continue  # README's two commands, of which each machine that runs this test has run the second
+            continue  # README's two commands, which install the package
         given = list(command.words[1:])
         if command.module:
             given = ["-m", command.module, *shortened(page, command)]
@@ -243,7 +245,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         library = forks.JAX if on_jax else None
         done = forks.run([sys.executable, *given], library=library, cwd=here, env=environment, timeout=1800)
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        # What lists recorded runs says so where none is as asked, of few that trained for a moment.
+        # Shortened runs may not match the filters of a page, and listing them then ends with 1.
         lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
         is_empty = lists and done.returncode == 1 and done.stderr.startswith("no run ")
         assert done.returncode == command.code or is_empty, said
@@ -252,7 +254,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
 @pytest.mark.parametrize("page", EXAMPLES)
-def test_an_example_does_what_its_page_says(page: str, tmp_path: Path) -> None:
+def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
     picture, engine, mesh = EXAMPLES[page]
     follow(page, tmp_path, engine, mesh)
     (run,) = [path for path in tmp_path.glob("out-*-runner") if (path / picture).exists()][:1]

@@ -112,7 +112,7 @@ def test_a_folder_that_another_process_writes_into_is_refused_until_that_process
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     before = tree(tmp_path)
-    with pytest.raises(ConfigError, match=rf"no other process writes into, and process {holder.pid} on \S+ does"):
+    with pytest.raises(ConfigError, match=rf"process {holder.pid} on \S+ is writing into this folder"):
         folders.claim("hydra.run.dir", tmp_path / "run")
     assert tree(tmp_path) == before
     holder.kill()
@@ -139,8 +139,8 @@ def test_a_process_claims_its_folder_again_and_lets_the_one_that_it_starts_claim
     finally:
         process.kill()
         process.wait()
-    assert not folders.claim("hydra.run.dir", tmp_path / "run").fresh
-    assert not folders.claim("hydra.run.dir", tmp_path / "run").fresh
+    assert not folders.claim("hydra.run.dir", tmp_path / "run").is_new
+    assert not folders.claim("hydra.run.dir", tmp_path / "run").is_new
 
 
 def test_a_run_that_is_noted_keeps_the_lock_and_its_name(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_run_that_is_noted_keeps_the_lock_and_its_name(tmp_path: Path) -> None
     assert folders.noted_run(claim.folder) == "some"
     process = python(HOLD, str(claim.folder))
     _, error = process.communicate(timeout=60)
-    assert "does; set hydra.run.dir=" in error
+    assert "is writing into this folder; set hydra.run.dir=" in error
 
 
 def test_a_mark_of_an_earlier_version_names_its_run(tmp_path: Path) -> None:
@@ -195,7 +195,9 @@ def test_a_folder_with_something_else_is_refused_and_stays_as_it_is(data: Path, 
     (tmp_path / "link").symlink_to(data)
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     for path in (data, tmp_path / "link", data / "config.yaml", data / "config.yaml" / "below", tmp_path / "gone"):
-        with pytest.raises(ConfigError, match=r"hydra\.run\.dir=.*: a folder"):
+        with pytest.raises(
+            ConfigError, match=r"hydra\.run\.dir=.*: (contains files that no run wrote|must be a folder)"
+        ):
             folders.claim("hydra.run.dir", path)
     assert tree(data) == before
 

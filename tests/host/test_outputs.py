@@ -1,4 +1,4 @@
-"""A disk that can't be written costs a run a line, or refuses it before it begins."""
+"""A disk that can't be written makes a run's config invalid before it begins, and is a warning later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_file_that_can_not_be_written_is_a_line(capsys: pytest.CaptureFixture[
     with outputs.spared("curves.png"):
         FULL.write_text("x" * 100_000)
     assert capsys.readouterr().err == (
-        "warning: curves.png is not written (No space left on device); the run goes on without it\n"
+        "warning: could not write curves.png (No space left on device); continuing without it\n"
     )
 
 
@@ -54,8 +54,8 @@ def test_a_full_disk_under_the_log_is_one_line(tmp_path: Path, capsys: pytest.Ca
         handler.handle(logging.LogRecord("a", logging.INFO, "p", 1, "record %d", (number,), None))
     handler.flush()
     handler.close()
-    why = "can't be written (No space left on device); the run goes on without its log"
-    assert capsys.readouterr().err.splitlines() == [f"warning: {tmp_path / 'runner.log'} {why}"]
+    warning = f"warning: could not write {tmp_path / 'runner.log'} (No space left on device); continuing without a log"
+    assert capsys.readouterr().err.splitlines() == [warning]
 
 
 def test_native_output_without_a_log_is_dropped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

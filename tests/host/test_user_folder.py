@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.host.folders import user_folder
 from runner.host.lock import locked
-from runner.host.user_folder import user_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users of a POSIX system")
@@ -22,7 +22,7 @@ OPEN_AS = """
 import os, sys
 from pathlib import Path
 from runner.host.lock import locked
-from runner.host.user_folder import user_folder
+from runner.host.folders import user_folder
 os.umask(0o077)
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))

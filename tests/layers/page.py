@@ -17,18 +17,19 @@ _ENGINES = (DTENSOR, JAX)
 UNKNOWN = "not run"
 _WORST = (EQUAL, UNKNOWN, STOCK, REFUSED, WRONG)
 
-_HEAD = """# Layers
+_HEAD = """# Verified layers
 
-What every layer of `keras.layers` does on a mesh: tf_keras's on `engine=keras_dtensor`, Keras 3's on `engine=jax`.
-Each case is a small model with the layer in it, built with `import tf_keras` or `import keras` as in your own code,
-trained two steps and held against stock Keras on one device: outputs, losses, the gradients of its variables and of
-its inputs, and all variables afterwards. A layer's first two cases are run on `mesh=single`, `batch8` and
-`batch4_model2`, the others on the last. Masks of dropout are the same on both sides. That test writes this page;
-`python -m tests.layers --write` makes it again.
+This page shows which layers of `keras.layers` compute on a mesh what stock Keras computes on one device: tf_keras's
+with `engine=keras_dtensor`, Keras 3's with `engine=jax` (an engine is a backend). Each case is a small model with the
+layer, built with `import tf_keras` or `import keras` as in your own code and trained for two steps. It is compared
+with stock Keras on one device: outputs, losses, the gradients of its variables and inputs, and all variables
+afterwards. The first two cases of a layer run on `mesh=single`, `batch8` and `batch4_model2`, the others on the last.
+Dropout masks are the same on both sides. `python -m tests.layers --write` writes this page.
 
-A cell tells in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. What it
-does not compute is refused before a step is trained, with exit code 2 and the line that stands below the table. A line
-after "Keras:" says why stock Keras can't train it on one CPU device either. A dash: that Keras has no such layer."""
+A cell shows in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. All other
+cases are rejected before a step is trained, with exit code 2 and the line listed after the table. A line that starts
+with "Keras:" shows why stock Keras can't train it on one CPU device either. A dash means that this Keras has no such
+layer."""
 
 
 @dataclass(frozen=True)

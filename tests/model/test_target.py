@@ -382,7 +382,7 @@ def test_load_imports_the_builder(write: Write) -> None:
 @pytest.mark.parametrize(
     ("source", "parts"),
     [
-        ("raise OSError('two\\nlines')", ("it does not import (OSError: two lines)", "fix that module")),
+        ("raise OSError('two\\nlines')", ("its module can't be imported (OSError: two lines)", "fix that module")),
         ("import no_such_package_at_all", ("ModuleNotFoundError", "no_such_package_at_all")),
         ("", ("AttributeError", "build")),
         ("build = 3", ("build is not callable",)),

@@ -8,16 +8,15 @@ from tests.models_of_keras.proof import ENGINES, MESHES, MODELS, Proof
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 COLUMNS = ("| model | engine | mesh | verdict | run s | verify s | said |", "|---|---|---|---|---|---|---|")
-_HEAD = """# Models
+_HEAD = """# Verified models
 
-Models of `keras.applications` and others as users have them (`tests/models_of_keras/nets.py`: stock Keras, imported
-at the module's top), each trained on a mesh and held against stock Keras on one device by `python -m runner.verify`,
-by both engines and on two meshes. What an engine can't compute is refused in the one line that stands there. Seconds
-are of two cores that other work shared, the start of the command included; a dash: `python -m runner` was not run, as
-verify trains the model too. What has no row was not run since verify last changed.
-`python -m tests.models_of_keras --write` makes this page again; single models are named behind it. Layer by layer:
-[layers](layers.md). Transformers that learn text have pages of their own: [language models](language_models.md) and
-[models of KerasHub](keras_hub.md).
+This page lists models of `keras.applications` and other typical models (`tests/models_of_keras/nets.py`: stock Keras,
+imported at the top of the module). Each is trained on a mesh and compared with stock Keras on one device by
+`python -m runner.verify`, with both engines and on two meshes. If an engine can't compute a model, the last column has
+the one-line error. Times are seconds on two shared cores, including the start of the command. A dash means that
+`python -m runner` was not run separately, because verify trains the model too. Models without a row have not been run
+since verify last changed. `python -m tests.models_of_keras --write` writes this page; append names to run single
+models. See also [layers](layers.md), [language models](language_models.md) and [KerasHub models](keras_hub.md).
 """
 
 

@@ -35,10 +35,10 @@ def test_verify_holds_several_processes_against_one_device_and_against_one_proce
     tmp_path: Path, engine: str
 ) -> None:
     chosen = (f"engine={engine}", "mesh=batch4", "layout=fsdp", "verify.steps=3", *several(2))
-    assert "verified: 3 steps on batch=4 equal one device" in run(tmp_path, *chosen, module="runner.verify").stdout
+    assert "verified: 3 steps on batch=4 match one device" in run(tmp_path, *chosen, module="runner.verify").stdout
     done = run(tmp_path, *chosen, "against.processes=1", module="runner.verify")
     assert (
-        f"verified: 3 steps of {engine} in 1 process on batch=4 equal those of {engine} in 2 processes" in done.stdout
+        f"verified: 3 steps of {engine} in 1 process on batch=4 match those of {engine} in 2 processes" in done.stdout
     )
 
 

@@ -20,7 +20,7 @@ if __name__ == "__main__":
         os.kill(os.getpid(), 9)
     if kind == "crash":
         sys.exit(7)
-    if kind == "refused":
+    if kind == "invalid":
         while "sleep" in ways.values() and not (folder / "pid").exists():
             time.sleep(0.01)
     (folder / f"{side}.json").write_text(json.dumps({"kind": kind, "text": f"why {side}", "noise": 1.0}))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner.verify import check
-from runner.verify.children import Outcome
+from runner.verify.children import SideResult
 from runner.verify.request import write_arrays
 from runner.verify.rounding import noise
 from runner.verify.spread import spread
@@ -37,7 +37,7 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
 ) -> None:
     asked: list[str] = []
 
-    def child(side: str, folder: Path) -> Outcome:
+    def child(side: str, folder: Path) -> SideResult:
         asked.append(side)
         mesh = run()
         mesh[key] += np.float32(factor * shift)
@@ -49,7 +49,7 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
             write_arrays(folder / "spread.npz", spread(run(), [run(seed, size) for seed in (1, 2, 3)]))
         return {"kind": "done", "terms": 128, "noise": noise(128)}
 
-    def children(sides: Sequence[str], folder: Path, *_: object) -> dict[str, Outcome]:
+    def children(sides: Sequence[str], folder: Path, *_: object) -> dict[str, SideResult]:
         return {side: child(side, folder) for side in sides}
 
     monkeypatch.setattr(check, "run_children", children)
@@ -57,4 +57,4 @@ def test_what_more_runs_of_one_device_do_too_is_no_difference(
     monkeypatch.setattr(check, "write_request", lambda *_: None)
     found = check.verify(config("jax", None), None, tmp_path)  # type: ignore[arg-type]
     assert asked == sides
-    assert (found.outcome == "mismatch") == differs
+    assert (found.verdict == "mismatch") == differs

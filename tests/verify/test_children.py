@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ConfigError, EngineError
-from runner.verify.children import Outcome, run_children
+from runner.verify.children import SideResult, run_children
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> Outcome:
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> SideResult:
     monkeypatch.setenv("FAKE", kind)
     monkeypatch.chdir(ROOT)
     return run_children(["mesh"], folder, folder, "tests.verify.fake_worker")["mesh"]
@@ -27,10 +27,10 @@ def test_a_side_that_is_done_says_what_it_has_to(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("kind", "error", "shown"),
     [
-        ("refused", ConfigError, "^why mesh$"),
+        ("invalid", ConfigError, "^why mesh$"),
         ("failed", EngineError, "^why mesh .*mesh process; its output is in .*verify-mesh.log"),
         ("killed", EngineError, "mesh process was killed by signal 9; its output is in .*verify-mesh.log"),
-        ("crash", EngineError, "mesh process exited 7; its output is in .*verify-mesh.log"),
+        ("crash", EngineError, "mesh process exited with code 7; its output is in .*verify-mesh.log"),
     ],
 )
 def test_a_side_that_fails_is_an_error_of_one_line(
@@ -42,13 +42,13 @@ def test_a_side_that_fails_is_an_error_of_one_line(
 
 
 @pytest.mark.parametrize(("first", "other"), [("reference", "mesh"), ("mesh", "reference")])
-def test_a_side_that_is_refused_ends_the_other(
+def test_a_side_whose_config_is_invalid_ends_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, other: str
 ) -> None:
-    monkeypatch.setenv("FAKE", f"{other}: sleep, {first}: refused")
+    monkeypatch.setenv("FAKE", f"{other}: sleep, {first}: invalid")
     monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=f"^why {first}$"):
-        run_children(["reference", "mesh"], tmp_path, tmp_path, "tests.verify.fake_worker", together=2)
+        run_children(["reference", "mesh"], tmp_path, tmp_path, "tests.verify.fake_worker", concurrency=2)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

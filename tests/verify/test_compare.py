@@ -10,7 +10,7 @@ import pytest
 
 from runner.verify.compare import FACTOR, ULPS, Check, compare
 from runner.verify.report import Verification, config_hash
-from runner.verify.rounding import noise, stored
+from runner.verify.rounding import noise, storage_rounding
 from runner.verify.spread import at_ranks, spread
 
 EPSILON = float(np.finfo(np.float32).eps)
@@ -165,7 +165,7 @@ def test_what_is_kept_in_bfloat16_may_differ_by_an_ulp_of_each_entry_and_no_more
 
     def ratio(moved: float, state: str) -> float:
         mesh = start | {"final/d1/kernel": weights + np.asarray([0.0, moved, moved, moved], np.float32)}
-        found = compare(single, still, mesh, 0.0, stored=stored(state))
+        found = compare(single, still, mesh, 0.0, storage=storage_rounding(state))
         return next(check.ratio for check in found if check.kind == "parameter")
 
     assert ratio(2.0**-16, "bfloat16") < 1 < ratio(2.0**-16, "master")
@@ -226,12 +226,12 @@ def test_the_verdict_names_what_failed_first_and_the_worst_of_each_kind() -> Non
     mesh["optimizer/m/d1/kernel"] *= 3
     mesh["loss"][1] += 0.1
     found = report(mesh)
-    assert found.outcome == "mismatch"
-    assert found.named[0] == "d1/kernel"
-    assert "mismatch: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.verdict()
-    assert "optimizer/m/d1/kernel (" in found.verdict()
-    assert "loss (" in found.verdict()
-    assert found.verdict().endswith("3 of 7 comparisons failed")
+    assert found.verdict == "mismatch"
+    assert found.suspects[0] == "d1/kernel"
+    assert "mismatch: the mesh batch=8 differs from one device, first in gradient/d1/kernel, step 1" in found.line()
+    assert "optimizer/m/d1/kernel (" in found.line()
+    assert "loss (" in found.line()
+    assert found.line().endswith("3 of 7 comparisons failed")
 
 
 def test_the_json_is_plain_and_holds_every_figure() -> None:

@@ -1,4 +1,4 @@
-"""Generic points are off every kink, valid, and made by their seed; what they prove is told by variable."""
+"""Randomly perturbed weights are off every kink, valid, and made by their seed; each variable has its resolution."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from runner.verify import points
 from runner.verify.compare import Check, compare
 from runner.verify.report import Verification
-from runner.verify.rounding import shaken
+from runner.verify.rounding import gradients_with_noise
 from runner.verify.spread import spread
-from runner.verify.verdict import NEAR, SHARP, outcome_of, sharpness
+from runner.verify.verdict import NEAR, SENSITIVITY, sensitivities, verdict_of
 
 NOISE = 1e-5
 Arrays = dict[str, np.ndarray]
@@ -27,12 +27,12 @@ def weights() -> Arrays:
 
 def test_every_parameter_moves_and_a_bias_by_its_kernels_size() -> None:
     before = weights()
-    after = points.moved(before, 0.3, np.random.default_rng(0))
+    after = points.perturbed_weights(before, 0.3, np.random.default_rng(0))
     assert np.std(after["conv/bias"]) == pytest.approx(0.03, rel=0.6)
     assert (after["conv/bias"] != 0).all()
     assert (after["token/table"] != 0).all(), "of a layer that begins at zero too"
     assert {path: value.dtype for path, value in after.items()} == dict.fromkeys(before, np.float32)
-    again = points.moved(before, 0.3, np.random.default_rng(0))
+    again = points.perturbed_weights(before, 0.3, np.random.default_rng(0))
     assert all((after[path] == again[path]).all() for path in before)
 
 
@@ -52,8 +52,8 @@ def test_slots_are_as_after_many_steps(kept: tuple[str, ...]) -> None:
 def test_keys_of_points_are_told_from_paths() -> None:
     assert points.parsed("point1/end/optimizer/m/d1/kernel") == (1, "end", "optimizer/m/d1/kernel")
     assert points.parsed("point0/loss") == (0, "loss", "")
-    assert points.is_given("point0/start/d1/kernel")
-    assert not points.is_given("point0/gradient/d1/kernel")
+    assert points.is_input("point0/start/d1/kernel")
+    assert not points.is_input("point0/gradient/d1/kernel")
     assert not points.is_of_point("final/point0/gradient/d1/kernel")
 
 
@@ -63,10 +63,10 @@ def test_points_stand_late_and_not_first() -> None:
 
 
 def a_run(gradients: Arrays, factor: dict[str, float] | None = None, noise: float = 0.0, seed: int = 0) -> Arrays:
-    """Returns arrays of a run whose gradients at its only point are scaled, and shaken as a perturbed run's are."""
+    """Returns arrays of a run whose gradients at its only point are scaled, with noise as a perturbed run's are."""
     found = {path: (gradient * (factor or {}).get(path, 1.0)) for path, gradient in gradients.items()}
     if noise:
-        found = shaken(found, noise, np.random.default_rng(seed))
+        found = gradients_with_noise(found, noise, np.random.default_rng(seed))
     start = weights()
     made = {"loss": np.ones(1, np.float32), "point0/loss": np.ones(1, np.float32), "point0/step": np.asarray(0)}
     for path, value in start.items():
@@ -89,17 +89,17 @@ def judged(given: Arrays, factor: dict[str, float] | None = None, exact: float |
     return compare(reference, spread(reference, twins), a_run(given, factor), NOISE)
 
 
-def test_gradients_that_agree_are_proven_and_each_variable_says_what_would_be_seen() -> None:
+def test_gradients_that_agree_are_verified_and_each_variable_has_its_resolution() -> None:
     found = judged(gradients())
-    assert outcome_of(found) == "verified"
-    assert all(each.sharp and each.resolution < 1e-3 for each in sharpness(found))
+    assert verdict_of(found) == "verified"
+    assert all(each.is_sensitive and each.resolution < 1e-3 for each in sensitivities(found))
 
 
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 0.9, 0.999, 1.1, 2.0])
 @pytest.mark.parametrize("path", ["conv/kernel", "conv/bias", "token/table"])
 def test_a_scaled_gradient_differs_by_name(path: str, factor: float) -> None:
     found = judged(gradients(), {path: factor})
-    assert outcome_of(found) == "mismatch"
+    assert verdict_of(found) == "mismatch"
     failed = [check for check in found if not check.passed]
     assert {check.variable for check in failed} == {path}
     assert min(failed, key=lambda check: check.step).kind == "point"
@@ -121,51 +121,51 @@ def test_a_size_off_by_less_than_the_noise_of_each_entry_is_seen() -> None:
 def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_verified() -> None:
     given = gradients()
     given["conv/bias"] = (given["conv/bias"] * 1e-8).astype(np.float32)
-    known = {each.variable: each for each in sharpness(judged(given, {"conv/bias": -3.0}, exact=1e-17))}
+    known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, exact=1e-17))}
     assert known["conv/bias"].zero
-    assert not known["conv/bias"].sharp
-    assert known["conv/bias"].verified
+    assert not known["conv/bias"].is_sensitive
+    assert known["conv/bias"].is_verified
     # Float64 knows no such model, finds the same (a gradient, and too small to be seen), or that no gradient arrives.
     for exact in (None, 1e-8, 0.0):
-        known = {each.variable: each for each in sharpness(judged(given, {"conv/bias": -3.0}, exact=exact))}
-        assert not known["conv/bias"].verified
+        known = {each.variable: each for each in sensitivities(judged(given, {"conv/bias": -3.0}, exact=exact))}
+        assert not known["conv/bias"].is_verified
     larger = judged(given, {"conv/bias": 1e5})  # beyond what rounding leaves of terms like the kernel's
     assert "conv/bias" in {check.variable for check in larger if not check.passed}
 
 
-def test_what_rounding_hides_is_not_proven_and_named_with_its_reason() -> None:
+def test_a_variable_whose_errors_rounding_hides_is_inconclusive_and_named_with_the_reason() -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]
     held = spread(a_run(given), twins)
     found = compare(a_run(given), held, a_run(given, {"conv/bias": 1.08}), NOISE)
-    assert outcome_of(found) == "inconclusive"
+    assert verdict_of(found) == "inconclusive"
     report = Verification(tuple(found), 1, "batch=8", 128, NOISE)
-    assert report.named == ("conv/bias",)
-    assert "not sharp: conv/bias (rounding hides errors of its gradient" in report.verdict()
-    (blunt,) = [each for each in report.variables if not each.verified]
-    assert blunt.resolution > SHARP
+    assert report.suspects == ("conv/bias",)
+    assert "not sensitive: conv/bias (rounding hides errors of its gradient" in report.line()
+    (blunt,) = [each for each in report.variables if not each.is_verified]
+    assert blunt.resolution > SENSITIVITY
 
 
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 0.9, 0.94, 1.06, 1.1])
-def test_what_rounding_may_hide_is_proven_where_both_sides_are_near_and_only_there(factor: float) -> None:
+def test_errors_that_rounding_may_hide_are_detected_where_both_sides_are_near_and_only_there(factor: float) -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": share}) for share in (-1.5, 2.0, 4.0)]
     held = spread(a_run(given), twins)
     near = compare(a_run(given), held, a_run(given, {"conv/bias": 1.0001}), NOISE)
-    assert outcome_of(near) == "verified"
-    known = {each.variable: each for each in sharpness(near)}
+    assert verdict_of(near) == "verified"
+    known = {each.variable: each for each in sensitivities(near)}
     assert NEAR < known["conv/bias"].resolution < 1.1 * NEAR
     off = compare(a_run(given), held, a_run(given, {"conv/bias": factor}), NOISE)
     assert all(check.passed for check in off)
-    assert outcome_of(off) == "inconclusive"
+    assert verdict_of(off) == "inconclusive"
 
 
-def test_a_gradient_that_never_arrives_proves_nothing() -> None:
+def test_a_gradient_that_is_0_everywhere_is_inconclusive() -> None:
     given = gradients()
     given["token/table"][:] = 0
-    known = {each.variable: each for each in sharpness(judged(given))}
-    assert known["token/table"].why == "its gradient is 0 at every generic point"
-    assert outcome_of(judged(given)) == "inconclusive"
+    known = {each.variable: each for each in sensitivities(judged(given))}
+    assert known["token/table"].why == "its gradient is 0 at all randomly perturbed weights"
+    assert verdict_of(judged(given)) == "inconclusive"
 
 
 def still(run: Arrays, path: str) -> Arrays:
@@ -178,8 +178,12 @@ def test_what_no_step_moves_is_not_verified() -> None:
     twins = [still(a_run(gradients(), noise=NOISE, seed=seed), "conv/kernel") for seed in (1, 2, 3)]
     found = compare(reference, spread(reference, twins), reference, NOISE)
     assert all(check.passed for check in found)
-    known = {each.variable: each.why for each in sharpness(found)}
-    assert known == {"conv/kernel": "no step from a generic point moves it", "conv/bias": "", "token/table": ""}
+    known = {each.variable: each.why for each in sensitivities(found)}
+    assert known == {
+        "conv/kernel": "no step from randomly perturbed weights changes it",
+        "conv/bias": "",
+        "token/table": "",
+    }
 
 
 def test_a_frozen_weight_is_equal_and_may_not_move() -> None:
@@ -189,7 +193,7 @@ def test_a_frozen_weight_is_equal_and_may_not_move() -> None:
 
     reference = frozen(a_run(gradients()))
     twins = [frozen(a_run(gradients(), noise=NOISE, seed=seed)) for seed in (1, 2, 3)]
-    assert outcome_of(compare(reference, spread(reference, twins), reference, NOISE)) == "verified"
+    assert verdict_of(compare(reference, spread(reference, twins), reference, NOISE)) == "verified"
     mesh = reference | {"point0/end/conv/kernel": reference["point0/end/conv/kernel"] * np.float32(1 + 0.3 * NOISE)}
     (found,) = [check for check in compare(reference, spread(reference, twins), mesh, NOISE) if not check.passed]
     assert (found.name, found.kind) == ("point0/end/conv/kernel", "update")
@@ -198,4 +202,4 @@ def test_a_frozen_weight_is_equal_and_may_not_move() -> None:
 def test_without_a_point_nothing_is_verified() -> None:
     given = gradients()
     bare = {key: value for key, value in a_run(given).items() if not points.is_of_point(key)}
-    assert outcome_of(compare(bare, spread(bare, [bare]), bare, NOISE)) == "inconclusive"
+    assert verdict_of(compare(bare, spread(bare, [bare]), bare, NOISE)) == "inconclusive"

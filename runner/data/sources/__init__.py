@@ -1,1 +1,4 @@
-"""Data sources: one module or package per kind; `runner.data.registry` lists them."""
+"""Data sources: one module or package per kind.
+
+`runner.data.registry` lists them.
+"""

@@ -1,10 +1,11 @@
-"""`arrays`: a user's tables and arrays, as a .npz, .npy, .csv or .parquet file or a folder of them."""
+"""`arrays`: a user's tables and arrays (.npz, .npy, .csv, .parquet)."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from runner.config.schema_data import DatasetConfig
 from runner.data import tables
 from runner.data.base import Array, Encoding, FullDataset
-from runner.data.checks import TABLES
+from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
 from runner.data.sources import table_cache
 from runner.data.sources.split_names import canonical_splits
@@ -41,8 +42,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     assert config.path is not None
     path = Path(config.path).expanduser()
     files = _find_files(path)
-    load_tables = _load_cached if _is_worth_caching(files) else _parse
-    parsed = load_tables(files, config, encoding)
+    if _is_worth_caching(files):
+        parsed = _load_cached(files, config, encoding)
+    else:
+        parsed = _parse(files, config, encoding)
     categories = dict(parsed.categories)
     return FullDataset(
         name=path.absolute().name,
@@ -80,24 +83,24 @@ def _find_files(path: Path) -> dict[str, list[Path]]:
     elif own_files:
         found = {"train": own_files}
     if not found:
-        raise DataError(f"{path.absolute()} has no file with the suffix {', '.join(TABLES)}")
+        raise DataError(f"{path.absolute()} has no file with the suffix {', '.join(TABLE_SUFFIXES)}")
     return canonical_splits(found, path)
 
 
 def _list_tables(folder: Path) -> list[Path]:
     files = []
     for file in sorted(folder.iterdir()):
-        if file.suffix.lower() in TABLES and not file.name.startswith("."):
+        if file.suffix.lower() in TABLE_SUFFIXES and not file.name.startswith("."):
             files.append(file)
     return files
 
 
 def _all_files(files: Files) -> list[Path]:
-    return [file for split_files in files.values() for file in split_files]
+    return list(chain.from_iterable(files.values()))
 
 
 def _is_worth_caching(files: Files) -> bool:
-    """Returns whether the files are text that takes noticeable time to parse at each start."""
+    """Returns whether the files are text that takes noticeable time to parse."""
     all_files = _all_files(files)
     suffixes = {file.suffix.lower() for file in all_files}
     if suffixes != {".csv"}:
@@ -114,8 +117,12 @@ def _load_cached(files: Files, config: DatasetConfig, encoding: Encoding | None)
     try:
         stats_before = table_cache.stats(all_files)
         # The digest of the data ignores what does not change it, such as the name of a split's only file.
-        names = [(split, [file.name for file in split_files]) for split, split_files in files.items()]
-        categories = None if encoding is None else encoding.categories
+        names = []
+        for split, split_files in files.items():
+            names.append((split, [file.name for file in split_files]))
+        categories = None
+        if encoding is not None:
+            categories = encoding.categories
         key = [_digest(files), names, config.features, categories]
     except OSError:
         return _parse(files, config, encoding)
@@ -131,8 +138,9 @@ def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> Pa
     columns = {}
     where = {}
     for split, split_files in files.items():
-        is_one_file = len(split_files) == 1
-        where[split] = str(split_files[0] if is_one_file else split_files[0].parent)
+        where[split] = str(split_files[0])
+        if len(split_files) > 1:
+            where[split] = str(split_files[0].parent)
         columns[split] = _read_split(split_files, config.features, where[split])
     for name in config.features or ():
         if all(cleaned(name) not in split_columns for split_columns in columns.values()):
@@ -142,9 +150,7 @@ def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> Pa
 
 
 def _unknown_feature(name: str, files: Files) -> ConfigError:
-    known: list[str] = []
-    for file in _all_files(files):
-        known.extend(column for column in tables.names(file) if column not in known)
+    known = list(dict.fromkeys(chain.from_iterable(map(tables.names, _all_files(files)))))
     return invalid(
         "dataset.features",
         name,
@@ -154,7 +160,10 @@ def _unknown_feature(name: str, files: Files) -> ConfigError:
 
 
 def _read_split(files: Sequence[Path], features: Sequence[str] | None, where: str) -> dict[str, Column]:
-    """Reads the files of one split: .npy files as one array each, all others as pieces of one table."""
+    """Reads the files of one split.
+
+    A .npy file is one array, and all others are pieces of one table.
+    """
     columns: dict[str, Column] = {}
     pieces: list[tuple[Path, dict[str, Column]]] = []
     for file in files:
@@ -233,8 +242,9 @@ def _digest(files: Files) -> str:
         for file in split_files:
             with file.open("rb") as opened:
                 content = hashlib.file_digest(opened, "sha256").hexdigest()
-            # A name matters only if it decides the order of the rows, or is the array's name.
-            has_meaning = len(split_files) > 1 or file.suffix == ".npy"
-            name = file.name if has_meaning else file.suffix
+            name = file.suffix
+            if len(split_files) > 1 or file.suffix == ".npy":
+                # The name decides the order of the rows, or is the array's name.
+                name = file.name
             total.update(f"{split} {name} {content}\n".encode())
     return total.hexdigest()

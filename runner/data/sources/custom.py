@@ -1,4 +1,6 @@
-"""`custom`: a user's function or class, which returns arrays by name, or an object with `__len__` and `__getitem__`.
+"""`custom`: data that a user's function or class returns.
+
+It is arrays by name, or an object with `__len__` and `__getitem__`.
 
 Datasets of Grain, PyTorch and Hugging Face are such objects. Both may be returned per split: {train: ..., test: ...}.
 """
@@ -17,7 +19,6 @@ import numpy as np
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import (
     Array,
-    ArraySource,
     ArraySpec,
     DataSource,
     Encoding,
@@ -88,7 +89,9 @@ class CustomExamples:
         arrays = _read_example(self.examples, row, self.where)
         for name in [*self.specs, *arrays]:
             if name not in arrays or name not in self.specs:
-                has = "has" if name in arrays else "has no"
+                has = "has no"
+                if name in arrays:
+                    has = "has"
                 raise DataError(
                     f"{self.example_name(row)} {has} {name!r}, but the first example has "
                     f"{join_names(list(self.specs))}; return the same arrays for every example"
@@ -142,9 +145,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             problem=f"must return {_FORMS}, not {_describe_kind(returned)}",
             fix="change its return value",
         )
-    where = {split: f"{config.target}, split {split}" for split in contents}
-    if len(contents) == 1:
-        where = dict.fromkeys(contents, config.target)
+    where = dict.fromkeys(contents, config.target)
+    if len(contents) > 1:
+        for split in contents:
+            where[split] += f", split {split}"
 
     tables: dict[str, dict[str, Column]] = {}
     objects: dict[str, object] = {}
@@ -159,9 +163,10 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         )
     sources: dict[str, DataSource]
     if tables:
+        # All splits together, because a category has the same number in each of them.
         arrays, encoding = encode(tables, where, encoding)
         sources = dict(arrays)
-        content_digest = _array_digest(arrays)
+        content_digest = digest((split, source.arrays) for split, source in arrays.items())
     else:
         sources = {split: _custom_examples(content, where[split]) for split, content in objects.items()}
         _check_same_specs(sources, where)
@@ -185,7 +190,8 @@ def _call_target(config: DatasetConfig) -> object:
     module, _, name = config.target.rpartition(".")
     try:
         target = getattr(import_module(module), name)
-    except Exception as error:  # a user's module raises anything at import
+    # A user's module may raise errors of any type when it is imported.
+    except Exception as error:
         problem = f"can't be imported ({describe(error)})"
         raise invalid(_KEY, config.target, problem=problem, fix="fix that module") from error
     if not callable(target):
@@ -194,12 +200,13 @@ def _call_target(config: DatasetConfig) -> object:
         return target(**config.options)
     except (ConfigError, DataError):
         raise
-    except Exception as error:  # a user's code raises anything
+    # The user's code may raise errors of any type.
+    except Exception as error:
         raise DataError(f"{_KEY}={config.target} failed: {describe(error)}") from error
 
 
 def _is_array(value: object) -> bool:
-    """Returns whether a value is an array of any library, or a list that is not a list of examples."""
+    """Returns whether a value is an array or a list, but not a list of examples."""
     if isinstance(value, list):
         is_list_of_examples = bool(value) and isinstance(value[0], Mapping | tuple)
         return not is_list_of_examples
@@ -217,14 +224,18 @@ def _is_indexed(value: object) -> bool:
 
 
 def _by_split(returned: object) -> dict[str, object] | None:
-    """Returns the content of each split, or None if the returned value has none of the forms."""
+    """Returns the content of each split, or None for a value of an unknown form."""
     if not isinstance(returned, Mapping):
-        return {"train": returned} if _is_indexed(returned) else None
+        if _is_indexed(returned):
+            return {"train": returned}
+        return None
     values = list(returned.values())
     if "train" in returned and all(map(_is_split, values)):
         return {str(name): value for name, value in returned.items()}
     has_arrays_only = all(_is_array(value) or isinstance(value, list) for value in values)
-    return {"train": returned} if values and has_arrays_only else None
+    if values and has_arrays_only:
+        return {"train": returned}
+    return None
 
 
 def _is_split(value: object) -> bool:
@@ -232,7 +243,7 @@ def _is_split(value: object) -> bool:
 
 
 def _describe_kind(returned: object) -> str:
-    """Returns the type of a returned value, and for a dict the first value that is not an array."""
+    """Returns a returned value's type, and a dict's first value that is no array."""
     kind = type(returned).__name__
     if not isinstance(returned, Mapping):
         return kind
@@ -257,7 +268,8 @@ def _read_table(content: Mapping[object, object], where: str) -> dict[str, Colum
 def _as_array(value: object, where: str) -> Array:
     try:
         array = np.asarray(value)
-    except Exception as error:  # such as a ragged list
+    # Objects of other libraries raise errors of any type; a ragged list raises ValueError.
+    except Exception as error:
         raise DataError(f"{where} can't be converted to an array ({describe(error)})") from error
     # A pandas column of strings arrives as Python objects.
     if array.dtype == object and all(isinstance(entry, str) for entry in array.flat):
@@ -269,7 +281,8 @@ def _custom_examples(content: object, where: str) -> CustomExamples:
     assert isinstance(content, IndexedExamples), "_by_split has checked it"
     try:
         size = len(content)
-    except Exception as error:  # such as a stream's
+    # An object such as a stream may raise errors of any type here.
+    except Exception as error:
         raise DataError(
             f"{where} has no length ({describe(error)}); streams are not supported, as examples are read in any order"
         ) from error
@@ -286,7 +299,8 @@ def _read_example(examples: IndexedExamples, row: int, where: str) -> dict[str, 
         returned = examples[row]
     except DataError:
         raise
-    except Exception as error:  # a user's code raises anything
+    # The user's code may raise errors of any type.
+    except Exception as error:
         raise DataError(f"{place} failed: {describe(error)}") from error
     arrays = {}
     for name, value in _values_by_name(returned, place).items():
@@ -295,14 +309,19 @@ def _read_example(examples: IndexedExamples, row: int, where: str) -> dict[str, 
 
 
 def _values_by_name(returned: object, where: str) -> dict[str, object]:
-    """Returns an example's values by name; those of a tuple are `x` (or `x0`, `x1`, ...) and, last, `label`."""
+    """Returns an example's values by name.
+
+    Those of a tuple are `x` (or `x0`, `x1`, ...) and, last, `label`.
+    """
     if isinstance(returned, Mapping):
         return by_clean_name(returned.items(), where)
     if isinstance(returned, tuple | list) and len(returned) > 1:
         *inputs, label = returned
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             return by_clean_name([*inputs[0].items(), ("label", label)], where)
-        names = ["x"] if len(inputs) == 1 else [f"x{index}" for index in range(len(inputs))]
+        names = ["x"]
+        if len(inputs) > 1:
+            names = [f"x{index}" for index in range(len(inputs))]
         return dict(zip([*names, "label"], returned, strict=True))
     raise DataError(f"{where} is a {type(returned).__name__}; return a dict, or a tuple (x, y)")
 
@@ -337,19 +356,20 @@ def _check_same_specs(sources: Mapping[str, DataSource], where: Mapping[str, str
 
 
 def _describe_spec(spec: ArraySpec | None) -> str:
-    return "missing" if spec is None else f"{spec.dtype} {list(spec.shape)}"
-
-
-def _array_digest(sources: Mapping[str, ArraySource]) -> str:
-    return digest((split, source.arrays) for split, source in sources.items())
+    if spec is None:
+        return "missing"
+    return f"{spec.dtype} {list(spec.shape)}"
 
 
 def _code_digest(config: DatasetConfig, sources: Mapping[str, DataSource]) -> str:
-    """Hashes what identifies objects without making their examples: specs, sizes, options and source code."""
+    """Hashes specs, sizes, options and source code, without making an example."""
     total = hashlib.sha256()
     for split, source in sorted(sources.items()):
         total.update(f"{split} {source.size} ".encode() + specs_as_bytes(source.specs))
     total.update(json.dumps(config.options, sort_keys=True, default=str).encode())
     path = definition.source_of(config.target.rpartition(".")[0])
-    total.update(path.read_bytes() if path else config.target.encode())
+    code = config.target.encode()
+    if path:
+        code = path.read_bytes()
+    total.update(code)
     return total.hexdigest()

@@ -1,4 +1,7 @@
-"""`digits`: 1,797 handwritten digits of 8x8 pixels, part of the scikit-learn package, so no network is needed."""
+"""`digits`: 1,797 handwritten digits of 8x8 pixels, without network access.
+
+They are part of the scikit-learn package.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     targets = labels[order].astype(np.int32)
     specs = {
         "image": ArraySpec(pixels.shape[1:], "uint8", IMAGE_DIMS),
-        "label": ArraySpec((), "int32", names=tuple(str(digit) for digit in range(10))),
+        "label": ArraySpec((), "int32", names=tuple(map(str, range(10)))),
     }
     train: dict[str, Array] = {"image": pixels[:_TRAIN_EXAMPLES], "label": targets[:_TRAIN_EXAMPLES]}
     test: dict[str, Array] = {"image": pixels[_TRAIN_EXAMPLES:], "label": targets[_TRAIN_EXAMPLES:]}
@@ -72,7 +75,7 @@ def location(config: DatasetConfig) -> str:
 
 
 def _read() -> tuple[Array, Array]:
-    """Returns images (1797, 64) of 0 to 16, and labels (1797,), as `sklearn.datasets.load_digits` does.
+    """Returns images (1797, 64) of 0 to 16, and labels (1797,), as scikit-learn does.
 
     The file is read without importing the package: scikit-learn and SciPy take a second of CPU time to import.
     """

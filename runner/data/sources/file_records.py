@@ -1,4 +1,4 @@
-"""Records of files that an earlier run has read, so that a second run reads only the changed ones.
+"""Records of files that were read, so that a later run reads only changed ones.
 
 A file counts as unchanged if its size and its time of change are the same. The time is ctime, which no program can set
 back.
@@ -19,7 +19,10 @@ _CLOCK_TICK_NS = 3_000_000_000
 
 
 def read_records(path: Path, version: int) -> dict[str, object]:
-    """Returns the recorded value of each file; nothing if there are no records of this version."""
+    """Returns the recorded value of each file.
+
+    The result is empty if there are no records of this version.
+    """
     try:
         content = json.loads(path.read_text())
         if content["format"] != version:

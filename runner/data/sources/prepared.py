@@ -1,4 +1,4 @@
-"""Folders of prepared data: written once and atomically, under a lock, however many processes need them."""
+"""Folders of prepared data: written once and atomically, under a lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def cache_folder(name: str) -> Path:
-    """Returns a folder of the runner's in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
+    """Returns a folder in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute()
     return cache / "runner" / name
 
@@ -91,5 +91,5 @@ def remove(folder: Path, suffixes: Sequence[str]) -> None:
 
 
 def foreign_files(folder: Path) -> DataError:
-    """Returns the error for a folder with files that no run wrote, which are never deleted."""
+    """Returns the error for a folder with other files, which are never deleted."""
     return DataError(f"{folder} already exists and was not created by a run; move or delete it")

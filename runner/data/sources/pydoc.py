@@ -1,4 +1,7 @@
-"""`pydoc`: the topics of Python's language reference, part of every Python; they differ between versions."""
+"""`pydoc`: the topics of Python's language reference, part of every Python.
+
+They differ between versions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from runner.data.sources.text.files import InlineText
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Encodes the topics, one document each, in the order of their names; see `runner.data.sources.text.load`."""
+    """Encodes the topics, one document each, in the order of their names.
+
+    See `runner.data.sources.text.load`.
+    """
     documents = [InlineText(f"pydoc_data.topics, {name}", topics[name]) for name in sorted(topics)]
     version = platform.python_version()
     corpus = text.Corpus("pydoc", version, f"Python {version}", {"train": documents})

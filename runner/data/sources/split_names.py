@@ -15,7 +15,7 @@ ALIASES = {"val": "validation", "valid": "validation"}
 
 
 def canonical_splits(files_by_name: Mapping[str, Files], root: Path) -> dict[str, Files]:
-    """Returns the files of each split by its canonical name, with train, validation and test first.
+    """Returns the files by canonical split name: train, validation and test first.
 
     Args:
       files_by_name: by the name of a folder or file.

@@ -1,4 +1,4 @@
-"""Cache of parsed tables: their arrays on disk, memory-mapped by every process that reads them.
+"""Cache of parsed tables: arrays on disk, memory-mapped by every process.
 
     <folder>/<key>/meta.json, 0.npy, 1.npy, ...
 
@@ -55,7 +55,9 @@ def folder() -> Path:
 
 
 def stats(files: Sequence[Path]) -> list[tuple[int, int, int]]:
-    """Returns the inode, size and time of change of each file, one of which changes with the content.
+    """Returns each file's inode, size and time of change.
+
+    One of them changes with the content.
 
     Raises:
       OSError: a file is missing or unreadable.
@@ -70,7 +72,9 @@ def stats(files: Sequence[Path]) -> list[tuple[int, int, int]]:
 def load_or_parse(
     cache: Path, key: object, parse: Callable[[], ParsedTables], is_unchanged: Callable[[], bool]
 ) -> ParsedTables:
-    """Returns cached tables, memory-mapped; parses and caches them first if necessary.
+    """Returns cached tables, memory-mapped.
+
+    Parses and caches them first if necessary.
 
     Args:
       cache: see `folder`.
@@ -166,14 +170,15 @@ def _map_arrays(table: Path, columns: Mapping[str, Mapping[str, object]]) -> Arr
 
 
 def _limit_size(cache: Path, newest: str) -> None:
-    """Deletes the least recently used tables while all of them together exceed the limit."""
+    """Deletes the least recently used tables while all together exceed the limit."""
     tables = []
+    total = 0
     with suppress(OSError):
         for meta in cache.glob(f"*/{META}"):
             size = sum(file.stat().st_size for file in meta.parent.glob("*.npy"))
             is_newest = meta.parent.name == newest
             tables.append((is_newest, meta.stat().st_mtime, size, meta.parent))
-    total = sum(size for _, _, size, _ in tables)
+            total += size
     for is_newest, _, size, table in sorted(tables):
         if total <= MAX_BYTES or is_newest:
             return

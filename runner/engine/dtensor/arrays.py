@@ -17,6 +17,7 @@ from runner.data.base import Array
 from runner.engine.base import Shard, part_of, shape_of
 from runner.engine.dtensor import processes
 from runner.engine.dtensor.variable_reads import read_stored
+from runner.layout import Spec
 
 
 def layout_of(spec: Sequence[str | None], mesh: dtensor.Mesh) -> dtensor.Layout:
@@ -65,15 +66,27 @@ def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: d
     return dtensor.pack(pieces, layout)
 
 
+def spec_of(layout: dtensor.Layout) -> Spec:
+    """Returns the spec of a DTensor layout, the inverse of `layout_of`."""
+    return tuple(None if axis == dtensor.UNSHARDED else axis for axis in layout.sharding_specs)
+
+
+def host_values(variables: Mapping[str, tf.Variable]) -> dict[str, Array]:
+    """Returns the values of variables of one device, by path."""
+    return {path: variable.numpy() for path, variable in variables.items()}
+
+
 def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
     """Returns the whole host array of a DTensor or DVariable, assembled from its shards.
 
     If the shards are in several processes, this is a collective call of all of them.
     """
-    value = read_stored(tensor) if isinstance(tensor, tf.Variable) else tensor
+    value = tensor
+    if isinstance(tensor, tf.Variable):
+        value = read_stored(tensor)
     layout = dtensor.fetch_layout(value)
-    is_sharded = any(axis != dtensor.UNSHARDED for axis in layout.sharding_specs)
-    if is_sharded and not processes.is_here(layout.mesh):
+    # A process reads its own devices only, so each of them gets a whole copy first.
+    if any(spec_of(layout)) and not processes.is_here(layout.mesh):
         layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
         value = dtensor.relayout(value, layout)
     processes.wait_for_devices(layout.mesh)
@@ -110,7 +123,10 @@ def _start(shard_shape: Sequence[int], layout: dtensor.Layout, place: dict[str, 
     """
     starts = []
     for size, axis in zip(shard_shape, layout.sharding_specs, strict=True):
-        starts.append(0 if axis == dtensor.UNSHARDED else place[axis] * size)
+        start = 0
+        if axis != dtensor.UNSHARDED:
+            start = place[axis] * size
+        starts.append(start)
     return tuple(starts)
 
 

@@ -15,6 +15,7 @@ from runner.data.base import Array
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.arrays import pack, unpack, zeros
 from runner.engine.dtensor.packing import Packing
+from runner.engine.dtensor.variable_reads import read_value
 from runner.errors import EngineError
 
 # The first step updates the weights from slots of 0 and the second from slots that were written, so a stale read of
@@ -59,7 +60,9 @@ def check(mesh: dtensor.Mesh, batch_axis: str | None, *, reread: bool) -> None:
 
 
 def _size(mesh: dtensor.Mesh, axis: str | None) -> int:
-    return int(mesh.dim_size(axis)) if axis else 1
+    if axis is None:
+        return 1
+    return int(mesh.dim_size(axis))
 
 
 def _mesh_steps(
@@ -70,7 +73,7 @@ def _mesh_steps(
     for weight in weights:
         replicated = dtensor.Layout.replicated(mesh, weight.ndim)
         variables.append(dtensor.DVariable(pack(weight, replicated)))
-    slots = [zeros(variable) for variable in variables]
+    slots = list(map(zeros, variables))
     first_layer = Packing(("w", "b"), ((3, 4), (4,)), _size(mesh, axis))
     batch = dtensor.Layout([axis or dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
 
@@ -88,7 +91,7 @@ def _mesh_steps(
         if reread:
             for slot, velocity in zip(slots, velocities, strict=True):
                 slot.assign(velocity)
-            velocities = [slot.read_value() for slot in slots]
+            velocities = list(map(read_value, slots))
         new_values = []
         for variable, velocity in zip(variables, velocities, strict=True):
             new_values.append(variable.read_value() + velocity)
@@ -99,17 +102,19 @@ def _mesh_steps(
 
     for _ in range(_STEPS):
         canary_step(pack(x, batch), pack(y, batch))
-    return [unpack(variable) for variable in variables]
+    return list(map(unpack, variables))
 
 
 def _numpy_steps(x: Array, y: Array, weights: list[Array]) -> list[Array]:
     """Returns the weights after the same steps in float64."""
-    slots: list[Array] = [np.zeros_like(weight) for weight in weights]
+    weights = list(weights)
+    slots: list[Array] = list(map(np.zeros_like, weights))
     for _ in range(_STEPS):
         hidden = np.tanh(x @ weights[0] + weights[1])
         error = 2 * (hidden @ weights[2] - y) / y.size
         inner = (error @ weights[2].T) * (1 - hidden**2)
         gradients = [x.T @ inner, inner.sum(0), hidden.T @ error]
-        slots = [_MOMENTUM * slot - _RATE * gradient for slot, gradient in zip(slots, gradients, strict=True)]
-        weights = [weight + slot for weight, slot in zip(weights, slots, strict=True)]
+        for index, gradient in enumerate(gradients):
+            slots[index] = _MOMENTUM * slots[index] - _RATE * gradient
+            weights[index] = weights[index] + slots[index]
     return weights

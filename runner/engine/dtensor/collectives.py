@@ -80,7 +80,10 @@ def collectives(
       EngineError: TensorFlow has no such loop, or a collective is not understood.
     """
     new_functions = function_names() - before
-    bodies = [name for name in new_functions if name.startswith(f"{loop}_") and name.endswith("_body")]
+    bodies = []
+    for name in new_functions:
+        if name.startswith(f"{loop}_") and name.endswith("_body"):
+            bodies.append(name)
     if not bodies:
         raise EngineError(f"TensorFlow holds no body of the loop {loop}; was the step compiled?")
     origins = Origins(placements, names, trainable, axes, data_axes)
@@ -133,7 +136,9 @@ def _read(
         bytes_per_element *= group_size(axis, axes)
     members = _members(nodes, node) or [Member(node.name, shape)]
     if packed is not None and f"/{PACKED_SCOPE}/" in node.name:
-        members = [Member(node.name, shape, path) for path, shape in zip(packed.paths, packed.shapes, strict=True)]
+        members = []
+        for path, member_shape in zip(packed.paths, packed.shapes, strict=True):
+            members.append(Member(node.name, member_shape, path))
     for index, member in enumerate(members):
         member_phase = phase(member.name)
         origin = member.origin or origins.of(member, member_phase, axis)
@@ -171,7 +176,10 @@ def _output(tensor: str) -> int:
 
     Nodes with several named outputs are never reduced.
     """
-    return int(tensor.rpartition(":")[2]) if ":" in tensor else 0
+    _, colon, index = tensor.rpartition(":")
+    if not colon:
+        return 0
+    return int(index)
 
 
 def _shape(node: NodeDef, output: int) -> tuple[int, ...]:
@@ -188,7 +196,9 @@ def _axis(nodes: _Nodes, node: NodeDef, axes: Mapping[str, int]) -> str:
     key = _producer(nodes, node.input[2])
     while key is not None and key.op == "Reshape":
         key = _producer(nodes, key.input[0])
-    table = _producer(nodes, key.input[0]) if key is not None and key.op == "Slice" else None
+    table = None
+    if key is not None and key.op == "Slice":
+        table = _producer(nodes, key.input[0])
     if table is None or table.op != "Const":
         raise EngineError(f"collective {node.name}: its table of groups was not found")
     group_of_device = tf.make_ndarray(table.attr["value"].tensor).reshape(-1)

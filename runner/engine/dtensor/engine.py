@@ -17,16 +17,15 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from tensorflow.experimental import dtensor
 
 from runner import layout
 from runner.data.base import WEIGHT, Array
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
-from runner.engine.common import MeshEngine
+from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.dtensor import canary, collectives, processes
 from runner.engine.dtensor.adapters import Model, make_adapter
-from runner.engine.dtensor.arrays import layout_of, pack, unpack
+from runner.engine.dtensor.arrays import host_values, layout_of, pack, spec_of, unpack
 from runner.engine.dtensor.explain import compile_error, compile_warning, is_compile_error
 from runner.engine.dtensor.mesh import first_device_alone, make_devices, make_mesh
 from runner.engine.dtensor.packing import Packing, packing
@@ -37,6 +36,7 @@ from runner.engine.dtensor.step import COUNTS, Steps
 from runner.engine.dtensor.trace import trace
 from runner.engine.dtensor.variable_reads import gather_for_use
 from runner.engine.evaluation import BatchResult
+from runner.engine.mappings import map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.host import stages
 from runner.host.outputs import warn
@@ -93,7 +93,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         warning = compile_warning(self._config.engine.name, len(self._drawn))
         if warning and current().is_first:
             warn(warning)
-        return {path: tuple(variable.shape) for path, variable in self._drawn.items()}
+        return shapes_of(self._drawn)
 
     def _make_mesh(self) -> None:
         """Creates the mesh and checks its arithmetic.
@@ -125,7 +125,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 raise EngineError(f"variable {path} has layout {variable.layout}, but the plan says {layouts[path]}")
         self._state = make_state(
             variables,
-            [uncast(variable) for variable in self._model.trainable_variables],
+            list(map(uncast, self._model.trainable_variables)),
             make_rule(self._config.optimizer, tf),
             self._constraints,
             averages=self._config.optimizer.ema.decay is not None,
@@ -143,7 +143,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
         They were drawn whole: values that are drawn under a layout depend on the mesh.
         """
-        values = {path: variable.numpy() for path, variable in self._drawn.items()}
+        values = host_values(self._drawn)
         for path in self._state.slots:
             if is_ema(path):
                 values[path] = values[owner_of(path)]
@@ -155,8 +155,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         for path, placement in self.placements.items():
             used_spec = []
             for axis in placement.spec:
-                is_gathered = axis in self._data_axes or path in needed_whole
-                used_spec.append(None if is_gathered else axis)
+                if axis in self._data_axes or path in needed_whole:
+                    axis = None
+                used_spec.append(axis)
             if tuple(used_spec) != placement.spec:
                 gather_for_use(self._state.variables[path], path, layout_of(used_spec, self._mesh))
 
@@ -189,14 +190,16 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         if not self._config.engine.combine_all_reduces or optimizer.reread_slots:
             return None
         # The shares of a gradient are those of the batch axis only, see `packed.summed`.
-        if any(axis for spec in self._array_specs.values() for axis in spec[1:]):
+        if not splits_examples_alone(self._array_specs):
             return None
         # The sums of the microbatches' gradients are in variables of their own.
         if self._microbatches > 1:
             return None
         variables = self.variables()
-        trainable = {path: variables[path] for path in self._state.trainable}
-        groups = self._axes[self._batch_axis] if self._batch_axis else 1
+        trainable = subset(variables, self._state.trainable)
+        groups = 1
+        if self._batch_axis:
+            groups = self._axes[self._batch_axis]
         return packing(trainable, groups, elementwise=make_rule(optimizer, tf).elementwise)
 
     def _traced(self, function: F) -> F:
@@ -350,7 +353,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> list[Array]:
         numbers = self._numbers(batches, index, step * self._microbatches + index)
-        return [unpack(gradient) for gradient in self._gradients(batches.arrays, numbers)]
+        return list(map(unpack, self._gradients(batches.arrays, numbers)))
 
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[tf.Tensor]:
         arrays = self._placed(batch, 1).arrays
@@ -388,7 +391,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         infos = {}
         for path, variable in self._state.saved.items():
             shape = tuple(variable.shape)
-            spec = tuple(None if axis == dtensor.UNSHARDED else axis for axis in variable.layout.sharding_specs)
+            spec = spec_of(variable.layout)
             shard_shape = layout.Placement(path, shape, spec, None).shard_shape(self._axes)
             shard_bytes = math.prod(shard_shape) * variable.dtype.size
             infos[path] = VariableInfo(shape, variable.dtype.name, spec, shard_bytes)
@@ -396,7 +399,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
 
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots."""
-        return {path: unpack(variable) for path, variable in self._state.saved.items()}
+        return map_values(unpack, self._state.saved)
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns host copies of the distinct shards of variables and slots."""
@@ -410,7 +413,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def plain_model(self) -> Model:
         """Returns the plain model with the current weights, or their EMA."""
         with self._state.averaged():
-            return self._adapter.exported({path: unpack(v) for path, v in self._state.variables.items()})
+            return self._adapter.exported(map_values(unpack, self._state.variables))
 
 
 make = DTensorEngine  # see `runner.engine.registry`
@@ -418,4 +421,4 @@ make = DTensorEngine  # see `runner.engine.registry`
 
 def _stored(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
     """Returns the variables themselves in place of wrappers that layers of mixed precision read them through."""
-    return {path: uncast(variable) for path, variable in variables.items()}
+    return map_values(uncast, variables)

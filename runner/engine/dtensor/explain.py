@@ -59,7 +59,9 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     """
     kind = _operation(text)
     layer = _layer(kind, operations, layers)
-    where = f" in layer {layer}" if layer else ""
+    where = ""
+    if layer:
+        where = f" in layer {layer}"
     return ConfigError(
         f"layout and model don't fit: DTensor can't compile operation {kind or '(unnamed)'}{where} as it is sharded "
         f"({_reason(text)}); use {_alternative(kind)}"
@@ -80,7 +82,7 @@ def trace_error(error: Exception, target: str) -> ConfigError:
       error: the exception; AutoGraph puts the lines of the user's code before its message.
       target: of the model.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    lines = list(filter(None, map(str.strip, str(error).splitlines()))) or [""]
     if "in user code" in lines[0]:
         # AutoGraph's last line begins with the original exception's class.
         message = lines[-1][:_LONGEST_EXCEPTION]

@@ -32,7 +32,9 @@ def check_order(graph: tf.Graph, names: _Names) -> None:
             continue
         resource = operation.inputs[0]
         if id(resource) in written_ids:
-            what = "reads" if operation.type == "ReadVariableOp" else "writes again"
+            what = "writes again"
+            if operation.type == "ReadVariableOp":
+                what = "reads"
             raise EngineError(
                 f"engine.combine_all_reduces=true: the training step {what} variable "
                 f"{_variable_name(graph, resource, names)} after writing it, and DTensor's all-reduce combiner does "

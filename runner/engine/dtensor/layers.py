@@ -57,7 +57,10 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
             return super().call(inputs)
         cast_inputs = tf.cast(inputs, self.compute_dtype)
         is_half_width = cast_inputs.dtype in (tf.float16, tf.bfloat16)
-        x = tf.cast(cast_inputs, tf.float32) if is_half_width else cast_inputs
+        x = cast_inputs
+        # Mean and variance in float32, as in tf_keras: 16 bits are too few for a sum of squares.
+        if is_half_width:
+            x = tf.cast(x, tf.float32)
         dims = [self.axis] if isinstance(self.axis, int) else list(self.axis)
         mean = tf.reduce_mean(x, dims, keepdims=True)
         centered = x - mean
@@ -66,12 +69,16 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
         # The weights of the last dim broadcast as they are; those of other dims need dims of 1 after them.
         is_of_last_dim = dims in ([-1], [len(x.shape) - 1])
         broadcast_shape = [size if dim in dims else 1 for dim, size in enumerate(x.shape)]
+
+        def along_dims(weight: tf.Variable) -> tf.Variable | tf.Tensor:
+            if is_of_last_dim:
+                return weight
+            return tf.reshape(weight, broadcast_shape)
+
         if self.scale:
-            gamma = self.gamma if is_of_last_dim else tf.reshape(self.gamma, broadcast_shape)
-            y = y * tf.cast(gamma, x.dtype)
+            y = y * tf.cast(along_dims(self.gamma), x.dtype)
         if self.center:
-            beta = self.beta if is_of_last_dim else tf.reshape(self.beta, broadcast_shape)
-            y = y + tf.cast(beta, x.dtype)
+            y = y + tf.cast(along_dims(self.beta), x.dtype)
         return tf.cast(y, cast_inputs.dtype)
 
 
@@ -99,7 +106,7 @@ class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the tensors joined along the layer's axis."""
-        return super().call([scope.by_batch(x) for x in inputs])
+        return super().call(list(map(scope.by_batch, inputs)))
 
 
 # The class that changes a call -> tf_keras's classes that it is combined with.

@@ -29,9 +29,11 @@ def masks_from_scope(model: tf.Module) -> Iterator[None]:
       model: of stock layers; left as it was.
     """
     private.let_walk(model)
-    layers = [layer for layer in model.submodules if isinstance(layer, private.RandomLayer)]
     # By generator and not by layer: layers may share one, whose class must be changed once.
-    layer_names = {private.generator(layer): layer.name for layer in layers}
+    layer_names = {}
+    for layer in model.submodules:
+        if isinstance(layer, private.RandomLayer):
+            layer_names[private.generator(layer)] = layer.name
     classes = {generator: type(generator) for generator in layer_names}
     for generator, name in layer_names.items():
         generator.layer_name = name
@@ -110,7 +112,9 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
 
     def make_seed_for_stateless_op(self) -> tf.Tensor:
         """Returns a seed (2,), for a layer that draws by itself."""
-        return super().make_seed_for_stateless_op() if scope.current() is None else self._seed_pair()
+        if scope.current() is None:
+            return super().make_seed_for_stateless_op()
+        return self._seed_pair()
 
     def next_of(
         self, draw: drawn.Draw, shape: tf.Tensor | Sequence[int], *bounds: object, dtype: tf.DType
@@ -138,15 +142,19 @@ def _known(shape: tf.Tensor | Sequence[int]) -> tf.Tensor | Sequence[int]:
     if not tf.is_tensor(shape):
         return shape
     sizes = tf.get_static_value(shape)
-    return shape if sizes is None else [int(size) for size in sizes]
+    if sizes is None:
+        return shape
+    return list(map(int, sizes))
 
 
 def _static(noise_shape: tf.Tensor | Sequence[int] | None, inputs: tf.Tensor) -> list[int]:
     """Returns a noise shape as integers: each dim is 1, or the inputs'."""
     if noise_shape is None:
         return list(inputs.shape)
-    noise_sizes = [tf.get_static_value(size) for size in tf.get_static_value(noise_shape, partial=True)]
     sizes = []
-    for noise_size, size in zip(noise_sizes, inputs.shape, strict=True):
-        sizes.append(int(size if noise_size is None else noise_size))
+    for noise_size, size in zip(tf.get_static_value(noise_shape, partial=True), inputs.shape, strict=True):
+        known_size = tf.get_static_value(noise_size)
+        if known_size is None:
+            known_size = size
+        sizes.append(int(known_size))
     return sizes

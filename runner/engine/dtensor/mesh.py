@@ -11,7 +11,7 @@ from tensorflow.experimental import dtensor
 from runner.config.schema import MeshConfig
 from runner.engine.accelerated import INSTALLS
 from runner.engine.dtensor import processes
-from runner.engine.dtensor.arrays import layout_of
+from runner.engine.dtensor.arrays import layout_of, spec_of
 from runner.engine.dtensor.environment import merge_all_reduces
 from runner.errors import invalid
 from runner.host import cores
@@ -134,5 +134,6 @@ class MeshPlacer:
         None for a plain variable.
         """
         layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
-        axis = dtensor.UNSHARDED if layout is None else layout.sharding_specs[dim]
-        return None if axis == dtensor.UNSHARDED else str(axis)
+        if layout is None:
+            return None
+        return spec_of(layout)[dim]

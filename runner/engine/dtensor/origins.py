@@ -39,8 +39,9 @@ def phase(name: str) -> str:
         return "update"
     # If several layers use a tensor, the tape adds up its gradients under no layer's name; DTensor appends numbers.
     is_sum_of_tape = re.match(r"[^/]+/AddN(_\d+)*(/DTensor|$)", name) is not None
-    is_packed = f"/{PACKED_SCOPE}/" in name
-    return "backward" if is_sum_of_tape or is_packed or "gradient_tape/" in name else "forward"
+    if is_sum_of_tape or f"/{PACKED_SCOPE}/" in name or "gradient_tape/" in name:
+        return "backward"
+    return "forward"
 
 
 class Origins:
@@ -84,7 +85,9 @@ class Origins:
             return ""
         # A nested layer's scope contains those of the layers around it.
         layer = max(layers, key=len)
-        variable = self._variable(layer, member, phase, axis) if self._is_of_variable(member, phase, axis) else None
+        variable = None
+        if self._is_of_variable(member, phase, axis):
+            variable = self._variable(layer, member, phase, axis)
         return variable or self._layers[layer][0].rpartition("/")[0]
 
     def _is_of_variable(self, member: Member, phase: str, axis: str) -> bool:
@@ -96,11 +99,15 @@ class Origins:
 
     def _variable(self, layer: str, member: Member, phase: str, axis: str) -> str | None:
         """Returns the layer's variable that fits the shape best and was not returned before; None if none fits."""
-        paths = [path for path in self._layers[layer] if phase != "backward" or path in self._trainable]
+        paths: Sequence[str] = self._layers[layer]
+        if phase == "backward":
+            paths = [path for path in paths if path in self._trainable]
         shape = _without_ones(member.shape)
         fits = [path for path in paths if shape in self._shapes(path, axis)]
         if not fits:
-            fits = [path for path in paths if self._is_part(shape, path)]
+            for path in paths:
+                if self._is_part(shape, path):
+                    fits.append(path)
         # The two vectors of a normalization have one shape. The name of the operation tells the shift (bias, beta)
         # from the scale; if it does not, their order does.
         is_shift = bool(re.search(r"bias|/add|/sub", member.name, re.IGNORECASE))
@@ -122,7 +129,7 @@ class Origins:
         """Returns the shapes that a device may hold of a variable: whole, gathered over some axes, and stored."""
         placement = self._placements[path]
         shapes = [placement.shape, *device_shapes(placement, axis, self._axes)]
-        return [_without_ones(shape) for shape in shapes]
+        return list(map(_without_ones, shapes))
 
 
 def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:

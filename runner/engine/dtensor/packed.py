@@ -46,7 +46,7 @@ def summed(packing: Packing, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         return pack(gradients)
     shares = [_shares(gradient, packing.groups) for gradient in gradients]
     with tf.name_scope(PACKED_SCOPE):
-        return tf.reduce_sum(tf.concat([_padded(share) for share in shares], 1), 0)
+        return tf.reduce_sum(tf.concat(list(map(_padded, shares)), 1), 0)
 
 
 def _padded(share: tf.Tensor) -> tf.Tensor:
@@ -60,7 +60,9 @@ def _padded(share: tf.Tensor) -> tf.Tensor:
 def _shares(gradient: tf.Tensor, groups: int) -> tf.Tensor:
     """Returns the shares (D, size) of a gradient, each summed over one device's rows."""
     operation: Any = getattr(gradient, "op", None)
-    kind = operation.type if operation is not None else ""
+    kind = ""
+    if operation is not None:
+        kind = operation.type
     if kind in ("Reshape", "Identity"):
         return _shares(operation.inputs[0], groups)
     if kind == "MatMul" and operation.get_attr("transpose_a") and not operation.get_attr("transpose_b"):

@@ -39,7 +39,7 @@ class Packing:
     @property
     def sizes(self) -> list[int]:
         """Returns the number of elements of each variable."""
-        return [math.prod(shape) for shape in self.shapes]
+        return list(map(math.prod, self.shapes))
 
     @property
     def starts(self) -> list[int]:
@@ -61,11 +61,14 @@ def packing(variables: Mapping[str, VariableInfo], groups: int, *, elementwise: 
       as
         LAMB's or Muon's, would compute them over all variables together.
     """
-    infos = variables.values()
-    is_replicated_float32 = all(info.dtype == "float32" and not any(info.spec) for info in infos)
-    # The gradient of a larger kernel, such as a convolution's, is no matrix product, which `.packed` needs.
-    has_matrices_only = all(len(info.shape) <= 2 for info in infos)
-    elements = sum(math.prod(info.shape) for info in infos)
-    if not (elementwise and is_replicated_float32 and has_matrices_only and 0 < elements <= _MOST_ELEMENTS):
+    shapes = []
+    for info in variables.values():
+        is_replicated_float32 = info.dtype == "float32" and not any(info.spec)
+        # The gradient of a larger kernel, such as a convolution's, is no matrix product, which `.packed` needs.
+        if not is_replicated_float32 or len(info.shape) > 2:
+            return None
+        shapes.append(info.shape)
+    elements = sum(map(math.prod, shapes))
+    if not elementwise or not 0 < elements <= _MOST_ELEMENTS:
         return None
-    return Packing(tuple(variables), tuple(info.shape for info in infos), groups)
+    return Packing(tuple(variables), tuple(shapes), groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from tensorflow.experimental import dtensor
 
 from runner.engine.dtensor.arrays import pack
 from runner.engine.dtensor.private import Node, recast, uncast
+from runner.engine.mappings import map_values
 
 
 class PlacedVariable(dtensor.DVariable):  # type: ignore[misc]
@@ -93,8 +95,8 @@ class _Exchange:
         if isinstance(value, tf.Module | Node):
             self._waiting.append(value)
         elif isinstance(value, functools.partial):
-            arguments = [self._exchanged(argument) for argument in value.args]
-            keywords = {key: self._exchanged(argument) for key, argument in value.keywords.items()}
+            arguments = list(map(self._exchanged, value.args))
+            keywords = map_values(self._exchanged, value.keywords)
             return functools.partial(self._exchanged(value.func), *arguments, **keywords)
         elif isinstance(value, types.FunctionType):
             self._exchange_closure(value)
@@ -103,9 +105,10 @@ class _Exchange:
         elif isinstance(value, dict):
             self._exchange_dict(value)
         elif type(value) is tuple:
-            new = tuple(self._exchanged(item) for item in value)
+            new = tuple(map(self._exchanged, value))
             # Returned itself if nothing changed, so that the owner's attribute is not set in vain.
-            return new if any(a is not b for a, b in zip(new, value, strict=True)) else value
+            if any(map(operator.is_not, new, value)):
+                return new
         return value
 
     def _exchange_closure(self, function: types.FunctionType) -> None:

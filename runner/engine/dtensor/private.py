@@ -50,7 +50,7 @@ def function_names() -> frozenset[str]:
 
     Without it the plan can't find the program that DTensor made of a step, and counts no collectives.
     """
-    return frozenset(str(name) for name in context.context().list_function_names())
+    return frozenset(map(str, context.context().list_function_names()))
 
 
 def wait_for_devices() -> None:
@@ -101,7 +101,7 @@ def attributes(owner: tf_keras.layers.Layer, kind: type) -> Iterator[tuple[str, 
     """
     for path, value in owner._flatten(predicate=lambda item: isinstance(item, kind), with_path=True):
         if not any(skipped in path for skipped in _SKIP):
-            yield "/".join(str(part) for part in path), value
+            yield "/".join(map(str, path)), value
 
 
 def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
@@ -121,7 +121,9 @@ def let_walk(model: tf.Module) -> None:
 
     Without it a model with recurrent dropout can't be walked after its step was traced.
     """
-    for layer in model._flatten_layers() if isinstance(model, base_layer.Layer) else ():
+    if not isinstance(model, base_layer.Layer):
+        return
+    for layer in model._flatten_layers():
         if isinstance(layer, dropout_rnn_cell_mixin.DropoutRNNCellMixin):
             ignored = type(layer)._TF_MODULE_IGNORED_PROPERTIES | {
                 "_dropout_mask_cache",
@@ -153,7 +155,9 @@ def uncast(variable: tf.Variable) -> tf.Variable:
 
     Without it such a variable is not placed.
     """
-    return variable._variable if isinstance(variable, autocast_variable.AutoCastVariable) else variable
+    if isinstance(variable, autocast_variable.AutoCastVariable):
+        return variable._variable
+    return variable
 
 
 def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:

@@ -27,7 +27,10 @@ def connect(team: Team, kind: str) -> None:
     if not isinstance(team, Member) or _connected:
         return
     _connected.append(True)
-    host = f"[{team.address}]" if ":" in team.address else team.address
+    host = team.address
+    if ":" in host:
+        # An IPv6 address is written in brackets before a port.
+        host = f"[{host}]"
     jobs = team.all_gather("DTensor's clients", f"{host}:{free_port(team.address)}")
     os.environ["DTENSOR_JOB_NAME"] = "worker"
     os.environ["DTENSOR_CLIENT_ID"] = str(team.index)

@@ -12,6 +12,7 @@ from tensorflow.experimental import dtensor
 from runner.data.base import Array
 from runner.engine.dtensor.arrays import pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored
+from runner.engine.mappings import map_values, subset
 from runner.model.contract import Constraint
 from runner.optim.paths import ema_path, slot_path
 from runner.optim.rules import Rule
@@ -45,7 +46,10 @@ class State:
     @property
     def non_trainable(self) -> dict[str, dtensor.DVariable]:
         """Returns the variables that no gradient changes, such as moving statistics."""
-        return {path: variable for path, variable in self.variables.items() if path not in set(self.trainable)}
+        others = dict(self.variables)
+        for path in self.trainable:
+            del others[path]
+        return others
 
     def assign(self, values: Mapping[str, Array]) -> None:
         """Sets variables and slots from whole arrays by path, see `runner.engine.base.part_of`."""
@@ -57,8 +61,11 @@ class State:
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Puts the EMA of the weights, if the run keeps it, into the variables within the context."""
-        averages = {path: self.slots[ema_path(path)] for path in self.trainable if ema_path(path) in self.slots}
-        with _restored([self.variables[path] for path in averages]):
+        averages = {}
+        for path in self.trainable:
+            if ema_path(path) in self.slots:
+                averages[path] = self.slots[ema_path(path)]
+        with _restored(subset(self.variables, averages).values()):
             for path, average in averages.items():
                 self.variables[path].assign(average.read_value())
             yield
@@ -100,8 +107,12 @@ def make_state(
       averages: the run keeps an EMA of the weights.
       accumulates: a step sums the gradients of several microbatches.
     """
-    trainable_ids = {id(variable) for variable in trainable_variables}
-    trainable = [path for path, variable in variables.items() if id(variable) in trainable_ids]
+    trainable_ids = set(map(id, trainable_variables))
+    # In the order of the variables, which gradients, slots and packed vectors share.
+    trainable = []
+    for path, variable in variables.items():
+        if id(variable) in trainable_ids:
+            trainable.append(path)
     slots = {}
     for path in trainable:
         for slot in rule.slots:
@@ -109,6 +120,11 @@ def make_state(
     if averages:
         for path in trainable:
             slots[ema_path(path)] = zeros(variables[path])
-    grad_accum = {path: zeros(variables[path]) for path in trainable} if accumulates else {}
-    trainable_constraints = {path: constraints[path] for path in trainable if path in constraints}
+    grad_accum = {}
+    if accumulates:
+        grad_accum = map_values(zeros, subset(variables, trainable))
+    trainable_constraints = {}
+    for path in trainable:
+        if path in constraints:
+            trainable_constraints[path] = constraints[path]
     return State(variables, trainable, slots, grad_accum, trainable_constraints)

@@ -12,8 +12,9 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from runner.engine.base import Shard
-from runner.engine.dtensor.arrays import shards
+from runner.engine.dtensor.arrays import shards, spec_of
 from runner.engine.dtensor.variable_reads import read_stored
+from runner.engine.mappings import subset
 
 
 class StateReader:
@@ -27,32 +28,42 @@ class StateReader:
         """
         self._variables = variables
         # A vector has one dtype. All but a few variables are float32.
-        self._joined = [path for path, variable in variables.items() if _is_replicated_float32(variable)]
-        self._others = [path for path, variable in variables.items() if not _is_replicated_float32(variable)]
+        self._joined: dict[str, dtensor.DVariable] = {}
+        self._others: dict[str, dtensor.DVariable] = {}
+        for path, variable in variables.items():
+            if _is_replicated_float32(variable):
+                self._joined[path] = variable
+            else:
+                self._others[path] = variable
 
         def read() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-            flat = [tf.reshape(read_stored(variables[path]), [-1]) for path in self._joined]
-            vectors = [tf.concat(flat, 0)] if flat else []
-            return vectors, [read_stored(variables[path]) for path in self._others]
+            flat = [tf.reshape(read_stored(variable), [-1]) for variable in self._joined.values()]
+            vectors = []
+            if flat:
+                vectors.append(tf.concat(flat, 0))
+            return vectors, list(map(read_stored, self._others.values()))
 
         self._read = tf.function(read, autograph=False)
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns host copies of the variables' distinct shards, by path."""
         vectors, others = self._read()
-        found = {path: shards(value) for path, value in zip(self._others, others, strict=True)}
+        shards_by_path = dict(zip(self._others, map(shards, others), strict=True))
         # Of several processes only the one with the mesh's first device has a shard of a replicated vector.
-        vector_shards = shards(vectors[0]) if vectors else []
+        vector_shards = []
+        if vectors:
+            vector_shards = shards(vectors[0])
         start = 0
-        for path in self._joined:
-            shape = tuple(self._variables[path].shape.as_list())
-            size = math.prod(shape)
-            parts = [shard.array[start : start + size].reshape(shape) for shard in vector_shards]
-            found[path] = [Shard((0,) * len(shape), part, shape) for part in parts]
-            start += size
-        return {path: found[path] for path in self._variables}
+        for path, variable in self._joined.items():
+            shape = tuple(variable.shape.as_list())
+            stop = start + math.prod(shape)
+            shards_by_path[path] = []
+            for shard in vector_shards:
+                part = shard.array[start:stop].reshape(shape)
+                shards_by_path[path].append(Shard((0,) * len(shape), part, shape))
+            start = stop
+        return subset(shards_by_path, self._variables)
 
 
 def _is_replicated_float32(variable: dtensor.DVariable) -> bool:
-    is_replicated = all(axis == dtensor.UNSHARDED for axis in variable.layout.sharding_specs)
-    return variable.dtype.name == "float32" and is_replicated
+    return variable.dtype.name == "float32" and not any(spec_of(variable.layout))

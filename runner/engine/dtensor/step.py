@@ -27,7 +27,8 @@ from runner.engine.dtensor.origins import UPDATE_SCOPE
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.update import Position, Update
-from runner.engine.dtensor.variable_reads import deferred, lent
+from runner.engine.dtensor.variable_reads import deferred, lent, read_value
+from runner.engine.mappings import map_values
 from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
@@ -122,7 +123,9 @@ class Steps:
         names = (LOSS, *self._data.task.step_metrics)
         calls = int(arrays[WEIGHT].shape[0])
         self.loop = next(_loop_names)
-        rounds, first, factor = (tf.gather(numbers, i) for i in range(3))
+        rounds = tf.gather(numbers, 0)
+        first = tf.gather(numbers, 1)
+        factor = tf.gather(numbers, 2)
         share_kb = _shares(arrays, numbers)
         counts_k = numbers[COUNTS:]
 
@@ -207,11 +210,13 @@ class Steps:
 
         def cut(x: tf.Tensor) -> tf.Tensor:
             replicated = self._placer.lay(x, [None] * x.shape.rank, None)
-            return replicated[:examples] if x.shape.rank and x.shape[0] == size else replicated
+            if x.shape.rank and x.shape[0] == size:
+                return replicated[:examples]
+            return replicated
 
         if examples is not None:
             outputs = tf.nest.map_structure(cut, outputs)
-            batch = {name: cut(array) for name, array in batch.items()}
+            batch = map_values(cut, batch)
         loss_b = self._data.task.loss(self._ops, outputs, batch)
         totals = self._data.task.totals(self._ops, outputs, batch)
         if examples is not None:
@@ -238,8 +243,10 @@ class Steps:
         """
         if self.packing is None:
             return []
-        groups = self._update.packed_variables(self.packing)
-        return [packed.pack([variable.read_value() for variable in variables]) for variables in groups]
+        vectors = []
+        for variables in self._update.packed_variables(self.packing):
+            vectors.append(packed.pack(list(map(read_value, variables))))
+        return vectors
 
     def _write_packed(self, vectors: Sequence[tf.Tensor]) -> None:
         """Writes the final vectors of a call."""
@@ -320,18 +327,21 @@ class Steps:
             added = [tf.cast(loss, tf.float32) for loss in self._model.losses]
         self._check_added(added)
         # The backward pass starts from each example's share of the mean: the mean itself would cost a collective.
-        shares = [share_b, *(tf.ones_like(loss) / self._microbatches for loss in added)]
+        shares = [share_b]
+        for loss in added:
+            shares.append(tf.ones_like(loss) / self._microbatches)
+        tape_gradients = tape.gradient([loss_b, *added], sources, output_gradients=shares)
         gradients = []
-        for path, gradient in zip(
-            self._state.trainable, tape.gradient([loss_b, *added], sources, output_gradients=shares), strict=True
-        ):
+        for path, gradient in zip(self._state.trainable, tape_gradients, strict=True):
             if gradient is None:
                 raise ConfigError(
                     f"model._target_={self._config.model.target}: the loss does not depend on trainable "
                     f"variable {path}; use it or make it trainable=False"
                 )
-            # An embedding's gradient comes as slices, which have no layout on a mesh.
-            gradients.append(tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient)
+            if isinstance(gradient, tf.IndexedSlices):
+                # An embedding's gradient comes as slices, which have no layout on a mesh.
+                gradient = tf.convert_to_tensor(gradient)
+            gradients.append(gradient)
         regularization = tf.add_n(added) if added else tf.constant(0.0)
         return _Backward(gradients, loss_b, outputs, regularization)
 

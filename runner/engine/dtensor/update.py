@@ -12,7 +12,8 @@ from runner.config.schema import RunConfig
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
-from runner.engine.dtensor.variable_reads import read_stored
+from runner.engine.dtensor.variable_reads import read_stored, read_value
+from runner.engine.mappings import map_values
 from runner.optim import rules
 from runner.optim.clipping import clip
 from runner.optim.paths import ema_path, slot_path
@@ -94,7 +95,7 @@ class Update:
             slots = {slot: state.slots[slot_path(slot, path)] for slot in self._rule.slots}
             with tf.name_scope(path.replace("/", ".")):
                 old_weight = read_stored(variable)
-                old_slots = {name: slot.read_value() for name, slot in slots.items()}
+                old_slots = map_values(read_value, slots)
                 weight, new_slots = self._rule.update(gradient, old_weight, old_slots, rate, step)
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new_slots, rate, step)
@@ -139,7 +140,9 @@ class Update:
         old_slots = dict(zip(self._rule.slots, others, strict=False))
         weight, new_slots = self._rule.update(gradient, old_weight, old_slots, rate, done + 1.0)
         weight = self._constrained_packed(packing, weight)
-        new_vectors = [weight, *(new_slots[slot] for slot in self._rule.slots)]
+        new_vectors = [weight]
+        for slot in self._rule.slots:
+            new_vectors.append(new_slots[slot])
         if self._decay is not None:
             new_vectors.append(rules.average(self._decay, others[-1], weight, done, tf))
         return tuple(new_vectors)
@@ -189,7 +192,7 @@ class Update:
         """
         sums = [self._state.grad_accum[path] for path in self._state.trainable]
         # As in `apply`, everything is read before anything is computed.
-        before = [total.read_value() for total in sums]
+        before = list(map(read_value, sums))
         begun = [_select(index > 0.0, value, tf.zeros_like(value)) for value in before]
         return [(total, old + new) for total, old, new in zip(sums, begun, gradients, strict=True)]
 
@@ -216,8 +219,7 @@ class Update:
         assert self._rule.apply is not None
         for name, slot in slots.items():
             slot.assign(new_slots[name])
-        reread = {name: slot.read_value() for name, slot in slots.items()}
-        return self._rule.apply(read_stored(variable), reread, rate, step)
+        return self._rule.apply(read_stored(variable), map_values(read_value, slots), rate, step)
 
 
 def _select(condition: tf.Tensor, value: tf.Tensor, other: tf.Tensor) -> tf.Tensor:

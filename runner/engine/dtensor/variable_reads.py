@@ -39,6 +39,11 @@ def gather_for_use(variable: dtensor.DVariable, path: str, layout: dtensor.Layou
     variable.__class__ = _gathered_class(stored)
 
 
+def read_value(variable: tf.Variable) -> tf.Tensor:
+    """Returns a variable's value as a layer reads it."""
+    return variable.read_value()
+
+
 def read_stored(variable: tf.Variable) -> tf.Tensor:
     """Returns a variable's value in the layout that it is stored in."""
     read = getattr(variable, "read_stored", variable.read_value)
@@ -73,7 +78,7 @@ def _reclassed(
       attribute: name of the attribute that the subclass reads.
       values: of the attribute, one per variable.
     """
-    classes: list[type] = [type(variable) for variable in variables]
+    classes: list[type] = list(map(type, variables))
     for variable, stored, value in zip(variables, classes, values, strict=True):
         variable.__class__ = make(stored)
         setattr(variable, attribute, value)
@@ -151,7 +156,9 @@ def _deferred_class(stored: Any) -> type:
 
     def read_stored_value(variable: tf.Variable) -> tf.Tensor:
         new = variable.assigned.get(id(variable))
-        return stored_before(variable) if new is None else new
+        if new is None:
+            return stored_before(variable)
+        return new
 
     subclass.read_stored = read_stored_value
     subclass.assign = assign

@@ -16,8 +16,10 @@ from runner.engine.base import as_called
 from runner.engine.jax import private, tuning
 from runner.engine.jax.initial import HostValue, Initial, TraceSlice, holds_traced, trace_slices
 from runner.engine.jax.names import Names
+from runner.engine.jax.precision import kind_of
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.shards import host_memory
+from runner.engine.mappings import map_values
 from runner.errors import ConfigError, in_one_line
 from runner.host.imports import seeded
 from runner.model import builder, contract, padding, stored, target
@@ -81,7 +83,9 @@ class Keras3Factory:
         Raises:
           ConfigError: as `build`.
         """
-        built = None if eager else self._trace()
+        built = None
+        if not eager:
+            built = self._trace()
         if built is None:
             built = self._build_on_host()
         model, values_by_id = built
@@ -152,8 +156,8 @@ class Keras3Factory:
         (model,) = built
         if holds_traced(model):
             return None
-        slices = {id(variable): part for variable, part in zip(model.variables, trace_slices(trace), strict=True)}
-        weights = {id(variable) for variable in model.weights}
+        slices = dict(zip(map(id, model.variables), trace_slices(trace), strict=True))
+        weights = set(map(id, model.weights))
         for variable in model.variables:
             # A random generator's state is no part of a run's state, see `runner.engine.jax.randomness`: it is the
             # only value that stays in the model.
@@ -194,7 +198,7 @@ class Keras3Factory:
 
 def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str, T]:
     """Returns a model's argument, the only input or all by name, with `make` of each input's spec as the input."""
-    return as_called({name: make(spec) for name, spec in data.inputs.items()})
+    return as_called(map_values(make, data.inputs))
 
 
 @contextmanager
@@ -272,8 +276,10 @@ def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dic
         ) from error
     if isinstance(outputs, Mapping) and all(hasattr(output, "shape") for output in outputs.values()):
         return {str(name): tuple(output.shape) for name, output in outputs.items()}
-    leaves = jax.tree.leaves(outputs)
-    return {str(number): (None, *output.shape[1:]) for number, output in enumerate(leaves)}
+    shapes: dict[str, Shape] = {}
+    for number, output in enumerate(jax.tree.leaves(outputs)):
+        shapes[str(number)] = (None, *output.shape[1:])
+    return shapes
 
 
 def _check_outputs(shapes: Mapping[str, Shape], data: DataSpec) -> None:
@@ -292,11 +298,7 @@ def reason(error: Exception) -> str:
 
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
     """Returns the shapes of a model's trainable and other variables, as `stateless_call` takes them."""
-
-    def shapes(variables: list[keras.Variable]) -> list[jax.ShapeDtypeStruct]:
-        return [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in variables]
-
-    return [shapes(model.trainable_variables), shapes(model.non_trainable_variables)]
+    return [list(map(kind_of, model.trainable_variables)), list(map(kind_of, model.non_trainable_variables))]
 
 
 def assign(model: keras.Model, values: Mapping[str, Array]) -> None:

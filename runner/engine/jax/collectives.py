@@ -146,7 +146,8 @@ def _read(instruction: re.Match[str], axis: str, program: _Program) -> Iterator[
             axis=axis,
             phase=tensor.phase,
             origin=program.origins.of(tensor, traffic),
-            count=1 if index == 0 else 0,
+            # The tensors of a merged collective are sent by one operation, which is counted at the first.
+            count=int(index == 0),
             bytes=math.prod(tensor.shape) * tensor.width * scale,
         )
 
@@ -159,10 +160,14 @@ def _tensors(instruction: re.Match[str], program: _Program) -> list[CarriedTenso
         shapes = shapes[len(operands) : 2 * len(operands)]
     attributes = instruction["attributes"]
     own_operation = _OPERATION.search(attributes)
-    names = _merged_names(own_operation[1]) if own_operation else [""]
+    names = [""]
+    if own_operation:
+        names = _merged_names(own_operation[1])
     tensors = []
     for index, (element_type, dims) in enumerate(shapes):
-        operand = operands[index] if index < len(operands) else ""
+        operand = ""
+        if index < len(operands):
+            operand = operands[index]
         # Equal names of a merge are given once; then the operand's own operation tells the tensors apart.
         operation = program.operations.get(operand, names[0])
         if len(names) == len(shapes):
@@ -171,8 +176,7 @@ def _tensors(instruction: re.Match[str], program: _Program) -> list[CarriedTenso
         width = _width(element_type)
         if is_widened_bf16 and element_type == "f32":
             width = _BF16_BYTES
-        shape = tuple(int(size) for size in dims.split(",") if size)
-        tensors.append(CarriedTensor(shape, width, operation))
+        tensors.append(CarriedTensor(tuple(hlo.integers(dims)), width, operation))
     return tensors
 
 
@@ -198,7 +202,9 @@ def _merged_names(name: str) -> list[str]:
 def _width(element_type: str) -> int:
     """Returns the bytes of an element: `bf16` has 2, `pred` 1; those of fewer than 8 bits are stored in a byte."""
     bits = re.match(r"[a-z]+(\d+)", element_type)
-    return max(int(bits[1]) // 8, 1) if bits else 1
+    if bits is None:
+        return 1
+    return max(int(bits[1]) // 8, 1)
 
 
 def _axis(attributes: str, axes: Mapping[str, int]) -> str:
@@ -207,12 +213,16 @@ def _axis(attributes: str, axes: Mapping[str, int]) -> str:
     if pairs is not None:
         return _axes_between(pairs, axes)
     groups = hlo.replica_groups(attributes, math.prod(axes.values()))
-    group_sets = {frozenset(group) for group in groups}
+    group_sets = set(map(frozenset, groups))
     for names, expected in device_groups(axes).items():
         if group_sets == expected:
             return "+".join(names)
     # A part of an axis's devices: XLA splits by it a dim that the whole axis would not divide.
-    return _axes_between([(group[0], other) for group in groups for other in group[1:]], axes)
+    pairs = []
+    for group in groups:
+        for other in group[1:]:
+            pairs.append((group[0], other))
+    return _axes_between(pairs, axes)
 
 
 def _axes_between(pairs: Iterable[tuple[int, int]], axes: Mapping[str, int]) -> str:

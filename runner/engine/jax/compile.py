@@ -86,9 +86,12 @@ def choose(
     loop_on_device = config.engine.loop == "device"
     if config.engine.loop == "auto":
         loop_on_device = not (slow and on_cpus)
+    form = "as one program each"
+    if loop_on_device:
+        form = "in a loop on the devices"
     logger.info(
         "the steps of a call run %s (engine.loop=%s; convolutions that are slow in loops on CPUs: %d, devices: %s)",
-        "in a loop on the devices" if loop_on_device else "as one program each",
+        form,
         config.engine.loop,
         slow,
         device,
@@ -131,7 +134,10 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: R
     """
     _, is_read = private.without_unused(trace)
     # Not strict: the inputs after the trainable variables are the rest of the state and the batch.
-    unused = [path for path, is_used in zip(trainable, is_read, strict=False) if not is_used]
+    unused = []
+    for path, is_used in zip(trainable, is_read, strict=False):
+        if not is_used:
+            unused.append(path)
     if not unused:
         return
     names = ", ".join(unused[:_MOST_NAMED])

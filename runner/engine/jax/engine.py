@@ -6,6 +6,7 @@ steps per call, B global batch.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -23,7 +24,7 @@ from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
 from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatches, ProgramCost, Shard, VariableInfo
 from runner.engine.calls import PendingCall, cut, example_counts
-from runner.engine.common import MeshEngine
+from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
 from runner.engine.jax import environment, mesh, precision, private, processes, randomness
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
@@ -33,12 +34,13 @@ from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
-from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding, splits_examples_alone
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Arrays, Step, Weights, call_numbers
+from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
@@ -112,7 +114,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         # A batch's arrays, (B, ...), and those of a call, (K, B, ...). The rows of a cached split are placed as the
         # examples that they name.
         specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
-        self._array_shardings = {name: self._sharding(spec) for name, spec in specs.items()}
+        self._array_shardings = map_values(self._sharding, specs)
         self._stacked_shardings = {name: self._sharding((None, *spec)) for name, spec in specs.items()}
         self._replicated = self._sharding(())
 
@@ -130,7 +132,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
         adopt(self._model, on_cpu=on_cpu, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
-        return {path: tuple(variable.shape) for path, variable in self._names.variables.items()}
+        return shapes_of(self._names.variables)
 
     def _layout(self) -> LayoutConfig:
         config = self._config.layout
@@ -141,7 +143,7 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _make_state(self) -> None:
         """Orders the variables as Keras wants them, and computes their initial values, each shard on its device."""
         variables = self._names.variables
-        paths = {id(variable): path for path, variable in variables.items()}
+        paths = keys_by_id(variables)
         generator_states = randomness.seed_indices(self._model)
         non_trainable = []
         for index, variable in enumerate(self._model.non_trainable_variables):
@@ -162,7 +164,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._state: State[jax.Array] = self._tree.shapes(self._kinds)
             return
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
-        initial = self._initial.place({path: shapes[path] for path in variables})
+        initial = self._initial.place(subset(shapes, variables))
         check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
         self._state = self._tree.begin(initial, self._kinds)
 
@@ -179,19 +181,20 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         # Numbers of single examples stay where they are computed, unless several processes must read them: then every
         # device gets all of them. A step that is dispatched on its own leaves them, and `_stacked` joins a call's.
-        is_one_process = self._replicated.is_fully_addressable
-        train: Callable[..., object]
+        by_example = self._array_shardings[WEIGHT]
+        losses = by_example
+        losses_of_call = self._stacked_shardings[WEIGHT]
+        if not self._replicated.is_fully_addressable:
+            losses = self._replicated
+            losses_of_call = self._replicated
+        train: Callable[..., object] = step.step
+        sums = by_example
         if self._mode.loop_on_device:
             train = step.many
-            sums = self._stacked_shardings[WEIGHT] if is_one_process else self._replicated
-        else:
-            train = step.step
-            sums = self._array_shardings[WEIGHT]
+            sums = losses_of_call
         # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
         step_results = (self._tree.shardings, sums, self._replicated)
         self._train = jax.jit(train, donate_argnums=0, out_shardings=step_results)
-        by_example = self._array_shardings[WEIGHT]
-        losses = by_example if is_one_process else self._replicated
         self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated, by_example))
         self._outputs = jax.jit(step.outputs)
         self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(losses, self._replicated))
@@ -235,7 +238,10 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def cache_on_device(self, source: DataSource) -> None:
         """Keeps a split's arrays on every device: all examples, their dims split as a batch's are."""
-        shardings = {name: self._sharding((None, *self._array_specs[name][1:])) for name in self._data.arrays}
+        shardings = {}
+        for name in self._data.arrays:
+            _, *example_spec = self._array_specs[name]
+            shardings[name] = self._sharding((None, *example_spec))
         self._split = cached(source, shardings, self._config, planning=self._planning)
 
     def place(self, batches: HostBatches) -> PlacedBatches:
@@ -248,7 +254,9 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _arguments(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[object, ...]:
         """Returns a step's arguments after the state: the cached split, or None; arrays; numbers."""
-        split = self._split if ROW in batches.arrays else None
+        split = None
+        if ROW in batches.arrays:
+            split = self._split
         counts = example_counts(batches.weights, self._microbatches)
         rounds = batches.steps * self._microbatches
         return split, batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
@@ -258,18 +266,22 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._compiled(batches)
 
     def _compiled(self, batches: PlacedBatches) -> Compiled:
-        shapes = tuple((name, tuple(array.shape)) for name, array in batches.arrays.items())
+        shapes = tuple(shapes_of(batches.arrays).items())
         if shapes not in self._programs:
-            # A program of one round takes the round's number.
-            index = () if self._mode.loop_on_device else (np.int32(0),)
-            lowered = self._train.lower(self._state, *self._arguments(batches, 0), *index)
+            arguments = [self._state, *self._arguments(batches, 0)]
+            if not self._mode.loop_on_device:
+                # A program of one round takes the round's number.
+                arguments.append(np.int32(0))
+            lowered = self._train.lower(*arguments)
             self._programs[shapes] = compiled(lowered, self._compiler_options())
         return self._programs[shapes]
 
     def _compiler_options(self) -> Options:
         if self._planning:
             return TO_READ
-        return FOR_CPUS if self._mode.on_cpus else {}
+        if self._mode.on_cpus:
+            return FOR_CPUS
+        return {}
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[jax.Array]:
         """Runs the steps in one program, or one after another, and does not wait for the last program to end."""
@@ -278,14 +290,14 @@ class JaxEngine(MeshEngine[jax.Array]):
         if self._mode.loop_on_device:
             self._state, sums, regularization = self._run(program, self._state, *arguments)
             return self._pending(sums, regularization, batches)
-        rows: list[Arrays] = []
+        rows: dict[str, list[jax.Array]] = defaultdict(list)
         regularizations: list[jax.Array] = []
         for index in range(batches.steps * self._microbatches):
-            self._state, row, regularization = self._run(program, self._state, *arguments, np.int32(index))
-            rows.append(row)
+            self._state, round_sums, regularization = self._run(program, self._state, *arguments, np.int32(index))
+            for name, row in round_sums.items():
+                rows[name].append(row)
             regularizations.append(regularization)
-        stacked = {name: self._stacked([row[name] for row in rows]) for name in rows[0]}
-        return self._pending(stacked, regularizations, batches)
+        return self._pending(map_values(self._stacked, rows), regularizations, batches)
 
     def _pending(
         self,
@@ -334,7 +346,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         gradients, weights = self._run(self._whole_gradients, self._state, *arguments, np.int32(index))
         # The next micro-batch may read batch statistics that this one changed.
         self._state = self._state._replace(non_trainable=weights)
-        return [self._to_host(gradient) for gradient in gradients]
+        return list(map(self._to_host, gradients))
 
     def _to_host(self, value: jax.Array) -> Array:
         (readable,) = self._readable([value])
@@ -343,7 +355,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _readable(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
         """Returns arrays that this process can read whole; if other processes hold parts, gathered by one program."""
-        if all(processes.is_readable(value) for value in values):
+        if all(map(processes.is_readable, values)):
             return values
         return self._run(self._gather, list(values))
 
@@ -401,7 +413,7 @@ class JaxEngine(MeshEngine[jax.Array]):
             self.program.as_text(),
             self._axes,
             self.placements,
-            [path for path in self._names.layers.values() if path],
+            list(filter(None, self._names.layers.values())),
             self._trainable,
             self._data_axes,
             looped=self._mode.loop_on_device,
@@ -430,18 +442,19 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as JAX holds them."""
-        return {path: variable_info(array) for path, array in self._tree.by_path(self._state).items()}
+        return map_values(variable_info, self._tree.by_path(self._state))
 
     def state(self) -> dict[str, Array]:
         """Returns whole arrays of variables and slots.
 
         The random generators are functions of seed and micro-batch, so they have no state to keep.
         """
+        # Copied, as the next step donates the memory that a view would show.
         return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns variables and slots, each in its different shards, as the devices hold them."""
-        return {path: shards(array) for path, array in self._tree.by_path(self._state).items()}
+        return map_values(shards, self._tree.by_path(self._state))
 
     def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model in the host's memory, with the present weights or their moving averages."""

@@ -79,8 +79,12 @@ def _set_threads(devices: int) -> None:
 def _add_xla_flags(flags: dict[str, int]) -> None:
     """Adds flags that `XLA_FLAGS` does not set yet."""
     already_set = os.environ.get("XLA_FLAGS", "")
-    added = [f"{flag}={value}" for flag, value in flags.items() if not re.search(rf"{flag}\b", already_set)]
-    os.environ["XLA_FLAGS"] = " ".join([*already_set.split(), *added])
+    all_flags = already_set.split()
+    for flag, value in flags.items():
+        # A user's own value of a flag stays.
+        if not re.search(rf"{flag}\b", already_set):
+            all_flags.append(f"{flag}={value}")
+    os.environ["XLA_FLAGS"] = " ".join(all_flags)
 
 
 def cache_folder() -> str:

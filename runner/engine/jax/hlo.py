@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from runner.engine.device_groups import groups_along
 from runner.errors import EngineError
 
 # The first line of a computation: `%region_1 (arg: f32[2]) -> f32[2] {`, or `ENTRY %main ...`.
@@ -41,7 +42,9 @@ def lines_with_counts(text: str) -> Iterator[tuple[str, int]]:
     for line in text.splitlines():
         computation = _computation(line, computation)
         trips = _TRIP_COUNT.search(line)
-        count = int(trips[1]) if trips else 1
+        count = 1
+        if trips:
+            count = int(trips[1])
         for called in _called(line):
             callers.setdefault(called, []).append((computation, count))
     computation = ""
@@ -54,7 +57,9 @@ def lines_with_counts(text: str) -> Iterator[tuple[str, int]]:
 def _computation(line: str, before: str) -> str:
     """Returns the name of the computation that a line is part of, of that of the line before."""
     header = _HEADER.match(line)
-    return header[1] if header else before
+    if header is None:
+        return before
+    return header[1]
 
 
 def _called(line: str) -> list[str]:
@@ -62,14 +67,17 @@ def _called(line: str) -> list[str]:
     called: list[str] = _CALLED.findall(line)
     branches = _BRANCHES.search(line)
     if branches:
-        called += [name.strip().lstrip("%") for name in branches[1].split(",")]
+        for name in branches[1].split(","):
+            called.append(name.strip().lstrip("%"))
     return called
 
 
 def _run_count(name: str, callers: Mapping[str, list[tuple[str, int]]], known: dict[str, int]) -> int:
     """Returns how often a computation runs. The recursion ends: XLA has no computation that calls itself."""
     if name not in known:
-        counts = [trips * _run_count(caller, callers, known) for caller, trips in callers.get(name, [])]
+        counts = []
+        for caller, trips in callers.get(name, []):
+            counts.append(trips * _run_count(caller, callers, known))
         known[name] = max(counts, default=1)
     return known[name]
 
@@ -115,10 +123,13 @@ def reduces_bf16(attributes: str) -> bool:
 
 def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
     """Returns a collective-permute's pairs of devices; None for a collective that has groups."""
-    pairs = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
-    if pairs is None:
+    listed = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
+    if listed is None:
         return None
-    return [(int(source), int(target)) for source, target in re.findall(r"(\d+),(\d+)", pairs[0])]
+    pairs = []
+    for source, target in re.findall(r"(\d+),(\d+)", listed[0]):
+        pairs.append((int(source), int(target)))
+    return pairs
 
 
 def replica_groups(attributes: str, devices: int) -> list[list[int]]:
@@ -136,17 +147,18 @@ def replica_groups(attributes: str, devices: int) -> list[list[int]]:
         return _mesh_groups(mesh[1], mesh[2] or "", mesh[3])
     tiled = re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if tiled:
-        groups: list[list[int]] = _device_ids(tiled[2]).reshape(_integers(tiled[1])).tolist()
+        groups: list[list[int]] = _device_ids(tiled[2]).reshape(integers(tiled[1])).tolist()
         return groups
     listed = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes)
     if listed:
         every_device = [list(range(devices))]
-        return [_integers(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])] or every_device
+        return list(map(integers, re.findall(r"\{([\d,]*)\}", listed[1]))) or every_device
     raise EngineError(f"XLA's replica groups have an unknown form: {attributes[:200]}")
 
 
-def _integers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",") if number]
+def integers(text: str) -> list[int]:
+    """Returns the numbers of a list such as `2,4`, none of an empty text."""
+    return list(map(int, filter(None, text.split(","))))
 
 
 def _device_ids(text: str) -> npt.NDArray[np.int64]:
@@ -154,10 +166,10 @@ def _device_ids(text: str) -> npt.NDArray[np.int64]:
     matched = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if matched is None:
         raise EngineError(f"XLA's device numbers have an unknown form: {text[:200]}")
-    shape = _integers(matched[1])
+    shape = integers(matched[1])
     ids = np.arange(math.prod(shape)).reshape(shape)
     if matched[2]:
-        ids = ids.transpose(_integers(matched[2]))
+        ids = ids.transpose(integers(matched[2]))
     return ids.reshape(-1)
 
 
@@ -169,9 +181,12 @@ def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
       order: its devices, in the form of `_device_ids`; empty if they are in order.
       chosen: axes along which a group runs, as `'axis_0'`; `'axis_1':(1)2` is the first factor of 2 of an axis.
     """
-    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", shape)}
+    sizes: dict[str, int] = {}
     # An axis of 8 whose factor (2)2 is chosen is cut at 1, 2, 4 and 8: into factors of 2, 2 and 2.
-    cuts: dict[str, list[int]] = {name: [1, size] for name, size in sizes.items()}
+    cuts: dict[str, list[int]] = {}
+    for name, size in re.findall(r"'([^']+)'=(\d+)", shape):
+        sizes[name] = int(size)
+        cuts[name] = [1, int(size)]
     chosen_spans: list[tuple[str, int, int]] = []
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
         start, stop = 1, sizes[name]
@@ -192,7 +207,4 @@ def _mesh_groups(shape: str, order: str, chosen: str) -> list[list[int]]:
                 group_dims.append(len(factor_sizes))
             factor_sizes.append(high // low)
     ids = _device_ids(order or f"[{math.prod(sizes.values())}]").reshape(factor_sizes)
-    other_dims = [dim for dim in range(ids.ndim) if dim not in group_dims]
-    group_size = math.prod(ids.shape[dim] for dim in group_dims)
-    groups: list[list[int]] = ids.transpose(other_dims + group_dims).reshape(-1, group_size).tolist()
-    return groups
+    return groups_along(ids, group_dims)

@@ -71,9 +71,9 @@ class TraceSlice:
 
         key: list[object] = [(*atom(var), str(var.aval)) for var in self.constants]
         for equation in self.equations:
-            inputs = [atom(value) for value in equation.invars]
+            inputs = list(map(atom, equation.invars))
             parameters = _parameters(equation)
-            outputs = [atom(value) for value in equation.outvars]
+            outputs = list(map(atom, equation.outvars))
             key.append((equation.primitive.name, *inputs, *parameters, *outputs))
         key.append(atom(self.result))
         return tuple(key)
@@ -93,7 +93,7 @@ class TraceSlice:
             return values[atom]
 
         for equation in self.equations:
-            results = private.evaluated(equation, [read(atom) for atom in equation.invars])
+            results = private.evaluated(equation, list(map(read, equation.invars)))
             for var, result in zip(equation.outvars, results, strict=True):
                 values[var] = _unmerged(result, zero)
         return jnp.asarray(read(self.result))
@@ -114,8 +114,10 @@ def _parameters(equation: JaxprEqn) -> Key:
 
     def comparable(value: object) -> object:
         if isinstance(value, tuple):
-            return tuple(comparable(item) for item in value)
-        return value if isinstance(value, _PLAIN_TYPES) else id(value)
+            return tuple(map(comparable, value))
+        if isinstance(value, _PLAIN_TYPES):
+            return value
+        return id(value)
 
     return tuple((name, comparable(value)) for name, value in sorted(equation.params.items()))
 
@@ -159,7 +161,7 @@ def trace_slices(trace: ClosedJaxpr) -> list[TraceSlice]:
                 needed.extend(jaxpr.eqns[producers[atom]].invars)
         return TraceSlice([jaxpr.eqns[number] for number in sorted(numbers)], constants_read, result)
 
-    return [slice_of(result) for result in jaxpr.outvars]
+    return list(map(slice_of, jaxpr.outvars))
 
 
 @dataclass(frozen=True)
@@ -225,16 +227,20 @@ def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeS
     groups: dict[tuple[int, int], list[list[str]]] = defaultdict(list)
     for number, paths in enumerate(paths_by_function.values()):
         # A large variable's number makes a group of its own; all others of equal length share the number -1.
-        is_large = _bytes_per_device(kinds[paths[0]]) > _ALONE_BYTES
-        groups[len(paths), number if is_large else -1].append(paths)
+        group_number = -1
+        if _bytes_per_device(kinds[paths[0]]) > _ALONE_BYTES:
+            group_number = number
+        groups[len(paths), group_number].append(paths)
 
     def largest(group: list[list[str]]) -> int:
         return max(_bytes_per_device(kinds[paths[0]]) for paths in group)
 
     arrays: dict[str, jax.Array] = {}
     for group in sorted(groups.values(), key=largest, reverse=True):
-        program = _program([slices[paths[0]] for paths in group], [kinds[paths[0]] for paths in group])
-        for row in zip(*group, strict=True):
+        # A row has one path per function; all rows share the program of the first.
+        rows = list(zip(*group, strict=True))
+        program = _program(rows[0], slices, kinds)
+        for row in rows:
             constants = [_placed_constants(slices[path], kinds[path]) for path in row]
             values = jax.block_until_ready(program(constants, np.uint32(0)))
             arrays.update(zip(row, values, strict=True))
@@ -263,16 +269,18 @@ def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
     return placed_in_parts(HostValue(array).read, like)
 
 
-def _program(slices: Sequence[TraceSlice], kinds: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., list[jax.Array]]:
-    """Returns a compiled function of (constants of each slice, uint32 0) that returns the slices' values."""
+def _program(
+    paths: Sequence[str], slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]
+) -> Callable[..., list[jax.Array]]:
+    """Returns a compiled function of (constants of each path's slice, uint32 0) that returns the slices' values."""
 
     def draw(constants: Sequence[Sequence[jax.Array]], zero: jax.Array) -> list[jax.Array]:
         values = []
-        for part, own_constants, kind in zip(slices, constants, kinds, strict=True):
-            values.append(part.compute(own_constants, zero).astype(kind.dtype))
+        for path, own_constants in zip(paths, constants, strict=True):
+            values.append(slices[path].compute(own_constants, zero).astype(kinds[path].dtype))
         return values
 
-    program: Callable[..., list[jax.Array]] = jax.jit(draw, out_shardings=[kind.sharding for kind in kinds])
+    program: Callable[..., list[jax.Array]] = jax.jit(draw, out_shardings=[kinds[path].sharding for path in paths])
     return program
 
 
@@ -286,10 +294,10 @@ def holds_traced(model: keras.Model) -> bool:
             # Keras's L1 holds its factor as a tensor.
             return is_traced(vars(value))
         if isinstance(value, dict):
-            return any(is_traced(item) for item in value.values())
-        return isinstance(value, list | tuple) and any(is_traced(item) for item in value)
+            return any(map(is_traced, value.values()))
+        return isinstance(value, list | tuple) and any(map(is_traced, value))
 
     if is_traced(private.operands(model)):
         return True
     layers = [model, *private.all_layers(model)]
-    return any(is_traced(list(vars(layer).values())) for layer in layers)
+    return any(map(is_traced, map(vars, layers)))

@@ -94,7 +94,9 @@ class Names:
             for layer in owner.layers:
                 # A layer that is used in several models keeps the path under which it is met first.
                 name = layer_path(layer.name)
-                prefix = short if private.is_functional(layer) else f"{short}{name}/"
+                prefix = short
+                if not private.is_functional(layer):
+                    prefix = f"{short}{name}/"
                 self._layers.setdefault(id(layer), _Paths(prefix.removesuffix("/") or name, f"{full}{name}"))
                 self._walk(layer, prefix, f"{full}{name}/")
             return
@@ -129,4 +131,9 @@ def _without_underscore(paths: _Paths, name: str) -> _Paths:
 def _unique(paths: Mapping[int, _Paths]) -> dict[int, str]:
     """Returns the short path of each, or the full path if others have the same short one."""
     count = Counter(path.short for path in paths.values())
-    return {key: path.full if count[path.short] > 1 else path.short for key, path in paths.items()}
+    names = {}
+    for key, path in paths.items():
+        names[key] = path.short
+        if count[path.short] > 1:
+            names[key] = path.full
+    return names

@@ -37,7 +37,9 @@ class CarriedTensor:
         """Returns `forward`, `backward` or `update`."""
         if "/update/" in self.operation:
             return "update"
-        return "backward" if "transpose(" in self.operation else "forward"
+        if "transpose(" in self.operation:
+            return "backward"
+        return "forward"
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,9 @@ class Origins:
 
     def of(self, tensor: CarriedTensor, traffic: Traffic) -> str:
         """Returns the canonical path of a variable or layer, empty if the operation's name has neither."""
-        layer = None if traffic.phase == "update" else self._layer(tensor.operation)
+        layer = None
+        if traffic.phase != "update":
+            layer = self._layer(tensor.operation)
         if layer is None:
             return ""
         gathers_variable = traffic.kind == "all_gather"
@@ -142,7 +146,7 @@ class Origins:
                 continue
             shapes = device_shapes(self._placements[path], axis, self._axes)
             sizes: list[_Size] = [tuple(sorted(shape)) for shape in shapes]
-            sizes += [math.prod(shape) for shape in shapes]
+            sizes += map(math.prod, shapes)
             for size in dict.fromkeys(sizes):
                 variables.setdefault(size, []).append(path)
         return variables

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import jax
 import keras
@@ -35,10 +36,13 @@ def with_own_map(
     Raises:
       ConfigError: no layer of the model has a map, the mesh lacks the map's axes, or the map does not fit a variable.
     """
-    with_map = [layer for layer in (model, *private.all_layers(model)) if hasattr(type(layer), "get_layout_map")]
-    if not with_map:
+    kind: Any = None
+    for layer in (model, *private.all_layers(model)):
+        if hasattr(type(layer), "get_layout_map"):
+            kind = type(layer)
+            break
+    if kind is None:
         raise _invalid("no layer of the model has a get_layout_map; KerasHub's Gemma, Llama and Qwen have one")
-    kind = type(with_map[0])
     # Keras wants devices for a mesh; the map reads only the mesh's axes.
     devices = np.array(jax.devices()[: math.prod(axes.values())])
     device_mesh = keras.distribution.DeviceMesh(tuple(axes.values()), tuple(axes), devices)

@@ -16,11 +16,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runner.config.schema import LayoutConfig
 from runner.data.base import WEIGHT
+from runner.engine.common import splits_examples_alone
 from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import TokenParts
 from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
 from runner.engine.jax.state import State
+from runner.engine.mappings import shapes_of
+from runner.engine.origins import without_axes
 from runner.layout import Placement, Spec, transformers
 from runner.layout.axes import data_axes
 from runner.layout.roles import Role
@@ -85,13 +88,7 @@ class MeshLayout:
 
     def roles(self) -> dict[str, Role]:
         """Returns path -> role of the variables in attentions, and of tables and heads of a vocabulary."""
-        shapes = {path: placement.shape for path, placement in self.placements.items()}
-        return dict(transformers.read(shapes).roles)
-
-
-def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
-    """Returns whether no axis splits the dims of an example, such as height or tokens."""
-    return not any(any(spec[1:]) for spec in array_specs.values())
+        return dict(transformers.read(shapes_of(self.placements)).roles)
 
 
 def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:
@@ -120,13 +117,16 @@ def partition(
       sums: see `Partitioning`.
     """
     roles = on.roles()
+    spread_images = None
+    if _copies_images(on, data):
+        spread_images = spread_over(on.mesh)
     return Partitioning(
         state=state,
         arrays=arrays,
         sums=sums,
         gathered=_gathered_for_logits(on, model, trainable, roles),
         heads_axis=_heads_axis(on, roles),
-        spread_images=spread_over(on.mesh) if _copies_images(on, data) else None,
+        spread_images=spread_images,
         examples=_example_parts(on),
         tokens=_token_parts(on, data, roles),
     )
@@ -134,10 +134,16 @@ def partition(
 
 def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
     """Returns whether an axis splits devices but no array that a convolution may take: they then hold copies."""
-    input_specs = [on.array_specs[name] for name in data.inputs]
-    image_specs = [spec for spec in input_specs if len(spec) > 2]
-    # Without images among the inputs, a model may still make some of a vector per example.
-    return any(unused_axes(on.axes, spec) for spec in image_specs or [on.array_specs[WEIGHT]])
+    image_specs = []
+    for name in data.inputs:
+        spec = on.array_specs[name]
+        # An image has a spatial dim at least, next to examples and channels.
+        if len(spec) > 2:
+            image_specs.append(spec)
+    if not image_specs:
+        # Without images among the inputs, a model may still make some of a vector per example.
+        image_specs.append(on.array_specs[WEIGHT])
+    return any(unused_axes(on.axes, spec) for spec in image_specs)
 
 
 def _example_parts(on: MeshLayout) -> Parts | None:
@@ -158,16 +164,21 @@ def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> T
     """Returns how the mesh splits examples, tokens along the first dim of the first input's examples, and logits."""
     spec = on.array_specs[data.task.input_names[0]]
     batch_axis = spec[0]
-    sequence_axis = spec[1] if len(spec) > 1 else None
+    sequence_axis = None
+    if len(spec) > 1:
+        sequence_axis = spec[1]
 
     def constrain(array: jax.Array, dim: int) -> jax.Array:
+        # XLA chooses the sharding of the other dims.
         free = PartitionSpec.UNCONSTRAINED
         before = [free] * dim
         after = [free] * (array.ndim - dim - 2)
         return jax.lax.with_sharding_constraint(array, on.sharding([*before, batch_axis, sequence_axis, *after]))
 
     def size(axis: str | None) -> int:
-        return on.axes[axis] if axis else 1
+        if axis is None:
+            return 1
+        return on.axes[axis]
 
     return TokenParts(size(batch_axis), size(sequence_axis), constrain, _vocabulary_parts(on, roles))
 
@@ -181,7 +192,10 @@ def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
     if len(axes_of_heads) != 1:
         return None
     (axis,) = axes_of_heads
-    return None if axis in on.data_axes else axis
+    # Sharded over an axis of batches, kernels are gathered for use, and the heads that they make are whole.
+    if axis in on.data_axes:
+        return None
+    return axis
 
 
 def _gathered_for_logits(
@@ -193,8 +207,8 @@ def _gathered_for_logits(
     instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
     constrains the head by itself; a head that is sharded once is gathered by XLA.
     """
-    outputs = getattr(model, "output", None) if private.is_functional(model) else None
-    if isinstance(outputs, Mapping) and HIDDEN in outputs:
+    # A model that returns hidden states leaves the logits to the loss, which computes them in chunks.
+    if private.is_functional(model) and isinstance(model.output, Mapping) and HIDDEN in model.output:
         return {}
     batch_axes = on.data_axes
     gathered = {}
@@ -204,7 +218,7 @@ def _gathered_for_logits(
         spec = on.placements[path].spec
         used_axes = {axis for axis in spec if axis is not None and on.axes[axis] > 1}
         if used_axes & batch_axes and used_axes - batch_axes:
-            gathered[index] = on.sharding([None if axis in batch_axes else axis for axis in spec])
+            gathered[index] = on.sharding(without_axes(spec, batch_axes))
     return gathered
 
 
@@ -217,6 +231,8 @@ def _vocabulary_parts(on: MeshLayout, roles: Mapping[str, Role]) -> int:
     for path, role in roles.items():
         if role.noun == transformers.VOCABULARY and role.dim is not None and not role.adapter:
             axis = on.placements[path].spec[role.dim]
-            is_split = axis is not None and axis not in on.data_axes
-            parts.append(on.axes[axis] if axis is not None and is_split else 1)
+            count = 1
+            if axis is not None and axis not in on.data_axes:
+                count = on.axes[axis]
+            parts.append(count)
     return min(parts, default=1)

@@ -23,8 +23,14 @@ from jax import lax
 
 from runner.arrays import Tensor
 from runner.engine.jax import private
+from runner.engine.mappings import map_values
 
 _LOW = "bfloat16"
+
+
+def kind_of(variable: keras.Variable) -> jax.ShapeDtypeStruct:
+    """Returns a variable's shape and dtype."""
+    return jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype)
 
 
 def set_dtypes(
@@ -40,15 +46,17 @@ def set_dtypes(
     Returns:
       Shape and dtype in which the state holds each variable.
     """
-    kinds = {path: jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for path, variable in variables.items()}
+    kinds = map_values(kind_of, variables)
     if state == "float32":
         return kinds
     weights = private.made_trainable(model)
-    trained = {id(variable) for variable in model.trainable_variables}
+    trained = set(map(id, model.trainable_variables))
     for path, variable in variables.items():
+        # Statistics, such as those of a batch normalization, stay in float32.
         if id(variable) not in weights:
             continue
         private.set_dtype(variable, _LOW)
+        # A frozen weight needs no master copy: no small change is ever added to it.
         if state == _LOW or id(variable) not in trained:
             kinds[path] = jax.ShapeDtypeStruct(tuple(variable.shape), _LOW)
     return kinds

@@ -111,7 +111,9 @@ def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
 
     Keras's `fit` checks this too. Without it a subclassed `call(self, x)` raises TypeError.
     """
-    return {"training": training} if model._call_has_training_arg else {}
+    if model._call_has_training_arg:
+        return {"training": training}
+    return {}
 
 
 def release(variable: keras.Variable) -> None:
@@ -165,7 +167,7 @@ def made_trainable(model: keras.Model) -> set[int]:
     """
     ids = set[int]()
     for layer in (model, *all_layers(model)):
-        ids |= {id(variable) for variable in layer._trainable_variables}
+        ids.update(map(id, layer._trainable_variables))
     return ids
 
 

@@ -13,6 +13,7 @@ from runner.data.base import Batch
 from runner.engine.base import as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
+from runner.engine.mappings import keys_by_id, map_values, subset, without
 from runner.errors import ConfigError
 from runner.model import contract, padding, scope
 from runner.task.base import DataSpec
@@ -56,11 +57,13 @@ def check_kept(
             )
     if not pads:
         return
-    changed = _changed(model, data, kept, training=True) if kept else []
+    changed: list[str] = []
+    if kept:
+        changed = _changed(model, data, kept, training=True)
     if changed or has_own_code or contract.has_activity_loss(layers):
         # `first` gathers from all processes, so it is called only if a call is computed.
         values = _held_values(model) if first is None else first()
-        before = {path: np.asarray(values[path]) for path in changed}
+        before = map_values(np.asarray, subset(values, changed))
         padding.check(_call(model, config, changed, values), data.inputs, before, config.trainer.accumulate_steps)
 
 
@@ -75,8 +78,7 @@ def _held_values(model: keras.Model) -> dict[str, jax.Array]:
 
 def _kept_variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns path -> variable that no gradient changes, without the states of random generators."""
-    trained = {id(variable) for variable in model.trainable_variables}
-    return {path: variable for path, variable in Names(model).variables.items() if id(variable) not in trained}
+    return without(Names(model).variables, model.trainable_variables)
 
 
 def _values(variables: Sequence[keras.Variable]) -> Values:
@@ -85,9 +87,11 @@ def _values(variables: Sequence[keras.Variable]) -> Values:
 
 def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable], *, training: bool) -> list[str]:
     """Returns the paths of the variables that a call gives a new value, from a trace of it."""
-    paths = {id(variable): path for path, variable in kept.items()}
+    paths = keys_by_id(kept)
     others = model.non_trainable_variables
-    step = 0 if training else None
+    step = None
+    if training:
+        step = 0
     changed: list[str] = []
 
     def call(trainable: Values, non_trainable: Values, inputs: object) -> None:
@@ -116,6 +120,7 @@ def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Ma
     """
     others = model.non_trainable_variables
     variables = Names(model).variables
+    # A random generator's state has no path: it keeps its own value.
     values_by_id = {id(variable): values[path] for path, variable in variables.items()}
 
     def values_of(group: Sequence[keras.Variable]) -> Values:
@@ -123,8 +128,8 @@ def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Ma
 
     trainable_values = values_of(model.trainable_variables)
     other_values = values_of(others)
-    places = {id(variable): place for place, variable in enumerate(others)}
-    kept_places = [places[id(variables[path])] for path in kept]
+    other_ids = list(map(id, others))
+    kept_places = [other_ids.index(id(variables[path])) for path in kept]
 
     def train(trainable: Values, non_trainable: Values, inputs: object) -> tuple[Values, Values, Values]:
         with scope.enter(scope.Scope(config.trainer.seed, 0)):
@@ -139,8 +144,8 @@ def _call(model: keras.Model, config: RunConfig, kept: Sequence[str], values: Ma
         new, losses, outputs = compiled(trainable_values, other_values, as_called(dict(batch)))
         return padding.CallResult(
             dict(zip(kept, map(np.asarray, new), strict=True)),
-            [np.asarray(loss) for loss in losses],
-            [np.asarray(output) for output in outputs],
+            list(map(np.asarray, losses)),
+            list(map(np.asarray, outputs)),
         )
 
     return call

@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding
 
 from runner.data.base import Array
 from runner.engine.jax import private
+from runner.engine.mappings import map_values, subset
 from runner.processes.launch import free_port
 from runner.processes.member import Member
 from runner.processes.team import Team
@@ -41,12 +42,17 @@ def connect(team: Team) -> None:
         return
     host, port = team.broadcast("JAX's service", lambda: (team.address, free_port(team.address)))
     service = f"{_bracketed(host)}:{port}"
-    address = service if team.is_first else f"127.0.0.1:{_start_relay(host, port)}"
+    address = service
+    if not team.is_first:
+        address = f"127.0.0.1:{_start_relay(host, port)}"
     private.bind_gloo(team.address)
     # JAX's preemption service would take over SIGTERM from our handler.
     jax.config.update("jax_enable_preemption_service", False)
     # gRPC would look for the service behind a proxy that is configured for the internet.
-    proxies = {name: os.environ.pop(name) for name in list(os.environ) if name.lower().endswith("_proxy")}
+    proxies = {}
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            proxies[name] = os.environ.pop(name)
     try:
         jax.distributed.initialize(
             coordinator_address=address,
@@ -65,7 +71,9 @@ def connect(team: Team) -> None:
 
 def _bracketed(host: str) -> str:
     """Returns a host as it is written before a port: IPv6 addresses in brackets."""
-    return f"[{host}]" if ":" in host else host
+    if ":" in host:
+        return f"[{host}]"
+    return host
 
 
 def _start_relay(host: str, port: int) -> int:
@@ -110,7 +118,7 @@ def placed_all(arrays: Mapping[str, Array], shardings: Mapping[str, NamedShardin
     """Returns host arrays on the mesh, by name."""
     if all(shardings[name].is_fully_addressable for name in arrays):
         # One call for all arrays, as each call has its own cost on the host.
-        return dict(jax.device_put(dict(arrays), {name: shardings[name] for name in arrays}))
+        return dict(jax.device_put(dict(arrays), subset(shardings, arrays)))
     return {name: placed(np.asarray(array), shardings[name]) for name, array in arrays.items()}
 
 
@@ -126,7 +134,7 @@ def readable(arrays: dict[str, jax.Array], replicated: NamedSharding) -> dict[st
       arrays: by name; if other processes hold parts of any, all are gathered onto each device.
       replicated: on the mesh's devices.
     """
-    if all(is_readable(array) for array in arrays.values()):
+    if all(map(is_readable, arrays.values())):
         return arrays
     gathered = jax.jit(lambda values: values, out_shardings=replicated)(arrays)
-    return {name: np.asarray(array) for name, array in gathered.items()}
+    return map_values(np.asarray, gathered)

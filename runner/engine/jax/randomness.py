@@ -14,6 +14,7 @@ import numpy as np
 from runner.config.schema import ModelConfig
 from runner.data.base import Array
 from runner.engine.jax import private
+from runner.engine.jax.precision import kind_of
 from runner.errors import ConfigError
 
 
@@ -76,7 +77,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
                 f"{model.non_trainable_variables[index].path} by the same count each time; draw with seed=generator, "
                 "or generator.next()"
             )
-    return Randomness(indices, states[0], [int(count) for count in first_moves[:, 1]])
+    return Randomness(indices, states[0], first_moves[:, 1].tolist())
 
 
 def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> Any:
@@ -93,8 +94,7 @@ def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> A
         return [new[index] for index in indices]
 
     variables = [*model.trainable_variables, *model.non_trainable_variables]
-    shapes = [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in variables]
-    trace = jax.make_jaxpr(step)(shapes, inputs)
+    trace = jax.make_jaxpr(step)(list(map(kind_of, variables)), inputs)
     # Only the operations that the states come from are left, so that no weight needs a value. Where the states depend
     # on an input of the trace all the same, zeros do: they decide no count.
     left, is_used = private.without_unused(trace.jaxpr)
@@ -113,8 +113,12 @@ def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> A
 
 def seed_indices(model: keras.Model) -> list[int]:
     """Returns the places of the random generators' states among the model's non-trainable variables."""
-    weights = {id(variable) for variable in model.non_trainable_weights}
-    return [index for index, variable in enumerate(model.non_trainable_variables) if id(variable) not in weights]
+    weights = set(map(id, model.non_trainable_weights))
+    indices = []
+    for index, variable in enumerate(model.non_trainable_variables):
+        if id(variable) not in weights:
+            indices.append(index)
+    return indices
 
 
 def unmoved(model: keras.Model) -> Randomness:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +17,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import Array, ArraySource, DataSource
 from runner.engine.base import Shard, VariableInfo
 from runner.engine.jax.processes import placed_all
+from runner.engine.mappings import subset
 from runner.errors import invalid
 from runner.layout import mesh
 from runner.processes.team import current
@@ -142,7 +144,7 @@ def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeD
         devices_by_part.setdefault(part, []).append(device)
     placed: list[jax.Array] = []
     for part, devices in devices_by_part.items():
-        values = np.asarray(read(tuple(slice(*span) for span in part)), dtype)
+        values = np.asarray(read(tuple(itertools.starmap(slice, part))), dtype)
         copies = [jax.device_put(values, device, may_alias=False) for device in devices]
         # Before the next part is read: the host is to hold one at a time.
         jax.block_until_ready(copies)
@@ -162,7 +164,9 @@ def fits(size: int, config: RunConfig) -> bool:
     if current().count > 1:
         # Each process reads the examples that its devices need.
         return False
-    copies = mesh.size(config.mesh.axes) if mesh.device_kind(config.mesh) == "cpu" else 1
+    copies = 1
+    if mesh.device_kind(config.mesh) == "cpu":
+        copies = mesh.size(config.mesh.axes)
     return size * copies <= _MOST_CACHED
 
 
@@ -192,7 +196,7 @@ def cached(
                 fix="set engine.data=auto",
             )
         return None
-    arrays = {name: source.arrays[name] for name in shardings}
+    arrays = subset(source.arrays, shardings)
     if not fits(sum(array.nbytes for array in arrays.values()), config):
         return None
     if not planning:

@@ -69,7 +69,9 @@ class StateTree:
         def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             is_sum = path.startswith(_GRAD_ACCUM)
             like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
-            dtype = at_least_float32(like.dtype) if is_sum or is_ema(path) else like.dtype
+            dtype = like.dtype
+            if is_sum or is_ema(path):
+                dtype = at_least_float32(dtype)
             return jax.ShapeDtypeStruct(like.shape, dtype, sharding=sharding)
 
         shapes: State[jax.ShapeDtypeStruct] = jax.tree.map(shape, self.paths, self.shardings)
@@ -97,7 +99,9 @@ class StateTree:
                 averages.append(jnp.copy(weight).astype(kind.dtype))
             return zeros, averages
 
-        averaged = trainable if self.paths.ema else []
+        averaged = []
+        if self.paths.ema:
+            averaged = trainable
         shardings = (jax.tree.map(lambda kind: kind.sharding, zero_shapes), self.shardings.ema)
         zeros, ema = jax.jit(make, out_shardings=shardings)(averaged)
         jax.block_until_ready((zeros, ema))
@@ -168,23 +172,26 @@ def state_tree(
     grad_accum_shardings: list[NamedSharding] = []
     trainable_shardings = [shardings[path] for path in trainable]
     if keeps_ema:
-        ema_paths = [ema_path(path) for path in trainable]
+        ema_paths = list(map(ema_path, trainable))
         ema_shardings = trainable_shardings
     if accumulates:
         grad_accum_paths = [f"{_GRAD_ACCUM}{path}" for path in trainable]
         grad_accum_shardings = trainable_shardings
+    slot_paths = []
+    for slot in slots:
+        slot_paths.append([slot_path(slot, path) for path in trainable])
     return StateTree(
         paths=State(
             trainable=list(trainable),
             non_trainable=list(non_trainable),
-            slots=[[slot_path(slot, path) for path in trainable] for slot in slots],
+            slots=slot_paths,
             ema=ema_paths,
             grad_accum=grad_accum_paths,
         ),
         shardings=State(
             trainable=trainable_shardings,
             non_trainable=[shardings[path] for path in non_trainable],
-            slots=[trainable_shardings for _ in slots],
+            slots=[trainable_shardings] * len(slots),
             ema=ema_shardings,
             grad_accum=grad_accum_shardings,
         ),

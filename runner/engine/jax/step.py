@@ -158,7 +158,7 @@ class Step:
         """Returns the gradients of the mean loss, float32, and what `losses` returns with it."""
         weights = self.used_weights(state.trainable)
         gradients, aux = self._differentiated(weights, state.non_trainable, batch, count, microstep)
-        return [as_float32(gradient) for gradient in gradients], aux
+        return list(map(as_float32, gradients)), aux
 
     def used_weights(self, trainable: list[jax.Array]) -> list[jax.Array]:
         """Returns the trainable weights in the dtype in which the model uses them, see `runner.engine.jax.precision`.
@@ -346,7 +346,7 @@ class Step:
           by_example: for each tensor of the outputs, whether it has a row per example; a head's kernel has not.
           examples: number of first examples that the task sees, so that no padding is among them. None: all.
         """
-        batch = {name: array[0] for name, array in arrays.items()}
+        batch = _only_batch(arrays)
         ops = self._ops
         size = batch[WEIGHT].shape[0]
         if examples is not None:
@@ -372,12 +372,17 @@ class Step:
         """Returns the model's outputs for a batch, arrays (1, B, ...), without dropout; and the batch, (B, ...)."""
         trainable, non_trainable = weights
         trainable = self.used_weights(trainable)
-        batch = {name: array[0] for name, array in arrays.items()}
+        batch = _only_batch(arrays)
         others = self._random.insert(non_trainable, 0)
         training = private.training_argument(self._model, training=False)
         with self._attention():
             outputs, _ = self._model.stateless_call(trainable, others, self._task.inputs(self._ops, batch), **training)
         return outputs, batch
+
+
+def _only_batch(arrays: Arrays) -> Arrays:
+    """Returns the batch (B, ...) of arrays (1, B, ...)."""
+    return {name: array[0] for name, array in arrays.items()}
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

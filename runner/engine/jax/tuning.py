@@ -9,6 +9,7 @@ import keras
 
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
+from runner.engine.mappings import keys_by_id, subset
 from runner.errors import invalid
 
 
@@ -25,22 +26,23 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
     Raises:
       ConfigError: a pattern matches no trainable variable.
     """
-    paths = {id(variable): path for path, variable in Names(model).variables.items()}
-    trainable = {id(variable): paths[id(variable)] for variable in model.trainable_variables}
+    paths = keys_by_id(Names(model).variables)
+    trainable = subset(paths, map(id, model.trainable_variables))
     matched: set[int] = set()
     for place, pattern in enumerate(patterns):
-        if not any(re.fullmatch(pattern, path) for path in trainable.values()):
+        pattern_ids = [key for key, path in paths.items() if re.fullmatch(pattern, path)]
+        if trainable.keys().isdisjoint(pattern_ids):
             raise invalid(
                 f"model.trainable[{place}]",
                 pattern,
                 problem=f"must match a whole variable path, such as {_examples(list(trainable.values()))}",
                 fix="list them with python -m runner.plan",
             )
-        matched |= {key for key, path in paths.items() if re.fullmatch(pattern, path)}
+        matched.update(pattern_ids)
     # Whole layers first: `trainable=False` also changes what a layer such as batch normalization computes.
     for layer in private.all_layers(model):
         variables = [variable for variable in layer.weights if id(variable) in trainable] or layer.weights
-        if variables and not any(id(variable) in matched for variable in variables):
+        if variables and matched.isdisjoint(map(id, variables)):
             layer.trainable = False
     for variable in model.trainable_variables:
         if id(variable) not in matched:

@@ -130,7 +130,11 @@ def _constant_defaults(arguments: ast.arguments) -> dict[str, object]:
     with_default = arguments.args[len(arguments.args) - len(arguments.defaults) :]
     pairs: list[tuple[ast.arg, ast.expr | None]] = [*zip(with_default, arguments.defaults, strict=True)]
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return {argument.arg: default.value for argument, default in pairs if isinstance(default, ast.Constant)}
+    defaults: dict[str, object] = {}
+    for argument, default in pairs:
+        if isinstance(default, ast.Constant):
+            defaults[argument.arg] = default.value
+    return defaults
 
 
 @lru_cache(maxsize=1)
@@ -144,8 +148,9 @@ def presets() -> frozenset[str]:
     for file in sorted((source.parents[1] / "src" / "models").rglob("*_presets.py")):
         for statement in ast.parse(file.read_bytes()).body:
             if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
-                keys = statement.value.keys
-                names.update(str(key.value) for key in keys if isinstance(key, ast.Constant))
+                for key in statement.value.keys:
+                    if isinstance(key, ast.Constant):
+                        names.add(str(key.value))
     return frozenset(names)
 
 
@@ -199,4 +204,6 @@ def _imported(tree: ast.Module, name: str) -> tuple[str, str] | None:
 def _tree(module: str) -> ast.Module:
     """Returns a module's syntax tree; an empty one if there is no source."""
     source = definition.source_of(module)
-    return ast.Module([], []) if source is None else ast.parse(source.read_bytes())
+    if source is None:
+        return ast.Module([], [])
+    return ast.parse(source.read_bytes())

@@ -38,7 +38,9 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
         return
     for key, engine in (("engine.name", config.engine.name), ("against.engine", config.against.engine)):
         if engine is not None and engine not in keras_3_engines:
-            fix = "set engine=jax" if key == "engine.name" else f"leave {key} out"
+            fix = f"leave {key} out"
+            if key == "engine.name":
+                fix = "set engine=jax"
             raise invalid(key, engine, problem="KerasHub's models are Keras 3's, which engine=jax trains", fix=fix)
     if not catalog.is_installed():
         raise invalid(
@@ -119,7 +121,10 @@ def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:
                 fix="leave out one of model.backbone and model.preset",
             )
         presets.check(preset)
-        name = presets.opened(preset).name if presets.is_folder(preset) else None
+        # Only a download tells the class of a preset that is no folder.
+        name = None
+        if presets.is_folder(preset):
+            name = presets.opened(preset).name
     elif name is not None and (name not in catalog.public() or not catalog.is_a(name, "Backbone")):
         raise invalid(
             "model.backbone",
@@ -187,7 +192,9 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
     """
     builder_options = model.options
     preset = builder_options.get("preset")
-    preset_options = presets.opened(preset).options if preset else {}
+    preset_options: Mapping[str, Any] = {}
+    if preset:
+        preset_options = presets.opened(preset).options
     config_options = options.without_unset({**builder_options, **(builder_options.get("config") or {})})
     class_options = {**preset_options, **config_options}
 
@@ -200,7 +207,10 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
             fix = f"set dataset.sequence_length={limit}"
             # The positions of a preset are trained; their number can't change.
             if not preset:
-                plus = "" if limit_key in builder_options else "+"
+                # Hydra adds a key that the config lacks only with a plus sign.
+                plus = "+"
+                if limit_key in builder_options:
+                    plus = ""
                 fix += f", or {plus}model.{limit_key}={length}"
             raise invalid(
                 "dataset.sequence_length",
@@ -217,7 +227,9 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
         has_task_class = name.replace("Backbone", "CausalLM") in catalog.public()
         written_key = None
         if not preset:
-            written_key = f"model.{size_key}" if size_key in builder_options else f"model.config.{size_key}"
+            written_key = f"model.config.{size_key}"
+            if size_key in builder_options:
+                written_key = f"model.{size_key}"
         options.check_vocabulary(
             name,
             size,

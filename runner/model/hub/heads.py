@@ -32,11 +32,11 @@ class HeadFactors(PortableLayer):
     def call(self, x_btd: Tensor) -> dict[str, Tensor]:
         """Returns {"hidden": (B, T, D), "head": (D, V)}."""
         ops = self.ops
-        is_tied = self.embedding.tie_weights
-        table = self.embedding.embeddings if is_tied else self.embedding.reverse_embeddings
-        kernel = ops.cast(ops.convert_to_tensor(table), x_btd.dtype)
-        if is_tied:
-            kernel = ops.transpose(kernel)
+        if self.embedding.tie_weights:
+            table = ops.convert_to_tensor(self.embedding.embeddings)
+            kernel = ops.transpose(ops.cast(table, x_btd.dtype))
+        else:
+            kernel = ops.cast(ops.convert_to_tensor(self.embedding.reverse_embeddings), x_btd.dtype)
         return {"hidden": x_btd, "head": kernel}
 
 
@@ -62,7 +62,10 @@ def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
         if _is_task_of(hub, task_class, backbone):
             own_classes[name] = task_class
     if task is None:
-        for kind in ("CausalLM",) if per_token else ("TextClassifier", "ImageClassifier"):
+        kinds = ["TextClassifier", "ImageClassifier"]
+        if per_token:
+            kinds = ["CausalLM"]
+        for kind in kinds:
             for name, task_class in own_classes.items():
                 if name.endswith(kind):
                     return task_class
@@ -171,7 +174,9 @@ def _pooled(keras: Any, outputs: Any) -> Tensor:
     if not vectors:
         shapes = ", ".join(str(list(x.shape)) for x in tensors)
         raise ValueError(f"the backbone gives {shapes}, nothing of features of each example, which a head could take")
-    return vectors[0] if len(vectors) == 1 else keras.ops.concatenate(vectors, axis=-1)
+    if len(vectors) == 1:
+        return vectors[0]
+    return keras.ops.concatenate(vectors, axis=-1)
 
 
 def _tensors(outputs: Any) -> list[Tensor]:

@@ -34,7 +34,9 @@ def connected(keras: Any, name: str, backbone_inputs: Any, specs: Mapping[str, A
       ValueError: an input that no array can be used for.
     """
     inputs = model_inputs.make(keras, specs)
-    arrays = inputs if isinstance(inputs, dict) else {next(iter(specs)): inputs}
+    arrays = inputs
+    if not isinstance(inputs, dict):
+        arrays = {next(iter(specs)): inputs}
     if isinstance(backbone_inputs, list | tuple):
         by_name = {tensor.name: tensor for tensor in backbone_inputs}
         return inputs, [*_by_name(keras, name, by_name, arrays).values()]
@@ -45,8 +47,12 @@ def connected(keras: Any, name: str, backbone_inputs: Any, specs: Mapping[str, A
 
 def _by_name(keras: Any, name: str, backbone_inputs: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a tensor for each named input."""
-    tensors = {key: _derived(keras, key, arrays, tensor.dtype) for key, tensor in backbone_inputs.items()}
-    missing = [key for key, tensor in tensors.items() if tensor is None]
+    tensors = {}
+    missing = []
+    for key, backbone_input in backbone_inputs.items():
+        tensors[key] = _derived(keras, key, arrays, backbone_input.dtype)
+        if tensors[key] is None:
+            missing.append(key)
     if missing:
         raise ValueError(
             f"{name} needs {', '.join(backbone_inputs)}, but the task has {', '.join(arrays)}, none of which is "
@@ -79,27 +85,34 @@ def token_input(arrays: Mapping[str, Any]) -> str | None:
         return TOKENS
     names = []
     for name, array in arrays.items():
-        row_rank = 1 if isinstance(array, ArraySpec) else 2
+        row_rank = 2
+        if isinstance(array, ArraySpec):
+            # A spec leaves out the dim of the batch.
+            row_rank = 1
         is_integer = np.dtype(array.dtype).kind in "iu"
         if name != SEGMENTS and len(array.shape) == row_rank and is_integer:
             names.append(name)
-    return names[0] if len(names) == 1 else None
+    if len(names) != 1:
+        return None
+    return names[0]
 
 
 def _derived(keras: Any, key: str, arrays: Mapping[str, Any], dtype: str) -> Any:
     """Returns the tensor for one named input; None if no array can be used for it."""
     if key in arrays:
         array = arrays[key]
-        return array if array.dtype == dtype else keras.ops.cast(array, dtype)
+        if array.dtype == dtype:
+            return array
+        return keras.ops.cast(array, dtype)
     # The empty prefix fits every key, so it is tried last.
     side = next(side for side in reversed(_SIDES) if key.startswith(side))
     kind = key.removeprefix(side)
     token_ids = arrays.get(f"{side}token_ids")
     if token_ids is None:
         name = token_input(arrays)
-        token_ids = None if name is None else arrays[name]
-    if token_ids is None:
-        return None
+        if name is None:
+            return None
+        token_ids = arrays[name]
     if kind == "token_ids":
         return token_ids
     if kind == "padding_mask":

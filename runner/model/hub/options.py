@@ -77,10 +77,10 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str |
         fix = f"set {key}={units}, or leave it out"
     else:
         fix = f"set task.vocabulary={size}"
-    relation = "be" if tied else "be at most"
-    raise invalid(
-        "task.vocabulary", units, problem=f"must {relation} {size:,}, the vocabulary size of {name}", fix=fix
-    )
+    relation = "must be at most"
+    if tied:
+        relation = "must be"
+    raise invalid("task.vocabulary", units, problem=f"{relation} {size:,}, the vocabulary size of {name}", fix=fix)
 
 
 def check_required(
@@ -108,11 +108,14 @@ def check_required(
         return
     if key is None:
         class_key = "model.backbone"
-        fix = "add " + " ".join(f"+model.{parameter}=..." for parameter in missing)
+        overrides = map("+model.{}=...".format, missing)
+        fix = f"add {' '.join(overrides)}"
     else:
         class_key = f"{key}.{CLASS}"
         fix = f"add {', '.join(missing)} to {key}"
-    verb = "has" if len(missing) == 1 else "have"
+    verb = "have"
+    if len(missing) == 1:
+        verb = "has"
     raise invalid(
         class_key,
         name,

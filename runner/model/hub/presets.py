@@ -107,7 +107,8 @@ class Preset:
                 backbone.load_weights(str(weights))
                 if task_model is not None and self._has_head_of(task_model):
                     task_model.load_task_weights(str(self.folder / TASK_WEIGHTS))
-            except (OSError, ValueError) as error:  # of h5py, and of Keras
+            except (OSError, ValueError) as error:
+                # The first is h5py's, the second Keras's.
                 raise invalid(
                     KEY, self.folder, problem=f"its weights can't be read ({describe(error)})", fix=_FIX
                 ) from error
@@ -150,7 +151,10 @@ def opened(value: str) -> Preset:
     Raises:
       ConfigError: it is no preset, or the download failed.
     """
-    folder = Path(value).expanduser() if is_folder(value) else _downloaded(value)
+    if is_folder(value):
+        folder = Path(value).expanduser()
+    else:
+        folder = _downloaded(value)
     return _read(value, folder)
 
 
@@ -173,7 +177,8 @@ def _downloaded(value: str) -> Path:
                 index = json.loads(Path(preset_utils.get_file(value, SHARDED)).read_text())
                 for name in _files_of(index):
                     preset_utils.get_file(value, name)
-    except Exception as error:  # each download client has its own exceptions
+    except Exception as error:
+        # Each download client has its own exceptions.
         raise invalid(
             KEY,
             value,
@@ -198,7 +203,10 @@ def _files_of(index: Mapping[str, Any]) -> list[str]:
     names: set[str] = set()
     for files in index["weight_map"].values():
         # A variable is in one file or in several.
-        names.update([files] if isinstance(files, str) else files)
+        if isinstance(files, str):
+            names.add(files)
+        else:
+            names.update(files)
     return sorted(names)
 
 
@@ -234,13 +242,17 @@ def _read(value: str, folder: Path) -> Preset:
         raise invalid(KEY, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     if not (folder / WEIGHTS).is_file():
         _check_files(value, folder, index)
-    task = None if task_content is None else _serialized_object(value, TASK, task_content)
+    task = None
+    if task_content is not None:
+        task = _serialized_object(value, TASK, task_content)
     return Preset(folder, config, task)
 
 
 def _json(path: Path) -> Any:
     """Returns a file's content; None if there is no such file."""
-    return json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return json.loads(path.read_text())
 
 
 def _serialized_object(value: str, name: str, content: Any) -> Mapping[str, Any]:

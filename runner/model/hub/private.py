@@ -44,7 +44,9 @@ class FileValue:
         """Returns a part, one slice per dim."""
         with h5py.File(self.file, "r") as file:
             part = np.asarray(file[self.dataset][index])
-        return part.view(jnp.bfloat16) if self.is_bfloat16 else part
+        if self.is_bfloat16:
+            part = part.view(jnp.bfloat16)
+        return part
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray[Any, Any]:
         """Returns the whole value, for loaders that compute with it."""
@@ -84,6 +86,7 @@ def recorded_loads() -> Iterator[dict[int, FileValue | ComputedValue]]:
       id of a variable -> its value, filled by the loads while the context lasts.
     """
     values: dict[int, FileValue | ComputedValue] = {}
+    # Restored in any case: other models of this process are loaded as usual.
     original_getitem = saving_lib.H5IOStore.__getitem__
     original_assign = KerasVariable.assign
 
@@ -95,7 +98,10 @@ def recorded_loads() -> Iterator[dict[int, FileValue | ComputedValue]]:
     def assign(variable: keras.Variable, value: Any) -> Any:
         if tuple(value.shape) != tuple(variable.shape):
             raise ValueError(f"{variable.path} has shape {list(variable.shape)}, the file has {list(value.shape)}")
-        values[id(variable)] = value if isinstance(value, FileValue) else ComputedValue(np.asarray(value))
+        if isinstance(value, FileValue):
+            values[id(variable)] = value
+        else:
+            values[id(variable)] = ComputedValue(np.asarray(value))
         return value
 
     saving_lib.H5IOStore.__getitem__ = getitem

@@ -1,4 +1,4 @@
-"""Command that stores files of unsent records: `python -m runner.tracking.replay FILE...`."""
+"""Command that stores unsent records: `python -m runner.tracking.replay FILE...`."""
 
 from __future__ import annotations
 

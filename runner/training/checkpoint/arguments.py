@@ -33,7 +33,9 @@ MULTIRUN = ("-m", "--multirun")
 
 def folder_of(config: CheckpointConfig) -> Path:
     """Returns the parent of the runs' checkpoint folders."""
-    return Path(config.folder).expanduser().absolute() if config.folder else outputs_dir() / "checkpoints"
+    if config.folder:
+        return Path(config.folder).expanduser().absolute()
+    return outputs_dir() / "checkpoints"
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -61,7 +63,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
             "run is for evaluate and export; leave out all but one"
         )
     key, reference = next(iter(named.items()))
-    if any(argument in MULTIRUN for argument in arguments):
+    if not set(MULTIRUN).isdisjoint(arguments):
         raise invalid(
             key,
             reference,
@@ -70,8 +72,13 @@ def expand(arguments: Sequence[str]) -> list[str]:
         )
     root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
     run, step = runs.find(key, reference, root)
-    typed = [argument for argument in arguments if key_of(argument) != key]
-    typed_keys = [key_of(argument) for argument in typed]
+    typed: list[str] = []
+    typed_keys: list[str] = []
+    for argument in arguments:
+        argument_key = key_of(argument)
+        if argument_key != key:
+            typed.append(argument)
+            typed_keys.append(argument_key)
     if key == "run":
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
@@ -96,7 +103,7 @@ def _earlier_defaults(
       overrides: recorded ones.
       typed_keys: keys that are typed again, which replace recorded ones.
     """
-    set_keys = {*typed_keys, *(key_of(override) for override in overrides)}
+    set_keys = {*typed_keys, *map(key_of, overrides)}
     kept: list[str] = []
     for name, value in runs.earlier_defaults(run, step).items():
         group = name.partition(".")[0]

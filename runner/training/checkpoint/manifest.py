@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -278,13 +279,18 @@ def _numbers(value: object, where: str) -> tuple[int, ...]:
 
 
 def _lineage(value: object) -> Lineage:
-    pairs = [_numbers(pair, WENT_BACK) for pair in items(value, WENT_BACK)]
-    if any(len(pair) != 2 for pair in pairs):
-        raise MisfitError(f"{WENT_BACK} must be pairs of numbers")
-    generations = [pair[0] for pair in pairs]
+    rows = [_numbers(row, WENT_BACK) for row in items(value, WENT_BACK)]
+    pairs: list[tuple[int, int]] = []
+    generations: list[int] = []
+    for row in rows:
+        if len(row) != 2:
+            raise MisfitError(f"{WENT_BACK} must be pairs of numbers")
+        generation, step = row
+        pairs.append((generation, step))
+        generations.append(generation)
     if generations != sorted(set(generations)):
         raise MisfitError(f"{WENT_BACK} must be in ascending order")
-    return tuple((generation, step) for generation, step in pairs)
+    return tuple(pairs)
 
 
 def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, TensorHeader]]) -> None:
@@ -299,7 +305,7 @@ def check_tensors(manifest: Manifest, tensors: Mapping[str, Mapping[str, TensorH
     """
     unclaimed: set[tuple[str, str]] = set()
     for file, headers in tensors.items():
-        unclaimed.update((file, key) for key in headers)
+        unclaimed.update(zip(repeat(file), headers, strict=False))
     for path, array in manifest.arrays.items():
         boxes: list[Box] = []
         for part in array.parts:
@@ -348,17 +354,19 @@ def _overlap(rank: int, boxes: Sequence[Box]) -> bool:
     if rank == 0 or len(boxes) < 2:
         return len(boxes) > 1
     # Along the dim with the most different starts, so that few boxes are open together.
-    dim = max(range(rank), key=lambda candidate: len({start[candidate] for start, _ in boxes}))
+    starts = list(zip(*(start for start, _ in boxes), strict=True))
+    dim = max(range(rank), key=lambda candidate: len(set(starts[candidate])))
     nonempty = [box for box in boxes if math.prod(box[1])]
     nonempty.sort(key=lambda box: box[0][dim])
     open_boxes: list[Box] = []
     for start, size in nonempty:
         still_open: list[Box] = []
         for other_start, other_size in open_boxes:
-            if other_start[dim] + other_size[dim] > start[dim]:
-                still_open.append((other_start, other_size))
-        if any(_intersect((start, size), other) for other in still_open):
-            return True
+            if other_start[dim] + other_size[dim] <= start[dim]:
+                continue
+            if _intersect((start, size), (other_start, other_size)):
+                return True
+            still_open.append((other_start, other_size))
         open_boxes = [*still_open, (start, size)]
     return False
 

@@ -57,8 +57,10 @@ class Checkpoint(Mapping[str, Array]):
         for name, entry in content.files.items():
             _check_size(folder / name, entry.bytes)
         headers = {name: _headers(folder / name) for name in content.files}
+        of_arrays = dict(headers)
+        del of_arrays[manifest.HISTORY]
         try:
-            manifest.check_tensors(content, {name: headers[name] for name in headers if name != manifest.HISTORY})
+            manifest.check_tensors(content, of_arrays)
         except MisfitError as error:
             raise DamagedError(f"{folder} is invalid: {error}") from error
         if not trusted:
@@ -102,8 +104,8 @@ class Checkpoint(Mapping[str, Array]):
         array: Array = np.empty(entry.shape, entry.dtype)
         for part in entry.parts:
             values = self._read(part, ())
-            place = tuple(slice(start, start + size) for start, size in zip(part.start, values.shape, strict=True))
-            array[place] = values
+            stop = np.add(part.start, values.shape)
+            array[tuple(map(slice, part.start, stop))] = values
         return array
 
     def part(self, path: str, index: tuple[slice, ...]) -> Array:
@@ -118,8 +120,13 @@ class Checkpoint(Mapping[str, Array]):
         """
         entry = self._arrays[path]
         # Per dim the start and stop of the region, in the whole array.
-        region = [dim_slice.indices(size)[:2] for dim_slice, size in zip(index, entry.shape, strict=True)]
-        array: Array = np.empty([stop - start for start, stop in region], entry.dtype)
+        region: list[tuple[int, int]] = []
+        sizes: list[int] = []
+        for dim_slice, size in zip(index, entry.shape, strict=True):
+            start, stop, _ = dim_slice.indices(size)
+            region.append((start, stop))
+            sizes.append(stop - start)
+        array: Array = np.empty(sizes, entry.dtype)
         for part in entry.parts:
             part_shape = self._headers[part.file][part.key].shape
             in_part: list[slice] = []

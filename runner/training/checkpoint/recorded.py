@@ -17,7 +17,7 @@ import hmac
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -177,12 +177,12 @@ class Record:
 
     def _sets_up_sweep(self, name: str, override: Override) -> bool:
         """Returns whether an override is one of Hydra's that a sweep may record."""
-        values = [value for _, value in _settings((name,), override)]
+        values = [str(value) for _, value in _settings((name,), override)]
         if name in _SWEEP_CHOICES:
-            return all(_PLAIN_NAME.fullmatch(str(value)) for value in values)
+            return all(map(_PLAIN_NAME.fullmatch, values))
         if self.is_own and name.startswith("hydra."):
             return _TARGET not in str(override.input_line)
-        return name in _SWEEP_KEYS and not any("${" in str(value) for value in values)
+        return name in _SWEEP_KEYS and not any("${" in value for value in values)
 
     def _check(self, argument: str, path: tuple[str, ...], value: object, *, is_deleted: bool) -> None:
         """Checks one key and its value. The checks up to `is_own` hold for this project's records too."""
@@ -272,7 +272,9 @@ def _is_known(path: Sequence[str]) -> bool:
         # The group's own check knows which of the keys exist.
         if kind in _OPEN_GROUPS:
             return True
-        specs = {spec.name: spec for spec in fields(kind)} if is_dataclass(kind) else {}
+        specs: dict[str, Field[Any]] = {}
+        if is_dataclass(kind):
+            specs = {spec.name: spec for spec in fields(kind)}
         if part not in specs:
             return kind in (dict, list)
         # A group's field has its class as the factory; the field of a plain value has none.

@@ -317,11 +317,14 @@ def _differing_group(path: str, variables: Iterable[str], checkpoint: Iterable[s
     if is_variable(path):
         return "model"
     kind = path.removesuffix(owner_of(path))
-    is_in_both = all(any(other.startswith(kind) for other in state) for state in (variables, checkpoint))
-    if is_in_both:
+    if _has_kind(variables, kind) and _has_kind(checkpoint, kind):
         # Both have this kind of optimizer state, but for other variables.
         return "model.trainable"
     return "optimizer.ema" if is_ema(path) else "optimizer"
+
+
+def _has_kind(paths: Iterable[str], kind: str) -> bool:
+    return any(path.startswith(kind) for path in paths)
 
 
 def _check_precision(engine: Engine, checkpoint: Checkpoint) -> None:

@@ -105,14 +105,20 @@ def _write(folder: Path, record: Mapping[str, Any]) -> None:
 
 def _digest(record: Mapping[str, Any]) -> str:
     """Returns a digest of a record, without the entries that a user may edit to end a run by hand."""
-    covered = {key: value for key, value in record.items() if key not in ("ended", "finished", "sha256")}
+    covered = dict(record)
+    for key in ("ended", "finished", "sha256"):
+        covered.pop(key, None)
     return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
 def free_name(folder: Path, run: str) -> str:
     """Returns the folder name of a run that is not tracked: its id, numbered if another run has checkpoints there."""
-    names = [run, *(f"{run}-{count}" for count in range(2, 10_000))]
-    return next(name for name in names if not storage.steps(folder / name))
+    name = run
+    count = 1
+    while storage.steps(folder / name):
+        count += 1
+        name = f"{run}-{count}"
+    return name
 
 
 def listed(folder: Path) -> tuple[list[SavedRun], dict[Path, DamagedError]]:
@@ -274,7 +280,9 @@ def _not_found(runs: Sequence[SavedRun], folder: Path, *, is_ambiguous: bool) ->
         return f"no run left a checkpoint in {folder}"
     newest = sorted(runs, key=lambda run: -float(run.record["started"]))[:_LISTED]
     names = ", ".join(run.run for run in newest)
-    what = "several runs begin with this" if is_ambiguous else f"no such run in {folder}"
+    what = f"no such run in {folder}"
+    if is_ambiguous:
+        what = "several runs begin with this"
     return f"{what}; the newest are {names}"
 
 

@@ -486,11 +486,12 @@ def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
         shards: Mapping[str, Sequence[Shard]] = engine.shards()
         # NumPy arrays are copies already and need no other.
         size = 0
-        for pieces in shards.values():
-            size += sum(shard.array.nbytes for shard in pieces if not isinstance(shard.array, np.ndarray))
+        for shard in itertools.chain.from_iterable(shards.values()):
+            if not isinstance(shard.array, np.ndarray):
+                size += shard.array.nbytes
         passing = size > MOST_COPIED
         if not passing:
-            shards = {path: [_copied(shard) for shard in pieces] for path, pieces in shards.items()}
+            shards = {path: list(map(_copied, pieces)) for path, pieces in shards.items()}
         return Content(step, shards, recorder.arrays(), {**about, **now}, passing=passing)
 
     return take
@@ -498,4 +499,6 @@ def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
 
 def _copied(shard: Shard) -> Shard:
     """Returns a shard whose array no step changes."""
-    return shard if isinstance(shard.array, np.ndarray) else replace(shard, array=np.array(shard.array))
+    if isinstance(shard.array, np.ndarray):
+        return shard
+    return replace(shard, array=np.array(shard.array))

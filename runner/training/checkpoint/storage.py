@@ -14,7 +14,6 @@ A folder is removed only if it is a checkpoint by its name and its manifest, and
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
 import stat
@@ -151,13 +150,15 @@ def _place_in_grid(shard: Shard) -> tuple[int, int]:
 
     A process sees only its own shards, but a mesh splits an array into a grid of equal ones.
     """
-    sizes = [max(size, 1) for size in shard.array.shape]
-    grid = [max(whole // size, 1) for whole, size in zip(shard.whole, sizes, strict=True)]
-    place = [start // size for start, size in zip(shard.start, sizes, strict=True)]
     number = 0
-    for coordinate, count in zip(place, grid, strict=True):
-        number = number * count + coordinate
-    return number, math.prod(grid)
+    shards = 1
+    for start, size, whole in zip(shard.start, shard.array.shape, shard.whole, strict=True):
+        # An empty dim has one shard.
+        step = max(size, 1)
+        count = max(whole // step, 1)
+        number = number * count + start // step
+        shards *= count
+    return number, shards
 
 
 def _write_manifest(folder: Path, content: Content, contributions: Sequence[Contribution]) -> None:
@@ -282,9 +283,11 @@ def set_aside(path: Path) -> Path:
     Returns:
       The new path.
     """
-    names = [f"aside-{path.name}"]
-    names += [f"aside-{path.name}-{count}" for count in range(2, 1000)]
-    free = next(path.with_name(name) for name in names if not os.path.lexists(path.with_name(name)))
+    free = path.with_name(f"aside-{path.name}")
+    count = 1
+    while os.path.lexists(free):
+        count += 1
+        free = path.with_name(f"aside-{path.name}-{count}")
     path.rename(free)
     return free
 

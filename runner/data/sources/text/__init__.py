@@ -1,4 +1,4 @@
-"""Text as sequences of tokens: a user's files, Shakespeare, Python's reference, and texts of TFDS.
+"""Text as tokens: a user's files, Shakespeare, Python's reference, TFDS texts.
 
 Documents are encoded once, as a stream, into memory-mapped files of tokens: neither the text nor its tokens need to
 fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet file. Documents are
@@ -62,7 +62,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     """
     assert config.path is not None
     splits = files.find(config.path)
-    count = sum(len(inputs) for inputs in splits.values())
+    count = sum(map(len, splits.values()))
     source = config.path
     if count > 1:
         source += f", {count:,} files"
@@ -77,14 +77,20 @@ def location(config: DatasetConfig) -> str:
 
 
 def folder(config: DatasetConfig) -> Path:
-    """Returns the folder of tokens and tokenizers: in `dataset.data_dir`, else in the user's cache."""
+    """Returns the folder of tokens and tokenizers.
+
+    It is in `dataset.data_dir`, else in the user's cache.
+    """
     if config.data_dir is not None:
         return Path(config.data_dir).expanduser().absolute() / ".text"
     return prepared.cache_folder("text")
 
 
 def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | None) -> FullDataset:
-    """Encodes a text if it is not encoded yet, and cuts it into sequences; see `load`."""
+    """Encodes a text if it is not encoded yet, and cuts it into sequences.
+
+    See `load`.
+    """
     store = TokenStore(folder(config), report_progress)
     # Before the digest, so that a change at any later time is noticed.
     stats_before = scan.stats(corpus.splits)
@@ -108,6 +114,7 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     about = {}
     if "test" not in corpus.splits:
         about = {"test": encoder.boundary.about, "train": "what comes before the test"}
+    # The digest covers everything that decides the tokens of an example, so another length is other data.
     identity = json.dumps([content, vocabulary.sha256, length, apart])
     return FullDataset(
         name=corpus.name,
@@ -127,12 +134,14 @@ def _check_not_empty(corpus: Corpus, config: DatasetConfig, stored: Mapping[str,
     if has_text and not has_tokens:
         raise _unsuitable_tokenizer(config, "drops all of the text")
     if not has_tokens or "train" not in stored:
-        where = " in the split train" if stored and "train" not in stored else ""
+        where = ""
+        if stored and "train" not in stored:
+            where = " in the split train"
         raise DataError(f"{corpus.source}: there is no text{where}; check dataset.path and the files")
 
 
 class _Encoder:
-    """Reads a corpus as often as necessary: to find the test split, to train a tokenizer, and to encode.
+    """Reads a corpus to find the test split, to train a tokenizer, and to encode.
 
     The results are stored under the digest of the content. So it raises if a file has changed since the digest.
     """
@@ -148,7 +157,9 @@ class _Encoder:
     def splits(self) -> list[str]:
         """Names of the splits."""
         names = list(self._corpus.splits)
-        return names if "test" in names else [*names, "test"]
+        if "test" not in names:
+            names.append("test")
+        return names
 
     @property
     def boundary(self) -> Boundary:
@@ -176,11 +187,10 @@ class _Encoder:
 
     def vocabulary(self, store: TokenStore, encoding: Encoding | None) -> Vocabulary:
         """Returns the vocabulary that encodes the text."""
-        recorded = encoding.vocabulary if encoding else None
         end_token = self._config.end_token
         tokenizer = self._config.tokenizer or BYTES
-        if recorded is not None:
-            return _recorded_vocabulary(self._config, recorded)
+        if encoding is not None and encoding.vocabulary is not None:
+            return _recorded_vocabulary(self._config, encoding.vocabulary)
         if tokenizer == BYTES:
             return Vocabulary(BYTES, end_token)
         if tokenizer != BPE:
@@ -245,10 +255,14 @@ def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *,
       DataError: it has fewer than two tokens.
     """
     sequences = PackedSequences(stored.stream, stored.starts, length, apart)
-    # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
-    needed = 2 if apart else length + 1
+    needed = 2
+    if not apart:
+        # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
+        needed = length + 1
     count = len(stored.stream)
-    tokens = "1 token" if count == 1 else f"{count:,} tokens"
+    tokens = f"{count:,} tokens"
+    if count == 1:
+        tokens = "1 token"
     if count < 2:
         raise DataError(f"split {split} of {corpus.name} has {tokens}, but needs {needed:,}; use more text")
     if count < needed:

@@ -1,4 +1,7 @@
-"""Byte-level BPE tokenizers (Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909), trained with `tokenizers`."""
+"""Byte-level BPE tokenizers, trained with the library `tokenizers`.
+
+Sources: Gage, 1994; Sennrich et al., 2016, arXiv:1508.07909.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _SHOWN_TOKENS = 5
 
 
 def limit_threads() -> None:
-    """Limits the library to this run's cores. Call it before the library's first use and before starting processes."""
+    """Limits the library to this run's cores.
+
+    Call it before the library's first use and before starting processes.
+    """
     os.environ.setdefault("RAYON_NUM_THREADS", str(cores.available()))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
@@ -41,9 +47,12 @@ def train(texts: Iterable[str], size: int, end_token: str | None) -> Vocabulary:
     # As in GPT-2: every byte has a token and merges stay inside words, so decoding restores every text exactly.
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    special_tokens = []
+    if end_token is not None:
+        special_tokens.append(end_token)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[] if end_token is None else [end_token],
+        special_tokens=special_tokens,
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -62,7 +71,8 @@ def read(path: Path, end_token: str | None) -> Vocabulary:
         vocabulary = Vocabulary(BPE, end_token, path.read_text("utf-8"))
         size = vocabulary.size
         is_end_known = end_token is None or vocabulary.end is not None
-    except Exception as error:  # tokenizers raises bare exceptions
+    # The library tokenizers raises bare exceptions.
+    except Exception as error:
         raise invalid(
             "dataset.tokenizer",
             path,

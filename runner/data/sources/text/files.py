@@ -1,4 +1,4 @@
-"""A user's text files: the files of each split, and their documents, read piece by piece."""
+"""A user's text files: those of each split, and their documents, read in pieces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.data.checks_text import SUFFIXES, matches
+from runner.data.checks_source import TEXT_SUFFIXES, matches
 from runner.data.sources.split_names import ALIASES, canonical_splits
 from runner.errors import DataError, invalid
 from runner.host.late import late
@@ -75,7 +75,7 @@ def find(path: str) -> dict[str, Sequence[TextInput]]:
     root = matched[0]
     all_files = _text_files_below(root)
     if not all_files:
-        raise DataError(f"{root.absolute()} has no file with the suffix {', '.join(SUFFIXES)}")
+        raise DataError(f"{root.absolute()} has no file with the suffix {', '.join(TEXT_SUFFIXES)}")
 
     folders: dict[str, list[Path]] = {}
     for folder in sorted(root.iterdir()):
@@ -104,7 +104,9 @@ def find(path: str) -> dict[str, Sequence[TextInput]]:
 
     for name in evaluation_names:
         if name not in found:
-            kind = "folders" if found is folders else "files"
+            kind = "files"
+            if found is folders:
+                kind = "folders"
             raise invalid(
                 "dataset.path",
                 path,
@@ -117,18 +119,20 @@ def find(path: str) -> dict[str, Sequence[TextInput]]:
 def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
     by_name: dict[str, list[Path]] = {}
     for file in files:
-        shard = _SHARD.fullmatch(file.stem)
-        name = shard[1] if shard else file.stem
+        name = file.stem
+        shard = _SHARD.fullmatch(name)
+        if shard:
+            name = shard[1]
         by_name.setdefault(name, []).append(file)
     return by_name
 
 
 def _text_files_below(folder: Path) -> list[Path]:
-    """Returns the text files in a folder at any depth, sorted, without hidden files and folders."""
+    """Returns the text files in a folder at any depth, sorted, without hidden ones."""
     files = []
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.suffix.lower() in SUFFIXES and path.is_file():
+        if not is_hidden and path.suffix.lower() in TEXT_SUFFIXES and path.is_file():
             files.append(path)
     return files
 
@@ -181,7 +185,10 @@ def _split(parts: Iterable[str]) -> Iterator[Piece]:
 
 
 def _split_position(text: str, start: int, stop: int) -> int:
-    """Returns the position after the last line break between two letters, else after the last one, else `stop`."""
+    """Returns the position after the last line break between two letters.
+
+    Else after the last line break, else `stop`.
+    """
     last = text.rfind("\n", start, stop)
     line_break = last
     while line_break > start:
@@ -241,7 +248,9 @@ def _read_jsonl(path: Path, column: str) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 raise _not_utf8(where, line[error.start], bytes_read + error.start) from error
             except (ValueError, RecursionError) as error:
-                reason = "too deeply nested" if isinstance(error, RecursionError) else error
+                reason = str(error)
+                if isinstance(error, RecursionError):
+                    reason = "too deeply nested"
                 raise DataError(
                     f"{where}: invalid JSON ({reason}); a .jsonl file needs one object per line"
                 ) from error
@@ -291,7 +300,9 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
                 for text in batch.column(0).to_pylist():
                     row += 1
                     if not isinstance(text, str):
-                        problem = "is missing" if text is None else f"must be a string, not {type(text).__name__}"
+                        problem = f"must be a string, not {type(text).__name__}"
+                        if text is None:
+                            problem = "is missing"
                         raise DataError(f"{path}, {column}: row {row:,} {problem}; fix that row or remove it")
                     yield text
     except (pa.ArrowException, UnicodeDecodeError) as error:

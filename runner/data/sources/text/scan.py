@@ -1,4 +1,7 @@
-"""Digests of text files, recorded by size and time of change, so that a second run does not read a large corpus."""
+"""Digests of text files, recorded by their size and time of change.
+
+So a second run does not read a large corpus.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ Stat = tuple[int, int]
 
 
 def digest(splits: Mapping[str, Sequence[TextInput]], column: str, records_folder: Path) -> str:
-    """Returns the sha256 (hex) of all inputs, by split and in order; the names of files do not matter.
+    """Returns the sha256 (hex) of all inputs, by split and in order.
+
+    The names of files do not matter.
 
     Args:
       splits: inputs of each split.
@@ -43,14 +48,16 @@ def digest(splits: Mapping[str, Sequence[TextInput]], column: str, records_folde
             else:
                 suffix = text_input.suffix.lower()
                 sha256 = file_digests[str(text_input.absolute())]
-            column_part = f" {column}" if suffix in _SUFFIXES_WITH_COLUMNS else ""
+            column_part = ""
+            if suffix in _SUFFIXES_WITH_COLUMNS:
+                column_part = f" {column}"
             total.update(f"{split}{column_part} {sha256}\n".encode())
     return total.hexdigest()
 
 
 def stats(splits: Mapping[str, Sequence[TextInput]]) -> list[Stat]:
-    """Returns the size and time of change of every file, which show whether one changed in the meantime."""
-    return [_stat(path) for path in _paths(splits)]
+    """Returns each file's size and time of change, which show whether it changed."""
+    return list(map(_stat, _paths(splits)))
 
 
 def _paths(splits: Mapping[str, Sequence[TextInput]]) -> list[Path]:
@@ -69,7 +76,10 @@ def _stat(path: Path) -> Stat:
 
 
 def _file_digests(files: Sequence[Path], records_folder: Path) -> dict[str, str]:
-    """Returns the digest of each file by its absolute path; only new and changed files are read."""
+    """Returns the digest of each file by its absolute path.
+
+    Only new and changed files are read.
+    """
     names = [str(file.absolute()) for file in files]
     key = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
     records_path = records_folder / f"{key}.json"

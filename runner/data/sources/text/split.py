@@ -29,7 +29,9 @@ class Boundary:
 
 
 def find_boundary(pieces: Iterable[Piece]) -> Boundary:
-    """Returns the start of the last tenth of the documents, or of the characters with fewer than ten documents.
+    """Returns the start of the last tenth of the documents.
+
+    With fewer than ten documents, it is that of the characters.
 
     Args:
       pieces: of all documents.
@@ -53,7 +55,9 @@ def find_boundary(pieces: Iterable[Piece]) -> Boundary:
         last = round(documents * _TEST_SHARE)
         return Boundary(documents - last, 0, f"the last {last:,} of {documents:,} documents")
     train_characters = total - round(total * _TEST_SHARE)
-    whole = "the document" if documents == 1 else f"{documents} documents"
+    whole = f"{documents} documents"
+    if documents == 1:
+        whole = "the document"
     start = 0
     for document, length in enumerate(first_lengths):
         if start + length > train_characters:
@@ -71,7 +75,10 @@ def train_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[Piece]
 
 
 def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[str, str, bool]]:
-    """Yields (`train` or `test`, text, whether a document of that split ends with it), without empty documents."""
+    """Yields (split, text, whether a document of the split ends with the text).
+
+    The split is `train` or `test`. Empty documents are left out.
+    """
     document = 0
     # Characters of the current document before this piece.
     start = 0
@@ -86,8 +93,10 @@ def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[
             yield "test", text[position:], ends_document
         else:
             is_past_boundary = is_boundary_document and start >= boundary.character
-            is_test = document > boundary.document or is_past_boundary
-            yield "test" if is_test else "train", text, ends_document
+            split = "train"
+            if document > boundary.document or is_past_boundary:
+                split = "test"
+            yield split, text, ends_document
         start += len(text)
         if ends_document:
             if start:
@@ -96,6 +105,11 @@ def split_pieces(pieces: Iterable[Piece], boundary: Boundary) -> Iterator[tuple[
 
 
 def _next_line_start(text: str, position: int) -> int:
-    """Returns the start of the first line after a position; the position itself if no line starts after it."""
+    """Returns the start of the first line after a position.
+
+    It is the position itself if no line starts after it.
+    """
     line_start = text.find("\n", position) + 1
-    return line_start if 0 < line_start < len(text) else position
+    if 0 < line_start < len(text):
+        return line_start
+    return position

@@ -1,4 +1,4 @@
-"""Store of tokens: encoded once, as a stream, and memory-mapped by every process that reads them.
+"""Store of tokens: encoded once, then memory-mapped by every process.
 
     <folder>/tokens/<key>/meta.json, train.tokens, train.starts, test.tokens, ...
     <folder>/tokenizers/<key>.json
@@ -120,7 +120,10 @@ def _hashed(key: object) -> str:
 
 
 def _read_tokenizer(path: Path, end_token: str | None) -> Vocabulary | None:
-    """Reads a trained tokenizer; None if it is missing, or truncated by a power failure."""
+    """Reads a trained tokenizer.
+
+    Returns None if it is missing, or truncated by a power failure.
+    """
     try:
         content = path.read_text("utf-8")
         json.loads(content)
@@ -147,7 +150,10 @@ def _not_writable(folder: Path, error: OSError) -> DataError:
 
 
 def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | None:
-    """Maps the stored tokens; None if they are missing, incomplete or of another format."""
+    """Maps the stored tokens.
+
+    Returns None if they are missing, incomplete or of another format.
+    """
     try:
         content = json.loads((folder / META).read_text("utf-8"))
         if content["format"] != FORMAT:
@@ -166,8 +172,10 @@ def _read(folder: Path, vocabulary: Vocabulary) -> dict[str, StoredTokens] | Non
 def _map(path: Path, dtype: np.dtype, count: int) -> Array:
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} has another size")
-    # An empty file can't be mapped.
-    return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
+    if not count:
+        # An empty file can't be mapped.
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r", shape=(count,))
 
 
 class _SplitWriter:
@@ -176,7 +184,9 @@ class _SplitWriter:
     def __init__(self, folder: Path, name: str, end: int | None, dtype: np.dtype) -> None:
         self._tokens = (folder / f"{name}.tokens").open("wb")
         self._starts = (folder / f"{name}.starts").open("wb")
-        self._end = None if end is None else np.array([end], dtype)
+        self._end = None
+        if end is not None:
+            self._end = np.array([end], dtype)
         self._document_count = 0
         self._token_count = 0
         self._byte_count = 0

@@ -1,4 +1,4 @@
-"""TFDS datasets: downloaded, prepared and decoded once, then read as memory-mapped arrays.
+"""TFDS datasets: decoded once, then read as memory-mapped arrays.
 
 Importing this package imports no TensorFlow; TFDS runs in a child process, see `child`.
 """
@@ -50,9 +50,14 @@ def location(config: DatasetConfig) -> str:
 
 
 def _code_digest(builder: str | None) -> str | None:
-    """Returns a digest of the code of a user's own builder, whose version may stay the same while the code changes."""
+    """Returns a digest of a user's own builder's code.
+
+    Its version may stay the same while the code changes.
+    """
     if builder is None:
         return None
     source = definition.source_of(builder.rpartition(".")[0])
-    content = source.read_bytes() if source else b""
+    content = b""
+    if source:
+        content = source.read_bytes()
     return hashlib.sha256(content).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""TFDS builders, found by name or import path, and the selection of their features. Child process only."""
+"""TFDS builders and the selection of their features. Child process only."""
 
 from __future__ import annotations
 
@@ -42,15 +42,20 @@ class SelectedFeature:
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """Returns an exception as one line: its type, and its text truncated to `limit` characters."""
+    """Returns an exception as one line of its type and its truncated text."""
     text = " ".join(str(error).split())
     if len(text) > limit:
         text = text[:limit].rstrip() + "…"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    kind = type(error).__name__
+    if not text:
+        return kind
+    return f"{kind}: {text}"
 
 
 def find_builder(root: Path, request: Request) -> Any:
-    """Returns the TFDS builder that a request names: one that TFDS ships, or a user's own.
+    """Returns the TFDS builder that a request names.
+
+    It is one that TFDS ships, or a user's own.
 
     Args:
       root: the data_dir.
@@ -81,18 +86,25 @@ def find_builder(root: Path, request: Request) -> Any:
         raise DataError(
             f"dataset.name={request.name}: needs a module that is not installed ({one_line(error)}); install it"
         ) from error
-    except Exception as error:  # builders raise anything
-        typed = f"{request.name}:{request.version}" if request.version else request.name
+    # Builders raise errors of any type.
+    except Exception as error:
+        typed = request.name
+        if request.version:
+            typed += f":{request.version}"
         fix = f"try dataset.name={request.name}"
         raise invalid("dataset.name", typed, problem=one_line(error), fix=fix) from error
 
 
 def _own_builder(root: Path, request: Request) -> Any:
-    """Returns a user's own builder; its data is in a folder named by its source code, so it is never out of date."""
+    """Returns a user's own builder.
+
+    Its data is in a folder named by its source code, so it is never out of date.
+    """
     module, _, name = request.builder.rpartition(".")
     try:
         builder_class = getattr(import_module(module), name)
-    except Exception as error:  # a user's module raises anything at import
+    # A user's module may raise errors of any type when it is imported.
+    except Exception as error:
         problem = f"can't be imported ({one_line(error)})"
         raise invalid("dataset.builder", request.builder, problem=problem, fix="fix that module") from error
     if not (isinstance(builder_class, type) and issubclass(builder_class, tfds.core.DatasetBuilder)):
@@ -105,14 +117,17 @@ def _own_builder(root: Path, request: Request) -> Any:
     data_dir = root / ".own_builders" / str(request.code)
     try:
         return builder_class(data_dir=str(data_dir))
-    except Exception as error:  # a user's constructor raises anything
+    # A user's constructor may raise errors of any type.
+    except Exception as error:
         raise invalid("dataset.builder", request.builder, problem=one_line(error), fix="fix that class") from error
 
 
 def _unknown(key: str, value: str, known: list[str], problem: str) -> ConfigError:
     similar = difflib.get_close_matches(value, known, n=_SUGGESTIONS, cutoff=_SIMILARITY)
     suggestions = similar or known[:_SUGGESTIONS]
-    fix = f"did you mean {' or '.join(suggestions)}?" if suggestions else "leave the config out"
+    fix = "leave the config out"
+    if suggestions:
+        fix = f"did you mean {' or '.join(suggestions)}?"
     return invalid(key, value, problem=problem, fix=fix)
 
 
@@ -195,11 +210,14 @@ def selected_text(builder: Any, request: Request) -> SelectedFeature:
     else:
         names = [name for name in _supervised_names(builder.info.supervised_keys) if name in texts][:1]
     if len(names) != 1 or names[0] not in texts:
+        fix = "leave dataset.tokenizer out"
+        if texts:
+            fix = f"set {_FEATURES}=[{texts[0]}]"
         raise invalid(
             _FEATURES,
             ",".join(names) or None,
             problem=f"must name one text feature of {request.name} (its text features: {', '.join(texts) or 'none'})",
-            fix=f"set {_FEATURES}=[{texts[0]}]" if texts else "leave dataset.tokenizer out",
+            fix=fix,
         )
     return SelectedFeature(names[0], ArraySpec((), "int32"), is_string=True)
 
@@ -218,7 +236,7 @@ def _flat(features: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _supervised_names(keys: Any) -> Iterator[str]:
-    """Yields the paths of the supervised features, which TFDS allows to be nested in any way."""
+    """Yields the paths of the supervised features, which may be nested in any way."""
     if isinstance(keys, str):
         yield keys
     elif isinstance(keys, Mapping):
@@ -230,15 +248,18 @@ def _supervised_names(keys: Any) -> Iterator[str]:
 
 
 def _select(name: str, feature: Any, request: Request, *, is_named: bool) -> SelectedFeature:
-    """Returns the array of one feature; strings become categories only if the config names the feature."""
+    """Returns the array of one feature.
+
+    Strings become categories only if the config names the feature.
+    """
     if type(feature) is tfds.features.Image:
         return _select_image(name, feature, request)
     if isinstance(feature, tfds.features.ClassLabel) and feature.num_classes is not None:
-        return SelectedFeature(name, ArraySpec((), "int32", names=tuple(str(label) for label in feature.names)))
+        return SelectedFeature(name, ArraySpec((), "int32", names=tuple(map(str, feature.names))))
     described = f"{request.name}: {name} is {type(feature).__name__}"
     fix = f"select other features, such as {_FEATURES}=[image,label]"
     simple_types = (tfds.features.Tensor, tfds.features.Scalar, tfds.features.Text, tfds.features.ClassLabel)
-    has_fixed_shape = feature.shape is not None and all(size is not None for size in feature.shape)
+    has_fixed_shape = feature.shape is not None and None not in feature.shape
     if type(feature) not in simple_types or not has_fixed_shape:
         problem = f"must be images, labels, numbers or arrays of a fixed shape, but {described}"
         raise invalid(_FEATURES, name, problem=problem, fix=fix)

@@ -1,4 +1,7 @@
-"""The decoded cache: `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW][-...]/<split>/<array>.npy`."""
+"""The cache of decoded TFDS datasets.
+
+Its files are `<data_dir>/.decoded/<builder>-<config>-<version>[-HxW][-...]/<split>/<array>.npy`.
+"""
 
 from __future__ import annotations
 
@@ -110,13 +113,13 @@ class Meta:
         """Name of the folder in the cache."""
         parts = [self.name, self.config, self.version]
         if self.image_size:
-            parts.append("x".join(str(side) for side in self.image_size))
+            parts.append("x".join(map(str, self.image_size)))
         if self.features:
             parts.append(",".join(self.features))
         parts.append(self.code)
         if self.format == TEXTS_FORMAT:
             parts.append("text")
-        name = "-".join(part for part in parts if part)
+        name = "-".join(filter(None, parts))
         return re.sub(r"[^\w.+-]", "_", name)
 
     @property
@@ -131,15 +134,22 @@ class Meta:
 
     def file(self, array: str) -> str:
         """Returns the name of an array's file in the folder of a split."""
-        return _IMAGES_FILES[array] if self.format == _IMAGES_FORMAT else f"{array}.npy"
+        if self.format == _IMAGES_FORMAT:
+            return _IMAGES_FILES[array]
+        return f"{array}.npy"
 
 
 def _full_name(builder: str, config: str | None) -> str:
-    return f"{builder}/{config}" if config else builder
+    if not config:
+        return builder
+    return f"{builder}/{config}"
 
 
 def data_dir(config: DatasetConfig) -> Path:
-    """Returns the folder of prepared data: `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    """Returns the folder of prepared data.
+
+    It is `dataset.data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets.
+    """
     folder = config.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return Path(folder).expanduser().absolute()
 
@@ -163,7 +173,9 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
     if config.image_size:
         height, width = config.image_size
         size = (height, width)
-    features = tuple(config.features) if config.features else None
+    features = None
+    if config.features:
+        features = tuple(config.features)
     text = config.tokenizer is not None
     if config.builder is not None:
         return Request(config.builder, image_size=size, features=features, code=code, text=text)
@@ -181,7 +193,9 @@ def request(config: DatasetConfig, code: str | None = None) -> Request:
 
 def as_list(values: Sequence[Value] | None) -> list[Value] | None:
     """Returns values as JSON stores them; None if there are none."""
-    return list(values) if values else None
+    if not values:
+        return None
+    return list(values)
 
 
 def find(root: Path, request: Request) -> tuple[Path, Meta] | None:
@@ -200,7 +214,7 @@ def find(root: Path, request: Request) -> tuple[Path, Meta] | None:
         meta = _read_meta(path)
         if meta is None or not _matches(meta, request):
             continue
-        version = [int(part) for part in meta.version.split(".")]
+        version = list(map(int, meta.version.split(".")))
         if newest is None or version > newest_version:
             newest = (path.parent, meta)
             newest_version = version
@@ -226,14 +240,19 @@ def _read_meta(path: Path) -> Meta | None:
         fields = json.loads(path.read_text("utf-8"))
         if fields.get("format") == _IMAGES_FORMAT:
             fields = _upgraded(path.parent, fields)
-        return Meta(**fields) if fields.get("format") in _FORMATS else None
+        if fields.get("format") not in _FORMATS:
+            return None
+        return Meta(**fields)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         # Another layout, or deleted in the meantime: the data is decoded again.
         return None
 
 
 def _upgraded(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Completes a meta.json of the first format, which has no specs; the shape is that of the stored images."""
+    """Completes a meta.json of the first format, which has no specs.
+
+    The shape is that of the stored images.
+    """
     del fields["num_classes"]
     label = ArraySpec((), "int32", (), tuple(fields.pop("class_names")))
     shape: tuple[int, ...] = ()
@@ -284,7 +303,10 @@ def remove(folder: Path) -> None:
 
 
 def text_file(folder: Path, split: str) -> Path:
-    """Returns the file of a split's documents, one object per line with the field `text`."""
+    """Returns the file of a split's documents.
+
+    It has one object per line, with the field `text`.
+    """
     return folder / split / _TEXT_FILE
 
 

@@ -1,4 +1,4 @@
-"""Starts the child process that decodes a TFDS dataset, and receives its messages.
+"""Starts the child process that decodes a TFDS dataset; receives its messages.
 
 TFDS runs in a child process because it initializes TensorFlow, which must not happen here before the mesh is set up.
 """
@@ -55,8 +55,10 @@ def decode(
       ConfigError: the value of a key does not fit the dataset.
       DataError: the data can't be prepared.
     """
-    # A user's own builder is imported from the folders that this process imports from.
-    paths = [path or str(Path.cwd()) for path in sys.path] if request.code else []
+    paths = []
+    if request.code:
+        # A user's own builder is imported from the folders that this process imports from.
+        paths = [path or str(Path.cwd()) for path in sys.path]
     job = {"root": str(root), "request": asdict(request), "download": download, "mirror": mirror, "paths": paths}
     command = [sys.executable, "-P", "-c", _START, str(_ROOT), json.dumps(job)]
     # No GPU, because its memory belongs to the run, and no messages of TensorFlow below fatal errors.

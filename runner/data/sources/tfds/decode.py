@@ -1,4 +1,4 @@
-"""The job of the child process: prepares a TFDS dataset and writes it, decoded, into the cache.
+"""The job of the child process: decodes a TFDS dataset into the cache.
 
 `runner.data.sources.tfds.child` starts it, through `worker`.
 """
@@ -48,7 +48,7 @@ _INT32 = np.iinfo(np.int32)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 # Feature -> string -> the number of its first occurrence.
-_StringNumbers = Mapping[str, dict[bytes, int]]
+_StringNumbers = dict[str, dict[bytes, int]]
 
 
 def run(job: Mapping[str, Any], send: Callable[[str, str], None]) -> None:
@@ -84,7 +84,7 @@ def run(job: Mapping[str, Any], send: Callable[[str, str], None]) -> None:
 
 
 def decode(root: Path, request: Request, *, download: bool, use_mirror: bool, report: Callable[[str], None]) -> None:
-    """Prepares a dataset and decodes it into the cache, unless another process just did.
+    """Prepares and decodes a dataset, unless another process just did.
 
     Args:
       root: the data_dir.
@@ -98,7 +98,10 @@ def decode(root: Path, request: Request, *, download: bool, use_mirror: bool, re
       DataError: the data can't be prepared or stored.
     """
     builder = find_builder(root, request)
-    features = {_TEXT: selected_text(builder, request)} if request.text else selected_features(builder, request)
+    if request.text:
+        features = {_TEXT: selected_text(builder, request)}
+    else:
+        features = selected_features(builder, request)
     folder = cache.decoded_dir(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +151,10 @@ def write(
     counts = ", ".join(f"{size:,} examples of {split}" for split, size in sizes.items())
     report(f"{request.name}: decoding {counts}")
 
-    string_numbers: _StringNumbers = {name: {} for name, feature in features.items() if feature.is_string}
+    string_numbers: _StringNumbers = {}
+    for name, feature in features.items():
+        if feature.is_string:
+            string_numbers[name] = {}
     for split, size in sizes.items():
         if data.examples is not None:
             _write_arrays(data.examples[split], partial / split)
@@ -175,13 +181,22 @@ def _split_sizes(builder: Any, data: PreparedData) -> dict[str, int]:
     """Returns the number of examples of each split that has any."""
     if data.examples is not None:
         return {split: len(arrays["label"]) for split, arrays in data.examples.items()}
-    return {split: info.num_examples for split, info in builder.info.splits.items() if info.num_examples}
+    sizes = {}
+    for split, info in builder.info.splits.items():
+        if info.num_examples:
+            sizes[split] = info.num_examples
+    return sizes
 
 
 def _meta(
     builder: Any, request: Request, data: PreparedData, specs: Mapping[str, ArraySpec], sizes: dict[str, int]
 ) -> Meta:
-    config = builder.builder_config.name if builder.builder_config else None
+    config = None
+    if builder.builder_config:
+        config = builder.builder_config.name
+    data_format = cache.FORMAT
+    if request.text:
+        data_format = cache.TEXTS_FORMAT
     default = builder.default_builder_config
     is_default = config is None or (default is not None and default.name == config)
     return Meta(
@@ -196,7 +211,7 @@ def _meta(
         splits=sizes,
         digest="",
         source=data.label,
-        format=cache.TEXTS_FORMAT if request.text else cache.FORMAT,
+        format=data_format,
     )
 
 
@@ -214,7 +229,7 @@ def _write_split(
     size: int,
     folder: Path,
 ) -> None:
-    """Writes a split's arrays through memory maps, batch by batch, so that they need not fit into memory."""
+    """Writes a split's arrays through memory maps, so they need not fit into memory."""
     folder.mkdir(parents=True)
     arrays = {}
     for name, feature in features.items():
@@ -257,7 +272,7 @@ def _write_texts(builder: Any, features: Mapping[str, SelectedFeature], split: s
 
 
 def _number_strings(name: str, values: Array, numbers: dict[bytes, int]) -> Array:
-    """Returns the strings of a batch as numbers, in the order of their first occurrence."""
+    """Returns the strings of a batch as numbers, in order of first occurrence."""
     batch_numbers = np.empty(len(values), np.int32)
     for index, value in enumerate(values):
         batch_numbers[index] = numbers.setdefault(bytes(value), len(numbers))
@@ -270,7 +285,10 @@ def _number_strings(name: str, values: Array, numbers: dict[bytes, int]) -> Arra
 
 
 def _sort_categories(name: str, numbers: Mapping[bytes, int], folder: Path, splits: list[str]) -> tuple[str, ...]:
-    """Renumbers a feature's strings alphabetically, independent of the order of examples; returns the strings."""
+    """Renumbers a feature's strings alphabetically; returns the strings.
+
+    So the numbers do not depend on the order of examples.
+    """
     categories = sorted(numbers)
     new_numbers = np.empty(len(categories), np.int32)
     for new_number, category in enumerate(categories):
@@ -299,7 +317,9 @@ def _batches(builder: Any, features: Mapping[str, SelectedFeature], split: str) 
             value = example
             for part in feature.feature.split("/"):
                 value = value[part]
-            arrays[name] = _resized(value, feature.spec.shape[:2]) if feature.resize else value
+            if feature.resize:
+                value = _resized(value, feature.spec.shape[:2])
+            arrays[name] = value
         return arrays
 
     data = builder.as_dataset(
@@ -314,7 +334,10 @@ def _batches(builder: Any, features: Mapping[str, SelectedFeature], split: str) 
 
 
 def _partial_decoding(features: Mapping[str, SelectedFeature]) -> dict[str, Any]:
-    """Returns the selected features as the nested dict that TFDS takes, so that no other feature is decoded."""
+    """Returns the selected features as TFDS's nested dict.
+
+    With it, no other feature is decoded.
+    """
     selection: dict[str, Any] = {}
     for feature in features.values():
         *parents, leaf = feature.feature.split("/")

@@ -1,4 +1,7 @@
-"""Preparation of a TFDS builder: existing data, TFDS's own download, then the mirror. Child process only."""
+"""Preparation of a TFDS builder. Child process only.
+
+It uses existing data, else TFDS's own download, else the mirror.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ class PreparedData:
 def prepare(
     builder: Any, root: Path, request: Request, *, download: bool, use_mirror: bool, report: Callable[[str], None]
 ) -> PreparedData:
-    """Makes sure that a builder's data is prepared; the caller holds the builder's lock.
+    """Makes sure that a builder's data is prepared.
+
+    The caller holds the builder's lock.
 
     Args:
       builder: the `tfds.core.DatasetBuilder`.
@@ -97,7 +102,10 @@ def _download_with_tfds(builder: Any, report: Callable[[str], None]) -> str | No
     """Downloads and prepares with TFDS; returns None, or why it failed."""
     has_local_files = any(Path(builder.data_dir_root).glob("downloads/*"))
     is_local = bool(builder.MANUAL_DOWNLOAD_INSTRUCTIONS) or has_local_files
-    report(f"{builder.name}: {'preparing with TFDS' if is_local else 'downloading with TFDS'}")
+    stage = "downloading with TFDS"
+    if is_local:
+        stage = "preparing with TFDS"
+    report(f"{builder.name}: {stage}")
     with _short_timeouts():
         if not is_local:
             failure = _connection_failure(builder)
@@ -108,13 +116,17 @@ def _download_with_tfds(builder: Any, report: Callable[[str], None]) -> str | No
             extract_folder = Path(builder.data_dir_root) / "downloads" / "extracted" / builder.name
             config = tfds.download.DownloadConfig(extract_dir=str(extract_folder), try_download_gcs=False)
             builder.download_and_prepare(download_config=config)
-        except Exception as error:  # builders raise anything
+        # Builders raise errors of any type.
+        except Exception as error:
             return one_line(error)
     return None
 
 
 def _connection_failure(builder: Any) -> str | None:
-    """Requests the headers of one of the builder's files; returns None, or why there was no answer in time."""
+    """Requests the headers of one of the builder's files.
+
+    Returns None, or why there was no answer in time.
+    """
     urls = [url for url in builder.url_infos or {} if url.startswith("http")]
     if not urls:
         return None
@@ -124,7 +136,8 @@ def _connection_failure(builder: Any) -> str | None:
         try:
             downloader.requests.head(urls[0], timeout=_CONNECT_SECONDS, allow_redirects=False).close()
             answers.append(None)
-        except Exception as error:  # any failure means the same
+        # Any failure means the same: this host gives no answer.
+        except Exception as error:
             answers.append(f"its host can't be reached, {type(error).__name__}")
 
     # In a thread, because the resolution of a host name has no timeout.
@@ -136,7 +149,7 @@ def _connection_failure(builder: Any) -> str | None:
 
 @contextlib.contextmanager
 def _short_timeouts() -> Iterator[None]:
-    """Limits the timeouts and retries of TFDS's downloader, which has no settings for them."""
+    """Limits the downloader's timeouts and retries, for which TFDS has no settings."""
     adapter = downloader.requests.adapters.HTTPAdapter
     send = adapter.send
     retries = downloader.MAX_RETRIES

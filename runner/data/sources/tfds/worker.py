@@ -1,4 +1,7 @@
-"""The entry point of the child process; it claims stdout for messages before a library can print there."""
+"""The entry point of the child process.
+
+It claims stdout for messages before a library can print there.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,18 @@ def main(job: str) -> None:
     send = _message_sender()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     content = json.loads(job)
-    sys.path += [path for path in content["paths"] if path not in sys.path]
+    for path in content["paths"]:
+        if path not in sys.path:
+            sys.path.append(path)
     # Not at the top, because it imports TensorFlow, which prints.
     import_module("runner.data.sources.tfds.decode").run(content, send)
 
 
 def _message_sender() -> Callable[[str, str], None]:
-    """Returns the function that sends messages through stdout, and redirects other output to stderr, the log."""
+    """Returns the function that sends messages through stdout.
+
+    Other output is redirected to stderr, the log.
+    """
     channel: IO[str] = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

@@ -83,8 +83,10 @@ class CoreAdapter:
         """Returns every layer's output for a batch, given that each is a dense layer on the one before."""
         outputs: list[LayerOutput] = []
         for layer in self.plain().layers:  # type: ignore[attr-defined]
-            input_size, output_size = (int(size) for size in layer.kernel.shape)
-            provider = outputs[-1].layer if outputs else INPUTS
+            input_size, output_size = map(int, layer.kernel.shape)
+            provider = INPUTS
+            if outputs:
+                provider = outputs[-1].layer
             layer_input = LayerInput(provider, (batch, input_size))
             kind = type(layer).__name__
             outputs.append(LayerOutput(layer.name, kind, (batch, output_size), "float32", (layer_input,)))

@@ -83,7 +83,9 @@ class KerasAdapter:
             place(model, named_variables(model), layouts, mesh)
         private.let_walk(model)
         adopt(model)
-        self._built = model if private.is_functional(model) else None
+        self._built = None
+        if private.is_functional(model):
+            self._built = model
         return model
 
     def variables(self, model: tf_keras.Model) -> dict[str, tf.Variable]:
@@ -119,19 +121,20 @@ class KerasAdapter:
         if isinstance(shape, Mapping):
             task.check_named({str(name): tuple(one_shape) for name, one_shape in shape.items()})
         elif isinstance(shape, tuple) and not any(isinstance(size, tuple) for size in shape):
+            # A tuple of tuples has the shapes of several outputs, a tuple of sizes that of one.
             task.check(shape)
         elif isinstance(shape, list | tuple):
             task.check_named({str(number): tuple(one_shape) for number, one_shape in enumerate(shape)})
 
     def batch_statistics(self, model: tf_keras.Model) -> int:
         """Returns the number of batch normalizations that are trained."""
-        return sum(_normalizes_batches(layer) for layer in model.submodules)
+        return sum(map(_normalizes_batches, model.submodules))
 
     def whole(self, model: tf_keras.Model) -> set[str]:
         """Returns the paths of variables that the layers' operations need whole, however they are stored."""
         needed_ids: set[int] = set()
         for layer in model.submodules:
-            needed_ids.update(id(variable) for variable in whole_variables(layer))
+            needed_ids.update(map(id, whole_variables(layer)))
         return {path for path, variable in named_variables(model).items() if id(variable) in needed_ids}
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:

@@ -23,7 +23,7 @@ def layer_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, ArrayS
       batch: number of examples.
       inputs: specs of the model's inputs, by name.
     """
-    if is_functional(model) and all(_is_known(layer) for layer in model.layers):
+    if is_functional(model) and all(map(_is_known, model.layers)):
         names = _input_names(model, inputs)
         outputs: list[LayerOutput] = []
         for layer in model.layers:
@@ -73,7 +73,10 @@ def _input_names(model: tf_keras.Model, inputs: Mapping[str, ArraySpec]) -> dict
     names = {}
     for layer in model.layers:
         if isinstance(layer, tf_keras.layers.InputLayer):
-            names[id(layer)] = f"{INPUTS}/{layer.name}" if len(inputs) > 1 else INPUTS
+            name = INPUTS
+            if len(inputs) > 1:
+                name = f"{INPUTS}/{layer.name}"
+            names[id(layer)] = name
     return names
 
 

@@ -12,7 +12,9 @@ import tf_keras
 from runner.config.schema import RunConfig
 from runner.data.base import Array, Batch
 from runner.engine.base import as_called
+from runner.engine.dtensor.arrays import host_values
 from runner.engine.dtensor.masks import masks_from_scope
+from runner.engine.mappings import map_values, without
 from runner.errors import ConfigError
 from runner.model import contract, padding, scope
 from runner.task.base import DataSpec
@@ -35,8 +37,7 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
       ConfigError: an evaluation changes one; or padding would count in one, in an added loss or in other examples.
     """
     layers = [model, *model.submodules]
-    trained_ids = {id(variable) for variable in model.trainable_variables}
-    kept = {path: variable for path, variable in variables.items() if id(variable) not in trained_ids}
+    kept = without(variables, model.trainable_variables)
     has_own_code = contract.has_own_code(layers)
     if kept and has_own_code:
         _check_evaluation(model, variables, kept, config, data)
@@ -49,11 +50,12 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
         training = scope.Scope(config.trainer.seed, tf.constant(0))
         with _unchanged(variables), scope.enter(training), masks_from_scope(model):
             outputs = model(_model_inputs(batch), training=True)
-            values = {path: variable.numpy() for path, variable in kept.items()}
             losses = [loss.numpy() for loss in model.losses]
-            return padding.CallResult(values, losses, [output.numpy() for output in tf.nest.flatten(outputs)])
+            return padding.CallResult(
+                host_values(kept), losses, [output.numpy() for output in tf.nest.flatten(outputs)]
+            )
 
-    before = {path: variable.numpy() for path, variable in kept.items()}
+    before = host_values(kept)
     padding.check(call, data.inputs, before, config.trainer.accumulate_steps)
 
 
@@ -61,7 +63,7 @@ def _check_evaluation(
     model: tf_keras.Model, variables: Variables, kept: Variables, config: RunConfig, data: DataSpec
 ) -> None:
     """Checks that a call with training=False changes no variable."""
-    before = {path: variable.numpy() for path, variable in kept.items()}
+    before = host_values(kept)
     batch = {name: np.zeros((2, *spec.shape), spec.dtype) for name, spec in data.inputs.items()}
     with _unchanged(variables):
         model(_model_inputs(batch), training=False)
@@ -76,7 +78,7 @@ def _check_evaluation(
 @contextmanager
 def _unchanged(variables: Variables) -> Iterator[None]:
     """Restores all variables at the end of the context."""
-    before = {path: variable.numpy() for path, variable in variables.items()}
+    before = host_values(variables)
     try:
         yield
     finally:
@@ -86,4 +88,4 @@ def _unchanged(variables: Variables) -> Iterator[None]:
 
 def _model_inputs(batch: Mapping[str, Array]) -> tf.Tensor | dict[str, tf.Tensor]:
     """Returns a model's argument: its only input, or all by name."""
-    return as_called({name: tf.constant(array) for name, array in batch.items()})
+    return as_called(map_values(tf.constant, batch))

@@ -57,8 +57,12 @@ def convolution_internal(
     Without XLA, TensorFlow computes groups on CPUs in 1-D and 2-D only.
     """
     dims = len(filters.shape) - 2
-    channels = -1 if (data_format or "").endswith("C") or not data_format else 1
-    groups = input.shape[channels] // filters.shape[-2] if dims == 3 else 1
+    channels = 1
+    if not data_format or data_format.endswith("C"):
+        channels = -1
+    groups = 1
+    if dims == 3:
+        groups = input.shape[channels] // filters.shape[-2]
     if groups > 1:
         group_inputs = tf.split(input, groups, channels)
         group_kernels = tf.split(filters, groups, -1)
@@ -83,10 +87,12 @@ def _spatial_rates(dilations: Sequence[int] | int, dims: int, data_format: str |
     """
     if isinstance(dilations, int):
         return [dilations] * dims
-    rates = [int(rate) for rate in dilations]
+    rates = list(map(int, dilations))
     if len(rates) == dims + 2:
         rates = spatial(rates, data_format or "NHWC", dims + 2)
-    return rates * dims if len(rates) == 1 else rates
+    if len(rates) == 1:
+        return rates * dims
+    return rates
 
 
 def jit_compiled_convolution_op(layer: tf_keras.layers.Layer, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -104,7 +110,7 @@ def with_space_to_batch(
     data_format: str | None = None,
 ) -> tf.Tensor:
     """Replaces the dilation of a depthwise convolution, which `depthwise_conv2d_native` of this module computes."""
-    rates = [int(rate) for rate in dilation_rate]
+    rates = list(map(int, dilation_rate))
     if all(rate == 1 for rate in rates) or spatial_dims is not None or len(rates) != 2:
         return _stock_space_to_batch(input, dilation_rate, padding, op, filter_shape, spatial_dims, data_format)
     _rates.append(rates)

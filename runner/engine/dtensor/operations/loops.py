@@ -26,7 +26,9 @@ _entered: list[_Loop] = []
 
 def mask_context(cache: Any) -> object:
     """Replaces the key by which cells cache the masks that they draw: in this loop, or outside of one."""
-    return _entered[-1] if _entered else _stock_key(cache)
+    if _entered:
+        return _entered[-1]
+    return _stock_key(cache)
 
 
 def rnn(
@@ -51,15 +53,22 @@ def rnn(
         )
     if not time_major:
         inputs = tf.nest.map_structure(scope.by_batch, inputs)
-    unrolled = True
-    other_arguments = (constants, unrolled, input_length, time_major, zero_output_for_mask, return_all_outputs)
+    options = {
+        "constants": constants,
+        "unroll": True,
+        "input_length": input_length,
+        "time_major": time_major,
+        "zero_output_for_mask": zero_output_for_mask,
+        "return_all_outputs": return_all_outputs,
+    }
     if unroll:
         # tf_keras unrolls by itself then, without the extra call of the step below.
-        return _stock_rnn(step_function, inputs, initial_states, go_backwards, mask, *other_arguments)
+        return _stock_rnn(step_function, inputs, initial_states, go_backwards, mask, **options)
     if go_backwards:
         # Reversed here, as tf_keras's own unrolled steps do not reverse the mask by which they set outputs to zero.
         inputs = tf.nest.map_structure(lambda x: reverse(x, [time]), inputs)
-        mask = None if mask is None else reverse(mask, [time])
+        if mask is not None:
+            mask = reverse(mask, [time])
     # tf_keras calls the step once before its loop, and cells draw their masks again in the loop's body. The second
     # ones count, so the first draw must happen here too, or all later draws of the layer would differ from stock
     # Keras.
@@ -67,6 +76,6 @@ def rnn(
     step_function(tf.nest.map_structure(lambda x: tf.gather(x, 0, axis=time), inputs), states)
     _entered.append(_Loop())
     try:
-        return _stock_rnn(step_function, inputs, initial_states, False, mask, *other_arguments)
+        return _stock_rnn(step_function, inputs, initial_states, False, mask, **options)
     finally:
         _entered.pop()

@@ -25,14 +25,19 @@ def fused_batch_norm_v3(
     The running variance is updated with n / (n - 1) times the batch's, as in the fused kernel.
     """
     rank = len(x.shape)
-    channels = rank - 1 if data_format[-1] == "C" else 1
-    dims = [dim for dim in range(rank) if dim != channels]
+    channels = 1
+    if data_format[-1] == "C":
+        channels = rank - 1
+    dims = list(range(rank))
+    dims.remove(channels)
 
     def along_channels(value: tf.Tensor) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
         if channels == rank - 1:
             return value
-        return tf.reshape(value, [-1 if dim == channels else 1 for dim in range(rank)])
+        shape = [1] * rank
+        shape[channels] = -1
+        return tf.reshape(value, shape)
 
     with tf.name_scope(name or "FusedBatchNormV3"):
         inputs = tf.cast(x, tf.float32)
@@ -59,16 +64,16 @@ def fused_batch_norm_v3(
             along_channels(scale),
             epsilon,
         )
+        y = tf.cast(y, x.dtype)
         # The fused kernel has three more outputs, which only its own gradient reads.
-        unused = (running_mean, running_variance, running_variance)
-        return tf.cast(y, x.dtype), running_mean, running_variance, *unused
+        return y, running_mean, running_variance, running_mean, running_variance, running_variance
 
 
 def _bessel(x: tf.Tensor, dims: Sequence[int]) -> tf.Tensor | float:
     """Returns n / (n - 1), Bessel's correction for a variance of n numbers along some dims."""
     sizes = [x.shape[dim] for dim in dims]
     if None not in sizes:
-        count = math.prod(int(size) for size in sizes)
+        count = math.prod(map(int, sizes))
         return count / max(count - 1, 1)
     count_tensor = tf.cast(tf.reduce_prod([tf.shape(x)[dim] for dim in dims]), tf.float32)
     return count_tensor / tf.maximum(count_tensor - 1.0, 1.0)

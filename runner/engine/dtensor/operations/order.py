@@ -27,7 +27,7 @@ def _reordered(x: tf.Tensor, axis: int, order: Callable[[Array], Array]) -> tf.T
 
 def _listed(value: Any) -> list[int]:
     """Returns the integers of a list or constant tensor."""
-    return [int(number) for number in np.reshape(tf.get_static_value(value), -1)]
+    return list(map(int, np.reshape(tf.get_static_value(value), -1)))
 
 
 def reverse(tensor: tf.Tensor, axis: Any, name: str | None = None) -> tf.Tensor:

@@ -29,7 +29,7 @@ def windows(x: tf.Tensor, size: Sequence[int], strides: Sequence[int], rates: Se
     for length, window, stride, rate in zip(x.shape[1:-1], size, strides, rates, strict=True):
         count = (int(length) - (window - 1) * rate - 1) // stride + 1
         lengths.append((count - 1) * stride + 1)
-    for place in itertools.product(*(range(window) for window in size)):
+    for place in itertools.product(*map(range, size)):
         slices = []
         for index, rate, length, stride in zip(place, rates, lengths, strides, strict=True):
             start = index * rate
@@ -67,8 +67,10 @@ def spatial(values: Sequence[int], data_format: str, rank: int) -> list[int]:
       data_format: such as `NHWC` or `NCHW`.
       rank: of the tensor.
     """
-    listed = [int(value) for value in values]
-    return listed[2:] if data_format[-1] != "C" else listed[1 : rank - 1]
+    sizes = list(map(int, values))
+    if data_format[-1] == "C":
+        return sizes[1 : rank - 1]
+    return sizes[2:]
 
 
 def channels_last(compute: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, data_format: str) -> tf.Tensor:
@@ -104,14 +106,14 @@ def _pooling(kind: str) -> Callable[..., tf.Tensor]:
         rates = [1] * len(size)
 
         def pool(x: tf.Tensor) -> tf.Tensor:
-            lengths = [int(length) for length in x.shape[1:-1]]
+            lengths = list(map(int, x.shape[1:-1]))
             pads = pads_of(lengths, size, steps, padding, rates)
             fill = x.dtype.min if is_maximum else 0.0
             parts = list(windows(padded(x, pads, fill), size, steps, rates))
             if is_maximum:
                 # Of equal entries the first one gets the gradient, as in TensorFlow's kernel.
                 return functools.reduce(tf.maximum, parts)
-            counts = [_entries_inside(*dim) for dim in zip(lengths, size, steps, pads, strict=True)]
+            counts = map(_entries_inside, lengths, size, steps, pads)
             count = functools.reduce(np.multiply.outer, counts)[None, ..., None]
             total = tf.add_n(parts)
             return total / tf.constant(count, total.dtype)

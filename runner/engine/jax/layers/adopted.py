@@ -62,6 +62,7 @@ def _dropped(inputs: jax.Array, rate: float, noise_shape: Sequence[int | None] |
     """Returns the result of Keras's dropout with the mask of the scope."""
     if noise_shape is None:
         noise_shape = inputs.shape
+    # None in a noise shape: the inputs' size.
     mask_shape = [inputs.shape[dim] if size is None else size for dim, size in enumerate(noise_shape)]
     mask = jnp.broadcast_to(_mask(mask_shape, rate, layer), inputs.shape)
     return jnp.where(mask, inputs / (1.0 - rate), jnp.zeros_like(inputs))
@@ -111,13 +112,20 @@ class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
 
     def call(self, inputs: jax.Array, training: bool | None = None, mask: jax.Array | None = None) -> jax.Array:
         """Returns the inputs, normalized over the batch in training."""
+        # Moving averages, masks and renormalization are left to Keras's own code.
         if not training or not self.trainable or mask is not None or self.renorm:
             return super().call(inputs, training=training, mask=mask)
         x = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-        gamma = keras.ops.cast(self.gamma, x.dtype) if self.scale else None
-        beta = keras.ops.cast(self.beta, x.dtype) if self.center else None
+        gamma = None
+        if self.scale:
+            gamma = keras.ops.cast(self.gamma, x.dtype)
+        beta = None
+        if self.center:
+            beta = keras.ops.cast(self.beta, x.dtype)
         entered = scope.current()
-        parts = entered.parts if entered is not None else None
+        parts = None
+        if entered is not None:
+            parts = entered.parts
         y, mean, variance = normalize(x, gamma, beta, self.axis, self.epsilon, parts)
         for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
             moving.assign(keras.ops.cast(moving, x.dtype) * self.momentum + new * (1.0 - self.momentum))

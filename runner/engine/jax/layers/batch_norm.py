@@ -83,7 +83,10 @@ def _normalize(
 def _forward(
     x: jax.Array, scale: jax.Array, offset: jax.Array, axis: int, epsilon: float, parts: Parts | None
 ) -> tuple[Three, Residuals]:
-    mean, variance = _moments(x, axis) if parts is None else _joined_moments(x, axis, parts)
+    if parts is None:
+        mean, variance = _moments(x, axis)
+    else:
+        mean, variance = _joined_moments(x, axis, parts)
     inverse_deviation = lax.rsqrt(variance + epsilon)
     factor = inverse_deviation * scale
     y = x * _along(factor, x, axis) + _along(offset - mean * factor, x, axis)
@@ -134,4 +137,6 @@ def _other_dims(x: jax.Array, axis: int) -> tuple[int, ...]:
 
 def _along(values_c: jax.Array, x: jax.Array, axis: int) -> jax.Array:
     """Reshapes (C,) to broadcast over the other dims of x."""
-    return values_c.reshape([-1 if dim == axis else 1 for dim in range(x.ndim)])
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return values_c.reshape(shape)

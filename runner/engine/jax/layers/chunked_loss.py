@@ -109,7 +109,10 @@ def chunked(
 
     # A copy per part, so that each sums a gradient of its own.
     head_psdv = parts.constrain(jnp.broadcast_to(head.astype(hidden.dtype), (p, s, features, vocabulary)), 0)
-    bias_v = jnp.zeros(vocabulary, jnp.float32) if bias is None else bias.astype(jnp.float32)
+    if bias is None:
+        bias_v = jnp.zeros(vocabulary, jnp.float32)
+    else:
+        bias_v = bias.astype(jnp.float32)
     bias_psv = parts.constrain(jnp.broadcast_to(bias_v, (p, s, vocabulary)), 0)
     nats, hits = _losses(ops, cut(hidden), head_psdv, bias_psv, cut(label), cut(lax.stop_gradient(weight)))
     return joined(nats), joined(lax.stop_gradient(hits))

@@ -14,6 +14,7 @@ Shapes: B batch, H and W a size of an image, C channels, O output channels; S st
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -77,12 +78,10 @@ def _sum_of_shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
     x = jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
     rows = x.shape[1] - height + 1
     columns = x.shape[2] - width + 1
-    return sum(
-        x[:, i : i + rows, j : j + columns, c : c + 1] * w[i, j, c]
-        for i in range(height)
-        for j in range(width)
-        for c in range(channels)
-    )
+    shifted = []
+    for i, j, c in itertools.product(range(height), range(width), range(channels)):
+        shifted.append(x[:, i : i + rows, j : j + columns, c : c + 1] * w[i, j, c])
+    return sum(shifted)
 
 
 def _image_gradient(

@@ -34,13 +34,14 @@ def fused_where_alike(
       heads_axis: axis that splits the heads of queries, keys and values; None: they are replicated.
     """
     batch_axes = _batch_axes(examples)
-    other_sizes = [size for axis, size in examples.mesh.shape.items() if size > 1 and axis not in batch_axes]
+    other_sizes = []
+    for axis, size in examples.mesh.shape.items():
+        if size > 1 and axis not in batch_axes:
+            other_sizes.append(size)
 
     def replaced(stock_attention: private.Function) -> private.Function:
         def attention(query: Any, key: Any, value: Any, **options: Any) -> jax.Array:
-            head_counts = [array.shape[2] for array in (query, key) if len(array.shape) == 4]
-            divide_heads = all(count % size == 0 for count in head_counts for size in other_sizes)
-            can_fuse = not splits_tokens and divide_heads
+            can_fuse = not splits_tokens and _divide_heads(other_sizes, (query, key))
             if not can_fuse and options.get("flash_attention") is None:
                 options["flash_attention"] = False
             if can_fuse and options.get("flash_attention") is not False:
@@ -53,10 +54,30 @@ def fused_where_alike(
         yield
 
 
+def _divide_heads(sizes: Sequence[int], arrays: Sequence[Any]) -> bool:
+    """Returns whether each size divides the number of heads of arrays (B, T, H, K)."""
+    for array in arrays:
+        if len(array.shape) != 4:
+            continue
+        for size in sizes:
+            if array.shape[2] % size:
+                return False
+    return True
+
+
 def _batch_axes(examples: NamedSharding) -> tuple[str | None, ...]:
     """Returns the axes that split examples."""
-    entry = examples.spec[0] if examples.spec else None
-    return entry if isinstance(entry, tuple) else (entry,)
+    entry = _batch_entry(examples)
+    if isinstance(entry, tuple):
+        return entry
+    return (entry,)
+
+
+def _batch_entry(examples: NamedSharding) -> Any:
+    """Returns the entry of a spec for examples: an axis, several, or None."""
+    if not examples.spec:
+        return None
+    return examples.spec[0]
 
 
 def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
@@ -72,8 +93,8 @@ def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: 
             return arrays
     if mesh.size == 1:
         return arrays
-    if heads_axis is not None and any(array.shape[2] % mesh.shape[heads_axis] for array in arrays):
+    if heads_axis is not None and not _divide_heads([mesh.shape[heads_axis]], arrays):
+        # Heads that the axis does not divide stay replicated.
         heads_axis = None
-    batch = examples.spec[0] if examples.spec else None
-    sharding = NamedSharding(mesh, PartitionSpec(batch, None, heads_axis, None))
+    sharding = NamedSharding(mesh, PartitionSpec(_batch_entry(examples), None, heads_axis, None))
     return [jax.lax.with_sharding_constraint(array, sharding) for array in arrays]

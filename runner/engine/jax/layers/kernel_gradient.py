@@ -28,7 +28,11 @@ def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[st
       axes: name to size.
       image: spec of a batch of images.
     """
-    return [axis for axis, size in axes.items() if size > 1 and axis not in image]
+    unused = []
+    for axis, size in axes.items():
+        if size > 1 and axis not in image:
+            unused.append(axis)
+    return unused
 
 
 def spread_over(mesh: Mesh) -> Spread:

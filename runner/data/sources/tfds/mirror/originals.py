@@ -1,4 +1,4 @@
-"""MNIST's and Fashion-MNIST's original files: their public digests, and their examples in TFDS's order."""
+"""MNIST's and Fashion-MNIST's original files: digests, and TFDS's order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def verify(name: str, contents: Mapping[str, bytes], label: str) -> None:
 
 
 def write(contents: Mapping[str, bytes], folder: Path) -> None:
-    """Writes decompressed files into an existing folder, gzipped and named as the TFDS builders expect them."""
+    """Writes decompressed files gzipped and named as the TFDS builders expect them."""
     for file, content in contents.items():
         (folder / f"{file}.gz").write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
 
@@ -111,7 +111,9 @@ def in_tfds_order(contents: Mapping[str, bytes]) -> dict[str, dict[str, Array]]:
 
 
 def to_idx(array: npt.NDArray[np.uint8]) -> bytes:
-    """Returns an array in MNIST's IDX format: a magic number, the dims as big-endian int32, then the bytes.
+    """Returns an array in MNIST's IDX format.
+
+    It is a magic number, the dims as big-endian int32, then the bytes.
 
     Args:
       array: uint8, of any rank.

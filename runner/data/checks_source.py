@@ -1,0 +1,139 @@
+"""Checks of single data sources, for their entries in `runner.data.registry`.
+
+Imports no data library.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.config.schema_data import DatasetConfig
+from runner.config.values import check_finite
+from runner.errors import ConfigError, did_you_mean, invalid
+from runner.host import import_path
+
+TABLE_SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
+TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
+
+_TABLES = f"a {', '.join(TABLE_SUFFIXES)} file, or a folder of them"
+_TEXTS = f"a file, a folder of {', '.join(TEXT_SUFFIXES)} files, or a glob"
+_IMAGES = "a folder of images"
+
+
+def check_tables(config: DatasetConfig) -> None:
+    """Checks that `dataset.path` is a table file or a folder.
+
+    Raises:
+      ConfigError: it is missing or something else, or can't be read.
+    """
+    with _readable(config):
+        path = _existing(config, _TABLES, example="houses.csv")
+        if path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
+            fix = "convert it, for example with pandas.DataFrame.to_parquet"
+            raise invalid("dataset.path", config.path, problem=f"must be {_TABLES}", fix=fix)
+
+
+def check_images(config: DatasetConfig) -> None:
+    """Checks that `dataset.path` is a folder.
+
+    Raises:
+      ConfigError: it is missing or something else, or can't be read.
+    """
+    with _readable(config):
+        path = _existing(config, _IMAGES, example="photos")
+        if not path.is_dir():
+            fix = "set dataset.path to the folder that has one folder per class"
+            raise invalid("dataset.path", config.path, problem=f"must be {_IMAGES}", fix=fix)
+
+
+def check_texts(config: DatasetConfig) -> None:
+    """Checks that `dataset.path` is a file or a folder, or a glob that matches one.
+
+    Raises:
+      ConfigError: it is none, or can't be read.
+    """
+    with _readable(config):
+        path = _set_path(config, _TEXTS, example="notes.txt")
+        if not matches(path):
+            raise _missing(path, _TEXTS, example="notes.txt")
+
+
+def check_custom(config: DatasetConfig) -> None:
+    """Checks that the callable of `dataset=custom` exists and takes its options.
+
+    Raises:
+      ConfigError: it does not.
+    """
+    check_finite(config.options, "dataset")
+    definition = import_path.look_up("dataset._target_", config.target, compiled=True)
+    if definition.arguments is not None:
+        import_path.check_options("dataset", config.target, definition.arguments, config.options)
+
+
+def check_builder(config: DatasetConfig) -> None:
+    """Checks that the user's own TFDS builder exists, where the config names one.
+
+    Raises:
+      ConfigError: it does not exist.
+    """
+    if config.builder is not None:
+        import_path.look_up("dataset.builder", config.builder, compiled=True)
+
+
+def matches(path: str) -> Sequence[Path]:
+    """Returns the file, the folder or the files of a glob that a path names.
+
+    The list is empty if nothing exists there.
+    """
+    expanded = Path(path).expanduser()
+    if expanded.exists():
+        return [expanded]
+    # A set, because a pattern with several `**` matches some files more than once.
+    names = sorted(set(glob.glob(str(expanded), recursive=True)))  # noqa: PTH207 - Path's takes no absolute pattern
+    return list(filter(Path.is_file, map(Path, names)))
+
+
+@contextmanager
+def _readable(config: DatasetConfig) -> Iterator[None]:
+    """Reports a path that can't be read as a problem of the config."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"can't be read ({error.strerror})"
+        raise invalid("dataset.path", config.path, problem=problem, fix="check its permissions") from error
+
+
+def _set_path(config: DatasetConfig, content: str, example: str) -> str:
+    """Returns `dataset.path`, which must not be null."""
+    if config.path is None:
+        raise invalid("dataset.path", None, problem=f"needs {content}", fix=f"set dataset.path={example}")
+    return config.path
+
+
+def _existing(config: DatasetConfig, content: str, example: str) -> Path:
+    """Returns the file or folder that `dataset.path` names, which must exist."""
+    typed_path = _set_path(config, content, example)
+    path = Path(typed_path).expanduser()
+    if not path.exists():
+        raise _missing(typed_path, content, example)
+    return path
+
+
+def _missing(path: str, content: str, example: str) -> ConfigError:
+    """Returns the error for data that does not exist.
+
+    Args:
+      path: as it was typed.
+      content: what it must be, in words.
+      example: of such a path.
+    """
+    absolute = Path(path).expanduser().absolute()
+    # The files next to it are candidates for "did you mean".
+    neighbors: list[str] = []
+    if absolute.parent.is_dir():
+        neighbors = sorted(file.name for file in absolute.parent.iterdir())
+    fix = did_you_mean(absolute.name, neighbors, f"set dataset.path={example}, relative to the current directory")
+    return invalid("dataset.path", path, problem=f"{absolute} does not exist, but must be {content}", fix=fix)
