@@ -39,8 +39,8 @@ def of_config(config: RunConfig) -> list[str]:
     # A launcher such as torchrun or srun starts the command once per task.
     if config.cluster.name == "single" and scheduled is not None:
         warnings.append(
-            f"{scheduled.found} started {scheduled.count} tasks, and each will train a separate run; set cluster=auto "
-            "to train one run"
+            f"{scheduled.source} started {scheduled.count} tasks, and each will train a separate run; set "
+            "cluster=auto to train one run"
         )
     return [*warnings, *_unused_keys(config.trainer)]
 

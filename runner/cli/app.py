@@ -38,7 +38,7 @@ from runner.errors import (
 from runner.host import paths, secrets, session, stages
 from runner.host.late import late
 from runner.host.signals import current, interruption
-from runner.processes import begin as processes
+from runner.processes import lifecycle as processes
 from runner.processes import outputs
 from runner.processes.team import ProcessError
 from runner.processes.team import current as current_team

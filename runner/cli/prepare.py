@@ -23,8 +23,8 @@ from runner.host import accelerators, folders
 from runner.host.commands import command_module
 from runner.host.versions import installed
 from runner.layout.mesh import size
-from runner.processes import begin as processes
 from runner.processes import launch, outputs
+from runner.processes import lifecycle as processes
 from runner.processes.team import current
 from runner.sweep import member
 from runner.sweep.identity import code_version
@@ -153,7 +153,7 @@ def _claimed_together(config: RunConfig, composed: DictConfig) -> folders.Claim 
         with read_write(composed), open_dict(composed):
             composed.hydra.run.dir = str(own_folder)
         claims.append(folders.claim(_RUN_DIR, own_folder))
-    outputs.part(claims[0].folder, team)
+    outputs.redirect(claims[0].folder, team)
     return claims[0]
 
 

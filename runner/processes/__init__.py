@@ -1,7 +1,7 @@
-"""Several processes as one run: who they are, what they agree on, what one of them decides for all, and their ends.
+"""Several processes as one run: rank and world size, what they agree on, what process 0 decides, and how they end.
 
-Process 0 runs a small switchboard (`.hub`) that every process, itself included, holds a connection to (`.member`).
-What hangs on a clock, a signal or a file is decided by process 0 and told by it; what all must know of each is
-gathered by it; and the death or the silence of one is told to all the others. Numbers of the training itself never go
-this way.
+Process 0 runs a small server (`.coordinator`). Every process, process 0 included, has a connection to it (`.member`).
+Decisions that depend on a clock, a signal or a file are made by process 0 and broadcast; values that all processes
+need from each other are all-gathered; and all are told if one of them dies or falls silent (`.timeouts`). The numbers
+of the training itself never take this way.
 """

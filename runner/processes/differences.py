@@ -1,4 +1,4 @@
-"""What two processes don't agree in."""
+"""The first setting in which two processes differ."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from collections.abc import Mapping
 
 
 def difference(first: Mapping[str, object], other: Mapping[str, object]) -> str:
-    """Returns in words the first key whose values differ; empty where none does.
+    """Returns the first key whose values differ, with the other process's value first; empty if none does.
+
+    Args:
+      first: settings of process 0.
+      other: settings of the other process.
 
     >>> difference({"keras": "3.15.1", "jax": "0.10"}, {"keras": "3.15.0", "jax": "0.10"})
-    'keras is 3.15.0 there and 3.15.1 on process 0'
+    'keras: 3.15.0 and 3.15.1'
     """
     for key in sorted({*first, *other}):
-        here = first.get(key, "nothing")
-        there = other.get(key, "nothing")
-        if here != there:
-            return f"{key} is {shown(there)} there and {shown(here)} on process 0"
+        value_of_first = first.get(key, "nothing")
+        value_of_other = other.get(key, "nothing")
+        if value_of_first != value_of_other:
+            return f"{key}: {shown(value_of_other)} and {shown(value_of_first)}"
     return ""
 
 
 def shown(value: object) -> str:
-    """Returns a value as a person types it."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    """Returns a value as a user types it."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=str)

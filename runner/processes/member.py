@@ -1,6 +1,6 @@
-"""A process's connection to the switchboard of process 0: what it says, what it hears, and how it ends with the rest.
+"""A process's connection to the coordinator: broadcast, all_gather, and how it ends together with the others.
 
-A main thread that waits in a collective can't be woken. So where the others are gone, another thread waits a moment
+A main thread that waits in a collective can't be woken. So if the run ends elsewhere, another thread waits a moment
 for it, then records the end and ends the process.
 """
 
@@ -21,17 +21,23 @@ from typing import Any, NoReturn, TypeVar
 
 from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
 from runner.host.secrets import scrub
-from runner.processes.hub import BEAT_S, SILENCE_S, Hub
-from runner.processes.messages import LONGEST, DeniedError, TooLongError, encoded, enter, printable
+from runner.processes.coordinator import Coordinator
+from runner.processes.messages import LONGEST, DeniedError, TooLongError, authenticate, encoded, printable
 from runner.processes.place import Place
 from runner.processes.secret import VARIABLE as SECRET
 from runner.processes.team import ProcessError, Team
+from runner.processes.timeouts import BEAT_S, MAIN_THREAD_S, RECORD_S, SILENCE_S
 
 T = TypeVar("T")
-_AGAIN_S = 0.2  # between tries to reach process 0
-_ALONE_S = 5.0  # that the main thread has to end by itself
-_END_S = 25.0  # that the record of an end may take
-_KINDS = {one.__name__: one for one in (ConfigError, DataError, EngineError, TrackingError)}
+# Between two attempts to connect to process 0, and between two looks at whether a wait is given up.
+_RETRY_S = 0.2
+# Seconds of one attempt: a host that drops packets would otherwise use up the time for all of them.
+_ATTEMPT_S = 2.0
+# Connections that may wait to be accepted: all processes of a large run may connect at once.
+_BACKLOG = 128
+# Errors of process 0 that the others raise as the same class, so that all exit with the same code and message.
+_ERRORS = {error.__name__: error for error in (ConfigError, DataError, EngineError, TrackingError)}
+# Records the end of a run: (why, signal number or None).
 Ending = Callable[[str, int | None], None]
 
 
@@ -39,18 +45,18 @@ class Member(Team):
     """A process among others; see `Team`.
 
     Attributes:
-      place: which one it is.
-      address: that the others reach it at.
-      has_agreed_to_end: all end by a signal that all were told of, at the same step.
-      on_log: process 0: takes a record of another process's log.
+      place: rank, world size and address of process 0.
+      address: address at which the others reach this process.
+      has_agreed_to_end: all processes end at the same step because of a signal.
+      on_log: called in process 0 with each log record of another process.
     """
 
     def __init__(self, place: Place, timeout: float = math.inf) -> None:
-        """Comes to nobody yet.
+        """Does not connect yet.
 
         Args:
           place: this process's.
-          timeout: the longest that `waiting` may take, in seconds.
+          timeout: seconds that `waiting` may take.
         """
         self.index = place.index
         self.count = place.count
@@ -58,11 +64,15 @@ class Member(Team):
         self._heard = threading.Condition()
         self._posts: dict[str, Any] = {}
         self._alls: dict[str, list[Any]] = {}
-        self._parts: dict[str, list[Any]] = {}  # of those that have not come whole
+        # The values of an all_gather whose messages have not all arrived.
+        self._parts: dict[str, list[Any]] = {}
         self._ended: Mapping[str, Any] | None = None
         self._signal: int | None = None
         self._usage: dict[int, Mapping[str, float]] = {}
-        self._passed_on = self._left = self._begun = self._main_leaves = False
+        self._has_passed_on = False
+        self._has_left = False
+        self._has_begun = False
+        self._main_leaves = False
         self.has_agreed_to_end = False
         self._timeout = timeout
         self._waits_since = math.inf
@@ -71,132 +81,151 @@ class Member(Team):
         self._on_end: list[Ending] = []
         self.on_log: Callable[[Mapping[str, Any]], None] = lambda _: None
         self.address = ""
-        self._hub: Hub | None = None
-        self._socket = socket.socket()  # connected to nobody
+        self._coordinator: Coordinator | None = None
+        # Replaced by a connected one in `join`.
+        self._socket = socket.socket()
 
-    def come(self, agrees: Mapping[str, object], start_timeout: float, address: str | None = None) -> None:
-        """Comes to the others, and waits until all have come and agree.
+    def join(self, agrees: Mapping[str, object], start_timeout: float, address: str | None = None) -> None:
+        """Connects to process 0, and waits until all processes have connected and agree.
 
         Args:
-          agrees: what must be the same in all, by name; of what JSON can hold.
-          start_timeout: seconds within which all must have come.
-          address: that this process is reached at; null: the one that leads to process 0.
+          agrees: settings that must be equal in all processes, by name; JSON-serializable.
+          start_timeout: seconds within which all must have connected.
+          address: address at which the others reach this process; None: that of its connection to process 0.
 
         Raises:
-          ProcessError: process 0's port is taken, it can't be reached or has another secret, one did not come, came
-            twice or does not agree.
+          ProcessError: process 0's port is in use, it can't be reached or has another secret, a process is missing, or
+            two have the same index or different settings.
         """
         place = self.place
-        self._hub = self._make_hub(start_timeout) if self.is_first else None
+        if self.is_first:
+            self._coordinator = self._make_coordinator(start_timeout)
         self._socket = self._connected(start_timeout)
-        self._socket.settimeout(None if self._hub else SILENCE_S)  # a process hears its own switchboard, or is stopped
+        # Process 0 hears its own coordinator unless it is stopped, and then it hears nothing at all.
+        self._socket.settimeout(None if self.is_first else SILENCE_S)
         self.address = address or self._socket.getsockname()[0]
         about = {"host": platform.node(), "pid": os.getpid(), "agrees": agrees}
-        self._say("join", index=place.index, count=place.count, about=about)
-        for work in (self._listen, self._beat):
-            threading.Thread(target=work, daemon=True).start()
+        self._send("join", index=place.index, count=place.count, about=about)
+        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
         with self._heard:
-            self._heard.wait_for(lambda: self._begun or self._ended is not None)
+            self._heard.wait_for(lambda: self._has_begun or self._ended is not None)
         self.check()
 
-    def _make_hub(self, start_timeout: float) -> Hub:
+    def _make_coordinator(self, start_timeout: float) -> Coordinator:
         place = self.place
         listening = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((place.host, place.port))
-            listening.listen(128)
+            listening.listen(_BACKLOG)
         except OSError as error:
             raise ProcessError(
-                f"process 0 can't listen at {place.host}:{place.port} ({error.strerror}); set cluster.coordinator to "
+                f"process 0 can't listen on {place.host}:{place.port} ({error.strerror}); set cluster.coordinator to "
                 "a free port of the machine that process 0 runs on"
             ) from error
         if not _is_loopback(place.host) and _is_loopback(str(listening.getsockname()[0])):
             raise ProcessError(
-                f"{place.host} stands for {listening.getsockname()[0]} on this machine, which no other one reaches; "
-                "set cluster.coordinator to an address of process 0's machine"
+                f"{place.host} resolves to {listening.getsockname()[0]} on this machine, which other machines can't "
+                "reach; set cluster.coordinator to an address of process 0's machine"
             )
-        return Hub(listening, place.count, place.token, start_timeout)
+        return Coordinator(listening, place.count, place.token, start_timeout)
 
     def _connected(self, start_timeout: float) -> socket.socket:
         where = (self.place.host, self.place.port)
-        until = time.monotonic() + start_timeout
+        deadline = time.monotonic() + start_timeout
         while True:
             try:
-                found = socket.create_connection(where, timeout=2.0)
-                if found.getsockname() == found.getpeername():  # a port may be connected to itself
-                    found.close()
+                connection = socket.create_connection(where, timeout=_ATTEMPT_S)
+                # Linux may connect a local port that nobody listens on to itself.
+                if connection.getsockname() == connection.getpeername():
+                    connection.close()
                     raise ConnectionError("nobody listens there")
-                self._enter(found)
+                self._authenticate(connection)
             except OSError as error:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise ProcessError(
-                        f"process {self.index} does not reach process 0 at {where[0]}:{where[1]} within "
-                        f"{start_timeout:g} s ({error.strerror or error}); see that it runs, or set "
-                        "cluster.coordinator"
+                        f"process {self.index} could not connect to process 0 at {where[0]}:{where[1]} within "
+                        f"{start_timeout:g} s ({error.strerror or error}); check that process 0 is running and that "
+                        "cluster.coordinator is correct"
                     ) from error
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
             else:
-                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return found
+                # Messages are small and waited for.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
 
-    def _enter(self, connection: socket.socket) -> None:
-        """Proves the secret; a connection that process 0 drops while strangers flood it is made again."""
+    def _authenticate(self, connection: socket.socket) -> None:
+        """Proves the secret.
+
+        Raises:
+          OSError: the connection broke, as when strangers flood process 0, and should be tried again.
+          ProcessError: process 0 does not answer, or has another secret.
+        """
         connection.settimeout(SILENCE_S)
         try:
-            enter(connection, self.place.token)
+            authenticate(connection, self.place.token)
         except TimeoutError as error:
             connection.close()
             raise ProcessError(f"process 0 has not answered for {SILENCE_S:.0f} s") from error
         except DeniedError as error:
             connection.close()
             raise ProcessError(
-                f"process {self.index} and what listens at {self.place.host}:{self.place.port} have different "
-                "secrets: it is another run, or they share no secret; set cluster.coordinator to a free port, "
+                f"process {self.index} and the server at {self.place.host}:{self.place.port} have different secrets: "
+                "it belongs to another run, or the processes share no secret; set cluster.coordinator to a free port, "
                 f"or {SECRET} or cluster.secret_file to the same secret for all"
             ) from error
         except OSError:
             connection.close()
             raise
 
-    def _say(self, kind: str, **said: object) -> None:
+    def _send(self, kind: str, **content: object) -> None:
+        """Sends a message.
+
+        Raises:
+          ProcessError: it is too long.
+        """
         try:
-            line = encoded({"kind": kind, **said})
+            line = encoded({"kind": kind, **content})
         except TooLongError as error:
             raise ProcessError(str(error)) from error
-        with self._sending, suppress(OSError):  # who has gone hears nothing, and is noticed by the listener
+        # The thread that listens notices a broken connection.
+        with self._sending, suppress(OSError):
             self._socket.sendall(line)
 
     def _beat(self) -> None:
-        while not self._left:
-            self._say("beat")
+        """Sends signs of life, and ends the run if `waiting` takes too long; runs in a thread."""
+        while not self._has_left:
+            self._send("beat")
             time.sleep(BEAT_S)
             if time.monotonic() - self._waits_since > self._timeout:
                 self._waits_since = math.inf
                 why = (
                     f"process {self.index} has waited for the others in a collective for {self._timeout:g} s "
-                    "(cluster.timeout): one does something else, or takes that long to compile or save"
+                    "(cluster.timeout): another process is stuck, or takes that long to compile or save"
                 )
-                self._say("bye", why=why, code=1, own=True, stays=True)
+                self._send("bye", why=why, code=1, own=True, stays=True)
 
     def _listen(self) -> None:
-        why = "process 0 is gone without a word, as one that was killed"
+        """Receives messages until the connection ends; runs in a thread."""
+        why = "process 0 disconnected without a message; it was probably killed"
         try:
             with self._socket.makefile("rb") as lines:
-                while line := lines.readline(2 * LONGEST):  # a little more than what one process sent
+                # The coordinator adds a little to what one process has sent.
+                while line := lines.readline(2 * LONGEST):
                     self._take(json.loads(line))
         except TimeoutError:
             why = f"process 0 has not answered for {SILENCE_S:.0f} s"
         except (OSError, ValueError):
             pass
-        if not self._left:
+        if not self._has_left:
             self._end({"why": why, "signum": None, "code": 1, "index": 0})
 
     def _take(self, said: Mapping[str, Any]) -> None:
         with self._heard:
             match said["kind"]:
                 case "begin":
-                    self._begun = True
+                    self._has_begun = True
                 case "post":
                     self._posts[said["key"]] = said["value"]
                 case "all":
@@ -209,12 +238,14 @@ class Member(Team):
                 case "first" if "usage" in said:
                     self._usage[said["index"]] = said["usage"]
                 case "first":
-                    with suppress(Exception):  # a full disk, or a record of another version
+                    # A full disk, or a record of another version, does not end the run.
+                    with suppress(Exception):
                         self.on_log(said)
             self._heard.notify_all()
         if said["kind"] == "ended":
             self._end(said)
-            self._say("bye")  # process 0 waits for that, to be heard by all
+            # Process 0 waits for this, so that all have heard the reason before it exits.
+            self._send("bye")
 
     def _end(self, ended: Mapping[str, Any]) -> None:
         with self._heard:
@@ -225,60 +256,64 @@ class Member(Team):
         threading.Thread(target=self._end_too, daemon=True).start()
 
     def _end_too(self) -> None:
-        """Ends this process with the others, where its main thread does not in time."""
+        """Ends this process with the others if its main thread does not in time; runs in a thread."""
         ended = self._ended or {}
-        if ended.get("signum") and not self._left:
-            with suppress(OSError, RuntimeError):  # it may be waiting for something else than the others
+        if ended.get("signum") and not self._has_left:
+            # The main thread may wait for something that a signal interrupts.
+            with suppress(OSError, RuntimeError):
                 signal.pthread_kill(threading.main_thread().ident or 0, ended["signum"])
-        time.sleep(_ALONE_S)
+        time.sleep(MAIN_THREAD_S)
         if not self._leaving.acquire(blocking=False):
-            return  # the main thread is at it
+            # The main thread is ending the process.
+            return
         threading.Thread(target=self._give_up, daemon=True).start()
         why = str(ended.get("why"))
         signum = ended.get("signum")
         for end in reversed(self._on_end):
             with suppress(Exception):
                 end(why, signum)
-        self.tell_person(why, signum)
+        self.print_end(why, signum)
         self.exit(128 + signum if signum else int(ended.get("code", 1)))
 
     def _give_up(self) -> None:
-        time.sleep(_END_S)
+        """Exits without a complete record, as of a tracking server that does not answer; runs in a thread."""
+        time.sleep(RECORD_S)
         os._exit(1)
 
-    def tell_person(self, why: str, signum: int | None) -> None:
-        """Says why this process ends; where our launcher shows all of them, process 0 does it for all."""
+    def print_end(self, why: str, signum: int | None) -> None:
+        """Prints why this process ends, unless the launcher shows all processes, of which process 0 then prints it."""
         if self.is_first or not self.place.is_launched:
+            line = "interrupted" if signum else f"error: {scrub(why)}"
             with suppress(OSError, ValueError):
-                print("interrupted" if signum else f"error: {scrub(why)}", file=sys.stderr, flush=True)
+                print(line, file=sys.stderr, flush=True)
 
     def on_end(self, end: Ending) -> Callable[[], None]:
-        """Has something done where the others end this process while its main thread is stuck.
+        """Registers a function that is called if the run ends elsewhere while the main thread is stuck.
 
         Args:
-          end: takes why, and the signal where it was one.
+          end: called with the reason, and the signal number or None.
 
         Returns:
-          What takes that back.
+          A function that removes it.
         """
         self._on_end.append(end)
         return lambda: self._on_end.remove(end)
 
     def begin_leaving(self) -> None:
-        """Says that the main thread ends this process; waits for ever where that is done already."""
+        """Declares that the main thread ends this process; blocks forever if another thread already does."""
         if not self._main_leaves:
             self._main_leaves = self._leaving.acquire(blocking=False)
         if not self._main_leaves:
             threading.Event().wait()
 
     def leave(self, code: int, why: str = "", signum: int | None = None, *, own: bool = False) -> NoReturn:
-        """Leaves the others and ends this process at once: what the libraries do at their end waits for the others.
+        """Leaves the run and exits at once: the libraries' own exit handlers would wait for the other processes.
 
         Args:
-          code: to exit with.
-          why: it failed, in one line; empty: it has done all.
-          signum: that ended it.
-          own: the line names no process, as all may have the same to say.
+          code: exit code.
+          why: why it failed, in one line; empty: it has finished.
+          signum: signal that ended it, if one did.
+          own: whether the line names no process, because all may fail for the same reason.
         """
         if self._ended is None and (code == 0 or self.has_agreed_to_end):
             try:
@@ -288,39 +323,42 @@ class Member(Team):
             except Interrupted as error:
                 code = code or (0 if self.is_first else 128 + error.signum)
         if self._ended is None and (why or signum) and not self.has_agreed_to_end:
-            self._say("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
+            self._send("bye", why=why or f"signal {signum}", signum=signum, code=code, own=own)
         elif self._ended is None:
-            self._say("bye")
-        self._left = True
+            self._send("bye")
+        self._has_left = True
         self.exit(code)
 
     def leave_at_once(self, signum: int) -> None:
-        """Leaves by a signal while the main thread waits for the others: in a thread, as that may be speaking."""
+        """Leaves because of a signal while the main thread waits for the others.
+
+        It does so in a thread, because the main thread, which runs signal handlers, may hold the lock for sending.
+        """
 
         def go() -> None:
-            self._say("bye", why=f"signal {signum}", signum=signum, code=128 + signum)
+            self._send("bye", why=f"signal {signum}", signum=signum, code=128 + signum)
             self.exit(128 + signum)
 
         threading.Thread(target=go, daemon=True).start()
 
     def exit(self, code: int) -> NoReturn:
-        """Ends this process at once, when the others have heard what there is to hear."""
-        self._left = True
-        if self._hub is not None:
-            self._hub.say_last_words()
+        """Exits at once, in process 0 after the others have heard why the run ends."""
+        self._has_left = True
+        if self._coordinator is not None:
+            self._coordinator.say_last_words()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
 
     def ended(self, within: float = 0.0) -> ProcessError | None:
-        """Returns why the run has ended, as far as others told; None where nobody did within so many seconds."""
+        """Returns why the run has ended elsewhere; None: it has not within these seconds."""
         with self._heard:
             self._heard.wait_for(lambda: self._ended is not None, timeout=within)
             return None if self._ended is None else ProcessError(self._ended["why"], int(self._ended["code"]))
 
     def check(self) -> None:
-        """Raises `ProcessError`, or `Interrupted`, where the run has ended."""
+        """Raises `ProcessError` or `Interrupted` if the run has ended elsewhere."""
         ended = self._ended
         if ended is not None:
             if ended.get("signum"):
@@ -328,40 +366,50 @@ class Member(Team):
             raise ProcessError(ended["why"], int(ended["code"]))
 
     def broadcast(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
-        """Returns what process 0 makes; see `Team`."""
+        """Returns the value that process 0 computes; see `Team`."""
         self.check()
         if self.is_first:
-            try:
-                made = make()
-            except Exception as error:
-                told = {"error": getattr(error, "strerror", None) or str(error), "kind": _kind(error)}
-                if isinstance(error, OSError):
-                    told["errno"] = error.errno
-                self._say("post", key=key, value=told)
-                raise
-            self._say("post", key=key, value={"made": made})
-            return made
-        said = self._awaited(self._posts, key, given_up)
-        if "errno" in said:
-            raise OSError(said["errno"] or 0, said["error"])
-        if "error" in said:
-            raise _KINDS.get(said["kind"], RuntimeError)(said["error"])
-        found: T = said["made"]
-        return found
+            return self._broadcast_own(key, make)
+        content = self._awaited(self._posts, key, given_up)
+        if "errno" in content:
+            raise OSError(content["errno"] or 0, content["error"])
+        if "error" in content:
+            raise _ERRORS.get(content["kind"], RuntimeError)(content["error"])
+        value: T = content["made"]
+        return value
+
+    def _broadcast_own(self, key: str, make: Callable[[], T]) -> T:
+        """Computes a value and sends it to the others, or the error, which they raise as well."""
+        try:
+            value = make()
+        except Exception as error:
+            content = {"error": getattr(error, "strerror", None) or str(error), "kind": _error_name(error)}
+            if isinstance(error, OSError):
+                content["errno"] = error.errno
+            self._send("post", key=key, value=content)
+            raise
+        self._send("post", key=key, value={"made": value})
+        return value
 
     def all_gather(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
         """Returns the values of all processes; see `Team`."""
         self.check()
-        self._say("all", key=key, value=value)
-        found: list[Any] = self._awaited(self._alls, key, given_up)
-        return found
+        self._send("all", key=key, value=value)
+        values: list[Any] = self._awaited(self._alls, key, given_up)
+        return values
 
     def _awaited(self, box: dict[str, Any], key: str, given_up: Callable[[], bool] | None = None) -> Any:
+        """Waits for the value of a key and removes it from the box.
+
+        Raises:
+          ProcessError: the run has ended, or the value is given up.
+          Interrupted: the run was ended by a signal.
+        """
         with self._heard:
             while key not in box and self._ended is None:
                 if given_up is not None and given_up():
-                    raise ProcessError(f"{key} is given up")
-                self._heard.wait(None if given_up is None else _AGAIN_S)
+                    raise ProcessError(f"the wait for {key} was given up")
+                self._heard.wait(None if given_up is None else _RETRY_S)
             if key in box:
                 return box.pop(key)
         self.check()
@@ -377,34 +425,37 @@ class Member(Team):
             self._waits_since = math.inf
 
     def pass_on(self, signum: int) -> None:
-        """Tells process 0, once, that a signal came here."""
-        if not self.is_first and not self._passed_on:
-            self._passed_on = True
-            self._say("first", signum=signum)
+        """Tells process 0, once, that this process has received a signal."""
+        if not self.is_first and not self._has_passed_on:
+            self._has_passed_on = True
+            self._send("first", signum=signum)
 
     def signalled(self) -> int | None:
-        """Returns the first signal that another process told of."""
+        """Returns the first signal that another process has received."""
         return self._signal
 
     def report(self, usage: Mapping[str, float]) -> None:
-        """Tells process 0 what this process takes of its machine."""
-        self._say("first", usage=usage)
+        """Sends process 0 this process's use of its machine."""
+        self._send("first", usage=usage)
 
     def reported(self) -> dict[int, Mapping[str, float]]:
-        """Returns by process what others have told of themselves since the last time."""
+        """Returns the latest use of their machines that others have sent since the last call, by process."""
         with self._heard:
-            found = self._usage
+            usage = self._usage
             self._usage = {}
-        return found
+        return usage
 
     def log(self, record: Mapping[str, object]) -> None:
         """Sends a record of this process's log to process 0."""
-        self._say("first", **record)
+        self._send("first", **record)
 
 
-def _kind(error: Exception) -> str:
-    """Returns by what name the others raise an error that process 0 met."""
-    return next((name for name, one in _KINDS.items() if isinstance(error, one)), "")
+def _error_name(error: Exception) -> str:
+    """Returns the name of the class as which the others raise an error of process 0; empty: RuntimeError."""
+    for name, kind in _ERRORS.items():
+        if isinstance(error, kind):
+            return name
+    return ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Messages between the processes of a run: lines of JSON, their sizes, and the proof of a secret before them."""
+"""Messages between the processes of a run: lines of JSON, their limits, and the proof of the secret before them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 
 from runner.errors import in_one_line
 
-LONGEST = 64 << 20  # bytes of a message of a process that has proved the secret
-GREETING = 4096  # bytes that a connection may send before it has
-_SHOWN = 4000  # characters of a peer's text in a message to a person
-# sides of a proof, so that neither can be answered with the other's own
+# Bytes of a message of a process that has proved the secret: values are small, and an error should not fill the
+# memory.
+LONGEST = 64 << 20
+# Bytes that a connection may send before it has proved the secret.
+GREETING = 4096
+# Characters of a peer's text in a printed message.
+_MOST_SHOWN = 4000
+# The two sides of a proof. They are part of what is signed, so that a side can't answer with the other's own proof.
 PEER = "peer"
 FIRST = "process 0"
 
@@ -24,41 +28,41 @@ class DeniedError(RuntimeError):
 
 
 class TooLongError(ValueError):
-    """A message is longer than the other side takes."""
+    """A message is longer than the other side accepts."""
 
 
 def encoded(message: Mapping[str, Any]) -> bytes:
     """Returns a message as a line.
 
     Raises:
-      TooLongError: it names the size, and the limit.
+      TooLongError: with the size and the limit.
     """
     line = json.dumps(message).encode() + b"\n"
     if len(line) > LONGEST:
         name = message.get("key", message.get("kind"))
         raise TooLongError(
-            f"the message '{name}' has {len(line) / 2**20:.1f} MiB, and one between processes has {LONGEST >> 20} MiB "
-            "at most"
+            f"the message '{name}' has {len(line) / 2**20:.1f} MiB, but a message between processes has at most "
+            f"{LONGEST >> 20} MiB"
         )
     return line
 
 
 def printable(text: object) -> str:
-    """Returns a peer's text in one line that can't move a terminal's cursor or change its colors."""
-    return "".join(sign if sign.isprintable() else " " for sign in in_one_line(str(text)[:_SHOWN]))
+    """Returns a peer's text as one line without control characters, which could move a terminal's cursor."""
+    return "".join(sign if sign.isprintable() else " " for sign in in_one_line(str(text)[:_MOST_SHOWN]))
 
 
 def nonce() -> str:
-    """Returns what makes a proof worth nothing for any other connection."""
+    """Returns a random string that makes a proof useless for any other connection."""
     return secrets.token_hex(32)
 
 
 def proof(token: str, side: str, challenge: str, answer: str) -> str:
-    """Returns what only one who knows the secret can compute.
+    """Returns the HMAC-SHA256 that only a side which knows the secret can compute.
 
     Args:
       token: the secret.
-      side: who proves, `PEER` or `FIRST`.
+      side: the side that proves, `PEER` or `FIRST`.
       challenge: process 0's nonce.
       answer: the peer's nonce.
     """
@@ -71,11 +75,11 @@ def is_proof(said: object, token: str, side: str, challenge: str, answer: str) -
     return isinstance(said, str) and hmac.compare_digest(said.encode(errors="replace"), expected)
 
 
-def enter(connection: socket.socket, token: str) -> None:
-    """Proves the secret to process 0, and lets process 0 prove it; nothing else is said before that.
+def authenticate(connection: socket.socket, token: str) -> None:
+    """Proves the secret to process 0, then verifies process 0's proof; nothing else is sent before that.
 
     Raises:
-      DeniedError: the other side has another secret, or is no process 0.
+      DeniedError: the other side has another secret, or is not process 0.
       OSError: the connection broke, or took too long.
     """
     challenge = _greeting(connection).get("challenge")
@@ -102,10 +106,10 @@ def _greeting(connection: socket.socket) -> Mapping[str, Any]:
 
 
 def greeting(line: bytes) -> Mapping[str, Any]:
-    """Returns what a line says before the secret is proved.
+    """Returns the content of a line that was sent before the secret is proved.
 
     Raises:
-      DeniedError: it is no object of JSON.
+      DeniedError: it is not a JSON object.
     """
     try:
         said = json.loads(line)

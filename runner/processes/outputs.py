@@ -1,9 +1,9 @@
-"""What several processes print and log: process 0 shows, the others write below the run's folder.
+"""Output and logs of several processes: process 0 prints, the others write to files in the run's folder.
 
-<run>/runner.log                 the log of all, in the order in which the records came
-<run>/processes/1/runner.log     process 1's own
-<run>/processes/1/output.log     what process 1 would have shown
-<run>/native.log                 what process 0's libraries print past Python
+<run>/runner.log                 log of all processes, in the order of arrival
+<run>/processes/1/runner.log     log of process 1
+<run>/processes/1/output.log     standard output of process 1
+<run>/native.log                 standard output of process 0's native libraries
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ NATIVE = "native.log"
 
 
 def own_folder(folder: Path, team: Team) -> Path:
-    """Returns a process's folder, below the run's but for process 0's."""
-    return folder if team.is_first else folder / FOLDER / str(team.index)
+    """Returns a process's folder: the run's for process 0, else one within it."""
+    if team.is_first:
+        return folder
+    return folder / FOLDER / str(team.index)
 
 
-def part(folder: Path, team: Team) -> None:
-    """Leads standard output into a file: all of a process that shows nothing, of process 0 what native code prints.
+def redirect(folder: Path, team: Team) -> None:
+    """Redirects standard output to a file: for process 0 that of native code, for the others all of it.
 
     Args:
       folder: this process's.
@@ -39,41 +41,44 @@ def part(folder: Path, team: Team) -> None:
     """
     sys.stdout.flush()
     if team.is_first:
-        _keep_shown()
+        _keep_python_output()
+    name = NATIVE if team.is_first else OUTPUT
     with suppress(OSError):
-        handle = os.open(folder / (NATIVE if team.is_first else OUTPUT), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        handle = os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         os.dup2(handle, 1)
         os.close(handle)
 
 
 def share_log(team: Team) -> None:
-    """Brings what the others log into process 0's log; comes when a process's own log is set up."""
+    """Sends the log records of the others to process 0's log; called after a process's own log is set up."""
     if isinstance(team, Member) and team.is_first:
-        team.on_log = _logged
+        team.on_log = _log_received
     elif isinstance(team, Member):
         logging.getLogger().addHandler(_Sender(team))
 
 
-def _keep_shown() -> None:
-    """Lets what Python prints go where standard output went, whatever becomes of descriptor 1."""
-    shown: Any = sys.stdout  # what stands in for it, see `runner.host.terminal`
-    stream = getattr(shown, "_stream", shown)
-    kept = os.fdopen(os.dup(1), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
-    if stream is shown:
-        sys.stdout = kept
+def _keep_python_output() -> None:
+    """Keeps Python's standard output where it is when descriptor 1 is redirected, by a copy of the descriptor."""
+    # A wrapper of the stream, see `runner.host.terminal`, or the stream itself.
+    stdout: Any = sys.stdout
+    stream = getattr(stdout, "_stream", stdout)
+    copy = os.fdopen(os.dup(1), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
+    if stream is stdout:
+        sys.stdout = copy
     else:
-        shown._stream = kept
+        stdout._stream = copy
 
 
 class _Sender(logging.Handler):
-    """Sends what this process logs to process 0's log."""
+    """Sends this process's log records to process 0."""
 
     def __init__(self, member: Member) -> None:
         super().__init__(logging.INFO)
         self._member = member
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Sends one."""
+        """Sends a record."""
+        # Logging must not fail a run.
         with suppress(Exception):
             text = record.getMessage()
             if record.exc_info:
@@ -81,7 +86,8 @@ class _Sender(logging.Handler):
             self._member.log({"name": record.name, "level": record.levelno, "text": text})
 
 
-def _logged(said: Mapping[str, Any]) -> None:
-    # A traceback has lines, and nothing else that is not printable.
+def _log_received(said: Mapping[str, Any]) -> None:
+    """Logs a record of another process."""
+    # Line by line: a traceback has several lines, but no other control characters.
     text = "\n".join(printable(line) for line in str(said["text"]).splitlines())
     logging.getLogger(printable(said["name"])).log(int(said["level"]), "[process %s] %s", said["index"], text)

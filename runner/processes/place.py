@@ -1,4 +1,4 @@
-"""Which process this is, of how many, and where process 0 is: by the config, our launcher or a scheduler's variables.
+"""Resolves rank, world size and coordinator address from the config, the launcher or the scheduler.
 
 Variables: srun(1) of Slurm, mpirun(1) of Open MPI, "Environment Variables" of torchrun, and Kubernetes' indexed jobs.
 """
@@ -16,10 +16,13 @@ from dataclasses import asdict, dataclass, field, replace
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError, invalid
 
-VARIABLE = "RUNNER_PROCESS"  # what our launcher tells a process; see `Place.environment`
+# The launcher's variable for each process; see `Place.environment`.
+VARIABLE = "RUNNER_PROCESS"
 NAMES = ("single", "local", "auto", "explicit")
+# Largest number of processes: far above any tested, so that a typing error is rejected.
 MOST = 4096
-# a scheduler's job number picks one
+# The number of a scheduler's job selects one of these ports, so that jobs on one machine rarely collide. They are
+# below Linux's ephemeral ports, which start at 32768.
 _PORTS = 4096
 _FIRST_PORT = 20_000
 _LOOPBACK = "127.0.0.1"
@@ -30,14 +33,14 @@ class Place:
     """A process among the others.
 
     Attributes:
-      index: from 0.
-      count: how many they are.
-      host: where process 0 listens.
-      port: likewise.
-      token: the secret that a process must know to be let in; empty: see `runner.processes.secret`.
-      found: who told, in a word.
-      device: kind of the mesh's devices, which our launcher has settled.
-      job: the scheduler's name of the job, which is no secret.
+      index: its rank, from 0.
+      count: number of processes (the world size); 0: the scheduler does not tell.
+      host: host on which process 0 listens; empty: the scheduler does not tell.
+      port: port on which process 0 listens.
+      token: the secret that a process must know to join; empty: see `runner.processes.secret`.
+      source: `explicit`, `local` for the launcher, or the scheduler's name.
+      device: type of the mesh's devices, which the launcher has settled.
+      job: the scheduler's name of the job, which is not secret.
     """
 
     index: int
@@ -45,33 +48,35 @@ class Place:
     host: str
     port: int
     token: str = field(default="", repr=False)
-    found: str = "explicit"
+    source: str = "explicit"
     device: str = ""
     job: str = ""
 
     @property
     def is_launched(self) -> bool:
-        """Whether our launcher started it, which shows what the processes say."""
-        return self.found == "local"
+        """Whether the launcher started it, which prints the output of all processes."""
+        return self.source == "local"
 
     def environment(self) -> dict[str, str]:
-        """Returns the variable that hands this to a process."""
+        """Returns the variable that gives this place to a process."""
         return {VARIABLE: json.dumps(asdict(self))}
 
 
-_told: list[Place] = []
+# The launcher's place, once its variable has been read.
+_launched: list[Place] = []
+# The place of processes that a scheduler will start; see `presumed`.
 _presumed: list[Place] = []
 
 
 @contextmanager
-def presumed(count: int, found: str) -> Iterator[None]:
-    """Lets configs be checked that a scheduler's processes will run, which it has not started yet.
+def presumed(count: int, source: str) -> Iterator[None]:
+    """Lets a config be checked for the processes of a job that a scheduler has not started yet.
 
     Args:
-      count: how many they will be.
-      found: what will tell them, in a word.
+      count: number of processes of the job.
+      source: the scheduler's name.
     """
-    _presumed[:] = [Place(0, count, _LOOPBACK, _FIRST_PORT, found=found)]
+    _presumed[:] = [Place(0, count, _LOOPBACK, _FIRST_PORT, source=source)]
     try:
         yield
     finally:
@@ -79,22 +84,24 @@ def presumed(count: int, found: str) -> Iterator[None]:
 
 
 def is_presumed() -> bool:
-    """Tells whether the processes of a config that is checked are another job's."""
+    """Returns whether configs are checked for the processes of another job; see `presumed`."""
     return bool(_presumed)
 
 
 def from_launcher() -> Place | None:
-    """Returns what our launcher said; its variable is taken out of the environment, which other processes inherit."""
-    if said := os.environ.pop(VARIABLE, ""):
-        _told[:] = [Place(**json.loads(said))]
-    return _told[0] if _told else None
+    """Returns the launcher's place for this process; None: the launcher did not start it."""
+    # Removed from the environment, which this process's own children inherit.
+    text = os.environ.pop(VARIABLE, "")
+    if text:
+        _launched[:] = [Place(**json.loads(text))]
+    return _launched[0] if _launched else None
 
 
 def find(config: ClusterConfig) -> Place | None:
-    """Returns this process's place; None where it is alone, or is to start the others itself.
+    """Returns this process's place; None: it is the only one, or will start the others itself.
 
     Raises:
-      ConfigError: keys that don't go with `cluster.name`, that are missing, or that no scheduler's variables fill.
+      ConfigError: a key is invalid, does not fit `cluster.name`, or is missing and not given by a scheduler.
     """
     check(config)
     if config.name == "single":
@@ -102,64 +109,80 @@ def find(config: ClusterConfig) -> Place | None:
     launched = from_launcher()
     if launched is not None or config.name == "local":
         return launched
-    found = _scheduled() if config.name == "auto" else None
-    index = found.index if found is not None and config.index is None else config.index
-    count = found.count if found is not None and config.processes is None else config.processes
+    scheduled_place = _scheduled() if config.name == "auto" else None
+    # Keys of the config replace what the scheduler gives.
+    index = config.index
+    count = config.processes
+    if scheduled_place is not None:
+        index = scheduled_place.index if index is None else index
+        count = scheduled_place.count if count is None else count
     if config.name == "auto" and (index is None or not count):
-        raise _untold(found)
+        raise _not_scheduled(scheduled_place)
     if index is None:
         raise invalid(
-            "cluster.index", None, problem=f"0 to {(count or 1) - 1}, each process its own", fix="set cluster.index=0"
+            "cluster.index",
+            None,
+            problem=f"cluster={config.name} needs a number from 0 to {(count or 1) - 1}, different for each process",
+            fix="set cluster.index=0",
         )
     if config.coordinator is not None:
         host, port = _address(config.coordinator)
-    elif found is not None and found.host:
-        host = found.host
-        port = found.port
+    elif scheduled_place is not None and scheduled_place.host:
+        host = scheduled_place.host
+        port = scheduled_place.port
     else:
         raise invalid(
             "cluster.coordinator",
             config.coordinator,
-            problem="host:port of process 0",
-            fix="set it, as cluster.coordinator=10.0.0.1:29400",
+            problem="needs the host and port of process 0",
+            fix="set it, such as cluster.coordinator=10.0.0.1:29400",
         )
     assert count is not None
-    told_by = found or Place(index, count, host, port)
-    place = Place(index, count, host, port, found=told_by.found, job=told_by.job)
+    place = Place(index, count, host, port)
+    if scheduled_place is not None:
+        place = replace(place, source=scheduled_place.source, job=scheduled_place.job)
     _check_numbers(place)
     return place if count > 1 else None
 
 
 def count(config: ClusterConfig) -> int:
-    """Returns over how many processes a run is spread; needs no place among them, which a plan does without.
+    """Returns the number of processes of a run (the world size). A plan needs no more than that.
 
     Raises:
-      ConfigError: the group's keys can't work, or no scheduler's variables tell.
+      ConfigError: a key is invalid, or neither the config nor a scheduler gives the number.
     """
     check(config)
     if config.name == "single":
         return 1
     if config.processes is not None:
         return config.processes
-    found = _scheduled()
-    if found is None or not found.count:
-        raise _untold(found)
-    return found.count
+    place = _scheduled()
+    if place is None or not place.count:
+        raise _not_scheduled(place)
+    return place.count
 
 
 def _scheduled() -> Place | None:
-    return _presumed[0] if _presumed else _found(os.environ, socket.gethostname())
+    """Returns the place that a scheduler gives this process, or that of `presumed`; None: there is no scheduler."""
+    if _presumed:
+        return _presumed[0]
+    return _from_scheduler(os.environ, socket.gethostname())
 
 
-def _untold(found: Place | None) -> ConfigError:
-    """Returns what to say where `cluster=auto` finds too little."""
-    if found is not None:
-        return invalid("cluster.processes", None, problem=f"a number, which {found.found} does not tell", fix="set it")
+def _not_scheduled(place: Place | None) -> ConfigError:
+    """Returns the error of `cluster=auto` without a scheduler, or with one that gives no number of processes."""
+    if place is not None:
+        return invalid(
+            "cluster.processes",
+            None,
+            problem=f"needs the number of processes, which {place.source} does not give",
+            fix="set cluster.processes",
+        )
     return invalid(
-        "cluster.name",
+        "cluster",
         "auto",
-        problem="the variables of Slurm, Open MPI, torchrun or Kubernetes, and none of them is set here",
-        fix="start with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes alone",
+        problem="no scheduler detected (the variables of Slurm, Open MPI, torchrun and Kubernetes are not set)",
+        fix="launch with srun, mpirun or torchrun, or set cluster=explicit; a plan needs cluster.processes only",
     )
 
 
@@ -171,7 +194,7 @@ def check(config: ClusterConfig) -> None:
     """
     name = config.name
     if name not in NAMES:
-        raise invalid("cluster.name", name, problem=f"one of {', '.join(NAMES)}", fix="set cluster=local")
+        raise invalid("cluster.name", name, problem=f"must be one of {', '.join(NAMES)}", fix="set cluster=local")
     idle = {
         "single": ("processes", "index", "coordinator", "interface", "requeue", "open_ports", "secret_file"),
         "local": ("index", "coordinator", "interface", "requeue", "secret_file"),
@@ -183,17 +206,27 @@ def check(config: ClusterConfig) -> None:
             raise invalid(
                 f"cluster.{key}",
                 value,
-                problem=f"cluster={name} has no such key",
-                fix=f"leave it out, or set cluster={others}",
+                problem=f"cluster={name} does not use this key",
+                fix=f"remove it, or set cluster={others}",
             )
     if config.processes is None and name in ("explicit", "local"):
-        raise invalid("cluster.processes", None, problem=f"cluster={name} needs it", fix="set cluster.processes=2")
+        raise invalid(
+            "cluster.processes",
+            None,
+            problem=f"cluster={name} needs the number of processes",
+            fix="set cluster.processes=2",
+        )
     if config.processes is not None and not 1 <= config.processes <= MOST:
-        raise invalid("cluster.processes", config.processes, problem=f"1 to {MOST}", fix="set cluster.processes=2")
+        raise invalid(
+            "cluster.processes", config.processes, problem=f"must be from 1 to {MOST}", fix="set cluster.processes=2"
+        )
     for key in ("timeout", "start_timeout"):
         if not 1.0 <= getattr(config, key) <= 1e6:
             raise invalid(
-                f"cluster.{key}", getattr(config, key), problem="1 to 1e6 seconds", fix=f"set cluster.{key}=600"
+                f"cluster.{key}",
+                getattr(config, key),
+                problem="must be from 1 to 1e6 (seconds)",
+                fix=f"set cluster.{key}=600",
             )
     if config.coordinator is not None:
         _address(config.coordinator)
@@ -204,7 +237,7 @@ def _check_numbers(place: Place) -> None:
         raise invalid(
             "cluster.index",
             place.index,
-            problem=f"0 to {place.count - 1}, as there are {place.count} processes",
+            problem=f"must be from 0 to {place.count - 1}, as there are {place.count} processes",
             fix="number the processes from 0",
         )
 
@@ -212,25 +245,32 @@ def _check_numbers(place: Place) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise invalid("cluster.coordinator", text, problem="host:port", fix="write cluster.coordinator=10.0.0.1:29400")
+        raise invalid(
+            "cluster.coordinator", text, problem="must be host:port", fix="set cluster.coordinator=10.0.0.1:29400"
+        )
     return host.strip("[]"), int(port)
 
 
 def scheduled(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """Returns the place that a scheduler's variables tell, of a process that it started beside others; else None."""
+    """Returns the place of a process that a scheduler started as one of several; else None."""
     try:
-        found = _found(environ, socket.gethostname())
+        place = _from_scheduler(environ, socket.gethostname())
     except ConfigError:
         return None
-    return found if found is not None and found.count > 1 else None
+    return place if place is not None and place.count > 1 else None
 
 
-def _found(environ: Mapping[str, str], own_host: str) -> Place | None:
+def _from_scheduler(environ: Mapping[str, str], own_host: str) -> Place | None:
+    # Open MPI first: mpirun may run within a Slurm job, whose own variables then describe one process per machine.
     for read in (_open_mpi, _slurm, _torchrun, _kubernetes):
         place = read(environ)
-        if place is not None:
-            alone = place.host in (own_host, own_host.partition(".")[0]) and place.found != "Kubernetes"
-            return replace(place, host=_LOOPBACK) if alone and _is_one_machine(environ) else place
+        if place is None:
+            continue
+        is_own_host = place.host in (own_host, own_host.partition(".")[0])
+        # On a single machine nobody else should be able to connect.
+        if is_own_host and place.source != "Kubernetes" and _is_one_machine(environ):
+            return replace(place, host=_LOOPBACK)
+        return place
     return None
 
 
@@ -243,19 +283,24 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
         return None
     count = int(environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "1")))
     job = int(environ["SLURM_JOB_ID"]) * 16 + _number(environ.get("SLURM_STEP_ID"))
-    # A node's name in Slurm need not be one that resolves.
-    host = _LOOPBACK if environ.get("SLURM_STEP_NUM_NODES") == "1" else first_node(environ["SLURM_STEP_NODELIST"])
-    return Place(int(environ["SLURM_PROCID"]), count, host, _port(job), found="Slurm", job=f"Slurm {job}")
+    host = first_node(environ["SLURM_STEP_NODELIST"])
+    # The name of a node in Slurm need not resolve.
+    if environ.get("SLURM_STEP_NUM_NODES") == "1":
+        host = _LOOPBACK
+    return Place(int(environ["SLURM_PROCID"]), count, host, _port(job), source="Slurm", job=f"Slurm {job}")
 
 
 def first_node(nodes: str) -> str:
-    """Returns the first of Slurm's list of nodes.
+    """Returns the first node of a list of nodes in Slurm's notation.
 
     >>> first_node("gpu[007-009,12],login"), first_node("a1,a2")
     ('gpu007', 'a1')
     """
-    found = re.match(r"([^\[,]+)(?:\[([0-9]+)[^\]]*\])?([^,\[]*)", nodes)
-    return "".join(part or "" for part in found.groups()) if found else nodes
+    # A prefix, the first number of a range in brackets, and a suffix.
+    match = re.match(r"([^\[,]+)(?:\[([0-9]+)[^\]]*\])?([^,\[]*)", nodes)
+    if match is None:
+        return nodes
+    return "".join(part or "" for part in match.groups())
 
 
 def _open_mpi(environ: Mapping[str, str]) -> Place | None:
@@ -267,10 +312,10 @@ def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size):
         host = _LOOPBACK
     else:
-        found = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
-        host = found[1] if found else ""
+        match = re.search(r"tcp6?://\[?([^,;:\]]+)", uri)
+        host = match[1] if match else ""
     rank = int(environ["OMPI_COMM_WORLD_RANK"])
-    return Place(rank, size, host, _port(job), found="Open MPI", job=f"Open MPI {job}")
+    return Place(rank, size, host, _port(job), source="Open MPI", job=f"Open MPI {job}")
 
 
 def _torchrun(environ: Mapping[str, str]) -> Place | None:
@@ -278,7 +323,7 @@ def _torchrun(environ: Mapping[str, str]) -> Place | None:
         return None
     # torchrun itself may listen at MASTER_PORT.
     port = int(environ["MASTER_PORT"]) + (1 if "TORCHELASTIC_RUN_ID" in environ else 0)
-    return Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]), environ["MASTER_ADDR"], port, found="torchrun")
+    return Place(int(environ["RANK"]), int(environ["WORLD_SIZE"]), environ["MASTER_ADDR"], port, source="torchrun")
 
 
 def _kubernetes(environ: Mapping[str, str]) -> Place | None:
@@ -287,8 +332,8 @@ def _kubernetes(environ: Mapping[str, str]) -> Place | None:
     index = environ["JOB_COMPLETION_INDEX"]
     name, _, domain = socket.getfqdn(environ.get("HOSTNAME", "")).partition(".")
     first = f"{name.removesuffix(f'-{index}')}-0" + (f".{domain}" if domain else "")
-    # An indexed job does not tell how many it has: cluster.processes does.
-    return Place(int(index), 0, first, _FIRST_PORT, found="Kubernetes")
+    # An indexed job does not give its number of processes: cluster.processes does.
+    return Place(int(index), 0, first, _FIRST_PORT, source="Kubernetes")
 
 
 def _number(text: str | None) -> int:
@@ -308,16 +353,21 @@ def address_of(interface: str) -> str:
     try:
         if re.fullmatch(r"[0-9.]+|.*:.*", interface):
             with socket.socket(socket.AF_INET6 if ":" in interface else socket.AF_INET, socket.SOCK_DGRAM) as one:
-                one.bind((interface, 0))  # an address of another machine can't be
+                # An address of another machine can't be bound.
+                one.bind((interface, 0))
             return interface
-        import fcntl  # Linux alone has the request
+        # Only Linux has the request SIOCGIFADDR (0x8915).
+        import fcntl
         import struct
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-            asked = struct.pack("256s", interface.encode()[:15])
-            return socket.inet_ntoa(fcntl.ioctl(one.fileno(), 0x8915, asked)[20:24])  # SIOCGIFADDR
+            request = struct.pack("256s", interface.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(one.fileno(), 0x8915, request)[20:24])
     except (OSError, ImportError) as error:
         names = ", ".join(name for _, name in socket.if_nameindex())
         raise invalid(
-            "cluster.interface", interface, problem=f"one of {names} with an address, or that", fix="leave it out"
+            "cluster.interface",
+            interface,
+            problem=f"must be an interface with an IPv4 address ({names}), or such an address",
+            fix="remove cluster.interface",
         ) from error

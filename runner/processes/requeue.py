@@ -1,4 +1,4 @@
-"""A Slurm job that ends before its run does: it asks to be queued again, and starts again with the same run.
+"""Requeued Slurm jobs: a job that ends before its run asks to be queued again, and then resumes the run.
 
 Commands and variables: scontrol(1), and sbatch(1) under `--requeue`, `--signal` and SLURM_RESTART_COUNT.
 """
@@ -17,22 +17,25 @@ from typing import Any
 
 from runner.errors import invalid
 from runner.host.signals import SIGNALS, interruption
-from runner.processes import begin
+from runner.processes import lifecycle
 from runner.processes.team import current
 
 _KEY = "cluster.requeue"
-_AHEAD = (signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))  # of a job's end; Ctrl-C is a person's
-_ANSWER_S = 20.0  # from SIGTERM to SIGKILL Slurm waits for 30 s, unless its KillWait says otherwise
+# Signals that announce the end of a job. Ctrl-C is the user's, who does not want the run to continue.
+_ANNOUNCING = (signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM))
+# Seconds for an answer of scontrol. Slurm waits 30 s from SIGTERM to SIGKILL (its KillWait), and the run also needs
+# some of them to save.
+_ANSWER_S = 20.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of Slurm's.
+    """A Slurm job.
 
     Attributes:
-      id: its number, and the cluster's name; the same when it starts again.
-      name: by which Slurm's commands know it; the number of an array's task may stand for the whole array.
-      restarts: how often it has been queued again.
+      id: name of the cluster and number of the job; unchanged when it starts again.
+      name: its name in Slurm's commands, where the number of an array's task may mean the whole array.
+      restarts: number of times that it has been requeued.
     """
 
     id: str
@@ -40,100 +43,115 @@ class Job:
     restarts: int
 
     def note(self, command: Sequence[str]) -> dict[str, Any]:
-        """Returns what a run's record says of the job that it runs in.
+        """Returns the note about this job in a run's record.
 
         Args:
-          command: the overrides as typed; a job's script may hold several commands.
+          command: the overrides as typed; the script of a job may have several commands.
         """
         digest = hashlib.sha256(json.dumps(list(command)).encode()).hexdigest()
         return {"id": self.id, "restarts": self.restarts, "command": digest}
 
     def has_ended(self, note: Mapping[str, Any] | None) -> bool:
-        """Tells whether a note is of an earlier start of this job, all of whose processes are gone."""
+        """Returns whether a note is of an earlier start of this job, whose processes have all ended."""
         return note is not None and note["id"] == self.id and int(note["restarts"]) < self.restarts
 
     def began(self, note: Mapping[str, Any] | None, command: Sequence[str]) -> bool:
-        """Tells whether a note is of the same command in an earlier start of this job."""
+        """Returns whether a note is of the same command in an earlier start of this job."""
         return self.has_ended(note) and note is not None and note["command"] == self.note(command)["command"]
 
 
 def job(environ: Mapping[str, str] = os.environ) -> Job | None:
-    """Returns the job that this process runs in; None where that is none of Slurm's."""
+    """Returns the Slurm job that this process runs in; None: it runs in none."""
     number = environ.get("SLURM_JOB_ID", "")
     if not number.isdigit():
         return None
     array = environ.get("SLURM_ARRAY_JOB_ID")
     task = environ.get("SLURM_ARRAY_TASK_ID")
-    name = f"{array}_{task}" if array and task else number
+    name = number
+    if array and task:
+        name = f"{array}_{task}"
+    cluster = environ.get("SLURM_CLUSTER_NAME", "")
     restarts = environ.get("SLURM_RESTART_COUNT", "")
-    return Job(f"{environ.get('SLURM_CLUSTER_NAME', '')}:{name}", name, int(restarts) if restarts.isdigit() else 0)
+    return Job(f"{cluster}:{name}", name, int(restarts) if restarts.isdigit() else 0)
 
 
-def check(one: Job) -> None:
-    """Checks that Slurm would queue a job again, as far as it answers.
+def check(a_job: Job) -> None:
+    """Checks that Slurm would requeue a job; passes if Slurm does not answer.
 
     Raises:
       ConfigError: it would not.
     """
-    told = _shown(one)
-    if told.get("BatchFlag", "1") == "0":
+    record = _record(a_job)
+    if record.get("BatchFlag", "1") == "0":
         raise invalid(
-            _KEY, True, problem=f"a script's job, and job {one.name} is an interactive one", fix="submit it by sbatch"
+            _KEY,
+            True,
+            problem=f"needs a batch job, but job {a_job.name} is interactive",
+            fix="submit a script with sbatch",
         )
-    if told.get("Requeue", "1") == "0":
+    if record.get("Requeue", "1") == "0":
         raise invalid(
-            _KEY, True, problem=f"a job that may start again, and job {one.name} may not", fix="sbatch --requeue"
+            _KEY,
+            True,
+            problem=f"needs a job that may be requeued, but job {a_job.name} may not",
+            fix="submit it with sbatch --requeue",
         )
 
 
 @contextmanager
 def at_end(*, wanted: bool) -> Iterator[None]:
-    """Asks that this job is queued again, by process 0, where the block ends by a signal that announces a job's end.
+    """Has process 0 requeue this job if the block ends by a signal that announces the end of the job.
 
     Args:
-      wanted: `cluster.requeue`.
+      wanted: value of `cluster.requeue`.
     """
-    found = job() if wanted and current().is_first else None
-    if found is None:
+    own_job = job() if wanted and current().is_first else None
+    if own_job is None:
         yield
         return
-    taken_back = begin.on_end(lambda _, signum: _ask(found, signum))
+    unregister = lifecycle.on_end(lambda _, signum: _requeue(own_job, signum))
     try:
         yield
     except BaseException as error:
-        begin.begin_leaving()
-        _ask(found, interruption(error))
+        lifecycle.begin_leaving()
+        _requeue(own_job, interruption(error))
         raise
     finally:
-        taken_back()
+        unregister()
 
 
-def _ask(one: Job, signum: int | None) -> None:
-    """Asks, and says what came of it."""
-    if signum not in _AHEAD:
+def _requeue(a_job: Job, signum: int | None) -> None:
+    """Requeues a job, and prints the result."""
+    if signum not in _ANNOUNCING:
         return
-    told = _shown(one)
-    state = told.get("JobState", "unknown")
-    reason = told.get("Reason", "")
-    if int(told.get("Restarts", "0")) > one.restarts:  # as it does by itself where it preempts a job
-        print(f"job {one.name} is queued again, and goes on with this run", flush=True)
+    record = _record(a_job)
+    state = record.get("JobState", "unknown")
+    reason = record.get("Reason", "")
+    failure = ""
+    if int(record.get("Restarts", "0")) > a_job.restarts:
+        # Slurm itself requeues a job that it preempts.
+        pass
     elif state == "RUNNING" or reason == "TimeLimit":
-        failure = _scontrol("requeue", one.name)[1]
-        said = f"is not queued again: {failure}" if failure else "is queued again, and goes on with this run"
-        print(f"job {one.name} {said}", flush=True)
-    else:  # a person has canceled it
-        print(f"job {one.name} is not queued again: its state is {state}", flush=True)
+        failure = _scontrol("requeue", a_job.name)[1]
+    else:
+        # The user has canceled it.
+        failure = f"its state is {state}"
+    if failure:
+        print(f"job {a_job.name} was not requeued: {failure}", flush=True)
+    else:
+        print(f"job {a_job.name} was requeued and will resume this run", flush=True)
 
 
-def _shown(one: Job) -> dict[str, str]:
-    """Returns what Slurm says of a job; nothing where it does not answer."""
-    line = _scontrol("show", "job", "-o", one.name)[0].partition("\n")[0]
+def _record(a_job: Job) -> dict[str, str]:
+    """Returns Slurm's record of a job; empty if it does not answer."""
+    line = _scontrol("show", "job", "-o", a_job.name)[0].partition("\n")[0]
     return dict(part.split("=", 1) for part in line.split() if "=" in part)
 
 
 def _scontrol(*arguments: str) -> tuple[str, str]:
-    """Returns what scontrol prints, and in words why it failed."""
-    # Slurm signals all that a job runs, several times, and a program inherits what is blocked where it is started.
+    """Returns the output of scontrol, and why it failed, or an empty string."""
+    # Slurm signals all processes of a job several times. A program inherits the signals that are blocked when it
+    # starts.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         done = subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=_ANSWER_S, check=False)

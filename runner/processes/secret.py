@@ -1,6 +1,6 @@
-"""The secret that the processes of a run prove to each other: of the launcher, a variable, or a file of the user's.
+"""The secret of a run's processes, which each must prove to know: the launcher's, a variable, or a file of the user.
 
-A process that does not know it is not heard. It is never sent, printed or recorded.
+It is never sent, printed or recorded.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from runner.processes.place import Place
 
 VARIABLE = "RUNNER_CLUSTER_SECRET"
 _KEY = "cluster.secret_file"
-# bytes; 16 random ones can't be guessed
+# Bytes. 16 random ones can't be guessed; more than 4096 are most likely another file.
 _SHORTEST = 16
 _LONGEST = 4096
+# Permissions of other users, none of which the file may have.
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def token(config: ClusterConfig, place: Place) -> str:
     """Returns the secret of a run's processes.
 
-    The launcher's, as it is. Else the user's, mixed with the scheduler's job, so that two jobs which meet at a port
-    don't take each other's processes in.
+    It is the launcher's, or the user's combined with the scheduler's job, so that two jobs that use the same port
+    reject each other's processes.
 
     Raises:
-      ConfigError: there is none, it is too short, or others can read its file.
+      ConfigError: there is none, its length is wrong, or others can read its file.
     """
     if place.token:
         return place.token
@@ -40,12 +41,12 @@ def token(config: ClusterConfig, place: Place) -> str:
         _check_length(own, VARIABLE, "***")
     elif config.secret_file is not None:
         own = _read(Path(config.secret_file).expanduser())
-    elif place.found == "Kubernetes":
+    elif place.source == "Kubernetes":
         raise invalid(
             _KEY,
             None,
-            problem=f"pods share no home, so Kubernetes needs a secret for all of them in {VARIABLE}",
-            fix="take it from a Secret by secretKeyRef",
+            problem=f"needs the variable {VARIABLE} on Kubernetes, whose pods share no home directory",
+            fix="set it from a Secret with secretKeyRef",
         )
     else:
         own = _of_home()
@@ -53,7 +54,7 @@ def token(config: ClusterConfig, place: Place) -> str:
 
 
 def _of_home() -> bytes:
-    """Returns the secret of the user's home, which is made by the first run that needs it."""
+    """Returns the secret in the user's home directory, which the first run that needs it creates."""
     try:
         folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "runner"
         path = folder / "cluster-secret"
@@ -64,14 +65,15 @@ def _of_home() -> bytes:
         raise invalid(
             _KEY,
             None,
-            problem=f"the secret can't be made in your home ({getattr(error, 'strerror', None) or error})",
+            problem=f"can't create a secret in your home directory ({getattr(error, 'strerror', None) or error})",
             fix=f"set {VARIABLE} to the same secret for all processes",
         ) from error
     return _read(path)
 
 
 def _make(path: Path) -> None:
-    """Writes a new secret whole, unless another process has been faster."""
+    """Creates a file with a new secret, unless another process has been faster."""
+    # Linked under its name when complete, so that no process reads a part of it, and only the first one wins.
     own = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     handle = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -84,21 +86,24 @@ def _make(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """Returns what a file holds that nobody else can read.
+    """Returns the secret in a file that only this user can read.
 
     Raises:
-      ConfigError: it can't be read, or others can.
+      ConfigError: the file can't be read, or others can read it.
     """
     try:
-        # Without blocking: a named pipe would wait for a writer.
+        # Non-blocking, because opening a named pipe would wait for a writer. The checks are made on the open file, so
+        # that nobody can replace it after them.
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise invalid(_KEY, path, problem="it must be a file", fix=f"set {VARIABLE}, or another file")
+                raise invalid(
+                    _KEY, path, problem="must be a regular file", fix=f"set {VARIABLE}, or name another file"
+                )
             if status.st_uid not in (os.geteuid(), 0):
-                raise invalid(_KEY, path, problem="it belongs to another user", fix="set a file of your own")
+                raise invalid(_KEY, path, problem="belongs to another user", fix="name a file that you own")
             if status.st_mode & _OTHERS:
-                raise invalid(_KEY, path, problem="other users can reach it", fix=f"type: chmod 600 {path}")
+                raise invalid(_KEY, path, problem="other users can access it", fix=f"run chmod 600 {path}")
             own = file.read(_LONGEST + 1).strip()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -110,7 +115,7 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
     return invalid(
         _KEY,
         path,
-        problem=f"it can't be read ({error.strerror})",
+        problem=f"can't be read ({error.strerror})",
         fix=f"name a file with a secret and mode 0600, or set {VARIABLE}",
     )
 
@@ -120,6 +125,6 @@ def _check_length(own: bytes, key: str, value: object) -> None:
         raise invalid(
             key,
             value,
-            problem=f"a secret has {_SHORTEST} to {_LONGEST} bytes, and this one {min(len(own), _LONGEST + 1)}",
+            problem=f"must have {_SHORTEST} to {_LONGEST} bytes, but has {min(len(own), _LONGEST + 1)}",
             fix="use the output of: openssl rand -hex 32",
         )

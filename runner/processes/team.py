@@ -1,4 +1,4 @@
-"""What a process knows of the others, and has from them; the one of a run that is alone needs nobody."""
+"""The interface of a process to the others (broadcast, all_gather, agree), and its version for a single process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class ProcessError(EngineError):
-    """Another process failed, died, does not answer, or does not agree.
+    """Another process failed, died, does not answer, or has different settings.
 
     Attributes:
-      code: that all exit with.
+      code: exit code of all processes.
     """
 
     def __init__(self, why: str, code: int = 1) -> None:
@@ -24,13 +24,13 @@ class ProcessError(EngineError):
 
 
 class Team:
-    """The processes of a run as one of them sees the others. This one is alone.
+    """The processes of a run as seen by one of them. This class is for a run of one process.
 
-    Every method is called by all of them, with the same keys. A key is used once.
+    All processes call `broadcast`, `all_gather` and `agree` with the same keys. A key is used once.
 
     Attributes:
-      index: this process's number, from 0.
-      count: how many there are.
+      index: rank of this process, from 0.
+      count: number of processes (the world size).
     """
 
     index = 0
@@ -38,74 +38,71 @@ class Team:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is process 0, which decides, shows and records."""
+        """Whether this is process 0, which decides, prints and tracks."""
         return self.index == 0
 
     def broadcast(self, key: str, make: Callable[[], T], *, given_up: Callable[[], bool] | None = None) -> T:
-        """Returns what process 0 makes; the others wait for it. Where that fails there, it fails in all.
+        """Returns a value that process 0 computes; the others wait for it. If process 0 fails to, all fail.
 
         Args:
-          key: names the value.
-          make: gives what JSON can hold.
-          given_up: tells whether nobody wants it any more, as process 0 may never say it.
+          key: name of the value.
+          make: computes it; JSON-serializable.
+          given_up: returns whether to stop waiting, because process 0 may never compute it.
 
         Raises:
-          OSError, RuntimeError: process 0 could not make it.
-          ProcessError: the run has ended, or it is given up.
-          Interrupted: likewise, by a signal.
+          OSError, RuntimeError: process 0 could not compute it.
+          ProcessError: the run has ended, or the value is given up.
+          Interrupted: the run was ended by a signal.
         """
         del key, given_up
         return make()
 
     def all_gather(self, key: str, value: Any, *, given_up: Callable[[], bool] | None = None) -> list[Any]:
-        """Returns the values of all processes, in their order.
+        """Returns the values of all processes, in order of their indices.
 
         Args:
-          key: names the value.
-          value: this process's, of what JSON can hold.
-          given_up: tells whether nobody wants them any more, as another process may never say its own.
+          key: name of the value.
+          value: this process's; JSON-serializable.
+          given_up: returns whether to stop waiting, because another process may never send its value.
 
         Raises:
-          ProcessError: the run has ended, or it is given up.
-          Interrupted: likewise, by a signal.
+          ProcessError: the run has ended, or the values are given up.
+          Interrupted: the run was ended by a signal.
         """
         del key, given_up
         return [value]
 
     def agree(self, what: str, value: object) -> None:
-        """Checks that all processes have the same of something.
+        """Checks that a value is equal in all processes.
 
         Args:
-          what: in words, used once.
-          value: of what JSON can hold.
+          what: the value in words, used once.
+          value: this process's; JSON-serializable.
 
         Raises:
-          ProcessError: one has another.
+          ProcessError: another process has a different one.
         """
         values = self.all_gather(f"agree {what}", value)
         for index, other in enumerate(values):
             if other != values[0]:
-                raise ProcessError(
-                    f"process {index} does not agree with process 0: {what} is {other} there and {values[0]} on "
-                    "process 0"
-                )
+                raise ProcessError(f"process {index} and process 0 differ in {what}: {other} and {values[0]}")
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Returns a context for what waits for the devices of other processes, which may last `cluster.timeout`."""
+        """Returns a context in which the process waits for devices of others, for `cluster.timeout` at most."""
         return nullcontext()
 
     def pass_on(self, signum: int) -> None:
-        """Tells process 0 that a signal came here."""
+        """Tells process 0 that this process has received a signal."""
 
     def signalled(self) -> int | None:
-        """Returns the first signal that another process told of; process 0 alone knows."""
+        """Returns the first signal that another process has received; only process 0 knows it."""
         return None
 
     def report(self, usage: Mapping[str, float]) -> None:
-        """Tells process 0 what this process takes of its machine."""
+        """Sends process 0 this process's use of its machine."""
 
     def reported(self) -> dict[int, Mapping[str, float]]:
-        """Returns by process what others have told of themselves since the last time; process 0 alone knows."""
+        """Returns what others have reported since the last call, by process; only process 0 knows it."""
         return {}
 
 
@@ -119,5 +116,5 @@ def current() -> Team:
 
 
 def enter(team: Team) -> None:
-    """Makes a team this process's."""
+    """Sets this process's team."""
     _current[:] = [team]

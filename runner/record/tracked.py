@@ -15,7 +15,7 @@ from runner.config.schema import RunConfig, TaskConfig
 from runner.errors import EngineError, Interrupted, TrackingError
 from runner.host.signals import current, interruption
 from runner.layout import mesh
-from runner.processes import begin as processes
+from runner.processes import lifecycle as processes
 from runner.sweep import member
 from runner.sweep.identity import CODE_TAG, CONFIG_TAG, code_version, config_hash
 from runner.task import metrics

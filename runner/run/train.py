@@ -36,7 +36,7 @@ from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilization
 from runner.processes import requeue
-from runner.processes.begin import AgreedStop, finish_together
+from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
 from runner.record.tracked import ENDED, open_run, recorded
 from runner.run import again

@@ -40,7 +40,7 @@ else:
 _STATUS_ATTEMPTS = 3
 _STATUS_RETRY_DELAY_S = 0.5
 # For the remaining records if this process is about to be ended from outside. The whole record of such an end has 25 s
-# (`_END_S` in processes/member.py), in which the status and a file of unsent records must fit too.
+# (`RECORD_S` in processes/timeouts.py), in which the status and a file of unsent records must fit too.
 _HASTE_S = 15.0
 _NOT_FOUND = "RESOURCE_DOES_NOT_EXIST"
 # MLflow's limit for the digest of a dataset.

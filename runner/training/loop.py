@@ -14,7 +14,7 @@ from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches
 from runner.errors import EngineError, Interrupted, NotFiniteError
 from runner.optim import schedules
-from runner.processes.begin import AgreedStop
+from runner.processes.lifecycle import AgreedStop
 from runner.processes.team import current
 from runner.task.base import Evaluation
 from runner.task.metrics import TEST

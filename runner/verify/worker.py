@@ -20,7 +20,7 @@ from runner.data.base import Array
 from runner.engine import registry
 from runner.errors import ConfigError, DataError, EngineError
 from runner.host.late import late
-from runner.processes import begin as processes
+from runner.processes import lifecycle as processes
 from runner.processes.place import from_launcher
 from runner.processes.team import current
 from runner.verify.children import result_file

@@ -19,7 +19,7 @@ from tests.campaign.processes import Config, Ended, References, judge, tried
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 TWO = Config("jax", 2)
 KILLED = Fault("SIGKILL", 1, "step", 21, 0.0)
-ENDED = Ended(1, 6.0, ("error: process 1 (here, pid 7) is gone without a word, as one that was killed",))
+ENDED = Ended(1, 6.0, ("error: process 1 (here, pid 7) disconnected without a message; it was probably killed",))
 
 
 @pytest.fixture(scope="module")

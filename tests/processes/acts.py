@@ -12,7 +12,7 @@ import time
 
 from runner.errors import ConfigError, Interrupted
 from runner.host.signals import heard
-from runner.processes import begin
+from runner.processes import lifecycle
 from runner.processes.team import current
 
 LONG_S = 60.0
@@ -71,7 +71,7 @@ def wait_for_all() -> None:
 
 def stick() -> None:
     """Waits where nothing wakes it, as in a collective."""
-    begin.on_end(lambda why, signum: say(recorded=why, signum=signum))
+    lifecycle.on_end(lambda why, signum: say(recorded=why, signum=signum))
     say()
     with heard() as stop, stop.deferring():
         threading.Event().wait(LONG_S)
@@ -103,7 +103,7 @@ def step() -> None:
     """Counts steps, between which a signal is asked for."""
     say()
     with heard() as stop, stop.deferring():
-        agreed, done = begin.AgreedStop(stop), 0
+        agreed, done = lifecycle.AgreedStop(stop), 0
         try:
             while True:
                 time.sleep(0.02 * (1 + current().index))

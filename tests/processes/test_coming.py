@@ -66,9 +66,7 @@ def two(folder: Path, first: Sequence[str] = (), second: Sequence[str] = (), **o
 
 def test_another_config_is_named_by_its_key(tmp_path: Path) -> None:
     lines = two(tmp_path, ["trainer.epochs=2"], ["trainer.epochs=3"])
-    assert (
-        lines == ["error: process 1 does not agree with process 0: trainer.epochs is 3 there and 2 on process 0"] * 2
-    )
+    assert lines == ["error: process 1 and process 0 differ in trainer.epochs: 3 and 2"] * 2
 
 
 def test_another_version_of_a_library_is_named(tmp_path: Path) -> None:
@@ -78,15 +76,13 @@ def test_another_version_of_a_library_is_named(tmp_path: Path) -> None:
     lines = two(tmp_path, paths=[other.parent])
     assert len(lines) == 2
     for line in lines:
-        assert line.startswith(
-            "error: process 1 does not agree with process 0: the version of jax is 0.0.9 there and "
-        )
+        assert line.startswith("error: process 1 and process 0 differ in the version of jax: 0.0.9 and ")
 
 
 def test_another_command_is_named(tmp_path: Path) -> None:
     lines = two(tmp_path, module="runner.verify")
-    said = "the command is runner.verify there and runner on process 0"
-    assert lines == [f"error: process 1 does not agree with process 0: {said}"] * 2
+    said = "the command: runner.verify and runner"
+    assert lines == [f"error: process 1 and process 0 differ in {said}"] * 2
 
 
 def test_what_each_process_has_its_own_of_need_not_agree(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from runner.processes import hub, launch
-from runner.processes.hub import Hub
+from runner.processes import coordinator, launch
+from runner.processes.coordinator import Coordinator
 from runner.processes.launch import _code, _Loss
-from runner.processes.messages import enter
+from runner.processes.messages import authenticate
 from runner.processes.place import Place
 
 
@@ -24,9 +24,9 @@ def place() -> Place:
     return Place(1, 2, "127.0.0.1", launch.free_port(), "secret", "local")
 
 
-def switchboard(place: Place, start_timeout: float = 60.0) -> Hub:
+def switchboard(place: Place, start_timeout: float = 60.0) -> Coordinator:
     listening = socket.create_server((place.host, place.port))
-    return Hub(listening, place.count, place.token, start_timeout)
+    return Coordinator(listening, place.count, place.token, start_timeout)
 
 
 def heard(loss: _Loss) -> bool:
@@ -40,7 +40,7 @@ def told(place: Place) -> Mapping[str, Any]:
     """Comes to the switchboard, and returns what it says of the run's end."""
     joins = {"kind": "join", "index": 1, "count": 2, "about": {"host": "here", "pid": 7}}
     with socket.create_connection((place.host, place.port), timeout=20) as one, one.makefile("rb") as lines:
-        enter(one, place.token)
+        authenticate(one, place.token)
         one.sendall(json.dumps(joins).encode() + b"\n")
         found = (json.loads(line) for line in lines)
         return next(said for said in found if said["kind"] == "ended")
@@ -68,13 +68,15 @@ def test_a_stranger_ends_nothing(place: Place) -> None:
     loss.begin(0, -9)
     switchboard(place, start_timeout=1.0)
     why = told(place)["why"]
-    assert "did not come within 1 s" in why
+    assert "did not connect within 1 s" in why
     assert why.endswith("1 connections had another secret")
     assert not loss.is_told
 
 
 def test_a_switchboard_that_was_stopped_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "SILENCE_S", 0.1)  # less than between two beats: while it sleeps it counts as stopped
+    monkeypatch.setattr(
+        coordinator, "SILENCE_S", 0.1
+    )  # less than between two beats: while it sleeps it counts as stopped
     switchboard(place)
     assert "process 0 was stopped for" in told(place)["why"]
 

@@ -20,7 +20,7 @@ from tests.processes.started import End, Process, closing, explicit, is_there, t
 pytestmark = pytest.mark.slow
 
 HERE = platform.node()
-GONE = "is gone without a word, as one that was killed"
+GONE = "disconnected without a message; it was probably killed"
 
 
 def ends(folder: Path, act: str, count: int = 2) -> list[End]:
@@ -55,7 +55,7 @@ def test_what_process_0_could_not_do_fails_in_all_alike_and_they_go_on(tmp_path:
 
 
 def test_who_differs_is_named_in_every_process(tmp_path: Path) -> None:
-    line = "error: process 2 does not agree with process 0: the data's SHA-256 is bb there and aa on process 0"
+    line = "error: process 2 and process 0 differ in the data's SHA-256: bb and aa"
     assert [(end.code, end.lines) for end in ends(tmp_path, "differ", 3)] == [(1, [line])] * 3
 
 
@@ -127,7 +127,7 @@ def test_a_process_that_never_comes_is_named(tmp_path: Path) -> None:
         for end in [one.end() for one in come]:
             assert end.code == 1
             (line,) = end.lines
-            assert line.startswith("error: process 1 of 3 did not come within 5 s (cluster.start_timeout)")
+            assert line.startswith("error: process 1 of 3 did not connect within 5 s (cluster.start_timeout)")
 
 
 def test_where_process_0_never_comes_the_others_say_where_they_looked_for_it(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_where_process_0_never_comes_the_others_say_where_they_looked_for_it(tmp
         end = alone.end()
     assert end.code == 1
     (line,) = end.lines
-    assert line.startswith(f"error: process 1 does not reach process 0 at 127.0.0.1:{where} within 1 s ")
+    assert line.startswith(f"error: process 1 could not connect to process 0 at 127.0.0.1:{where} within 1 s ")
     assert "cluster.coordinator" in line
 
 
@@ -152,7 +152,7 @@ def test_a_process_that_comes_twice_ends_all_and_both_are_named(tmp_path: Path) 
     for end in done:
         assert end.code == 1
         (line,) = end.lines
-        said = [f"error: process 1 came twice: {one}, and {two}; " for one, two in (named, reversed(named))]
+        said = [f"error: two processes have index 1: {one}, and {two}; " for one, two in (named, reversed(named))]
         assert line.startswith(tuple(said))
 
 
@@ -172,15 +172,15 @@ def test_a_process_that_was_told_of_another_number_of_processes_ends_all(tmp_pat
         assert end.code == 1
         (line,) = end.lines
         assert line.startswith(f"error: process 1 ({HERE}, pid ")
-        assert line.endswith(") was told of 3 processes, process 0 of 2")
+        assert line.endswith(") and process 0 have different numbers of processes: 3 and 2")
 
 
 @pytest.mark.parametrize(
     ("key", "first", "other", "said"),
     [
-        ("optimizer.learning_rate", 0.01, 0.02, "optimizer.learning_rate is 0.02 there and 0.01 on process 0"),
-        ("the version of keras", "3.15.1", "3.15.0", "the version of keras is 3.15.0 there and 3.15.1 on process 0"),
-        ("mesh.axes.model", None, 2, "mesh.axes.model is 2 there and null on process 0"),
+        ("optimizer.learning_rate", 0.01, 0.02, "optimizer.learning_rate: 0.02 and 0.01"),
+        ("the version of keras", "3.15.1", "3.15.0", "the version of keras: 3.15.0 and 3.15.1"),
+        ("mesh.axes.model", None, 2, "mesh.axes.model: 2 and null"),
     ],
 )
 def test_before_anything_is_built_it_is_said_who_differs_in_what(
@@ -197,7 +197,7 @@ def test_before_anything_is_built_it_is_said_who_differs_in_what(
     for end in done:
         assert (end.code, list(end.said)) == (1, [])
         (line,) = end.lines
-        assert line == f"error: process 2 ({HERE}, pid {come[2].process.pid}) does not agree with process 0: {said}"
+        assert line == f"error: process 2 ({HERE}, pid {come[2].process.pid}) and process 0 differ in {said}"
 
 
 def test_who_comes_when_the_run_has_ended_is_told_why(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def found(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], config: Cl
 
 def test_slurm_tells_a_steps_tasks_and_not_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     there = found(monkeypatch, SLURM)
-    assert (there.index, there.count, there.host, there.found) == (3, 8, "gpu007", "Slurm")
+    assert (there.index, there.count, there.host, there.source) == (3, 8, "gpu007", "Slurm")
 
 
 def test_tasks_of_one_slurm_node_meet_over_loopback_whatever_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_the_first_of_slurms_nodes_is_read_from_its_list(nodes: str, first: str)
 
 def test_open_mpi_tells_where_its_head_is(monkeypatch: pytest.MonkeyPatch) -> None:
     there = found(monkeypatch, OPEN_MPI)
-    assert (there.index, there.count, there.host, there.found) == (1, 4, "10.0.0.7", "Open MPI")
+    assert (there.index, there.count, there.host, there.source) == (1, 4, "10.0.0.7", "Open MPI")
 
 
 def test_open_mpi_on_one_machine_is_reached_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_open_mpi_on_one_machine_is_reached_over_loopback(monkeypatch: pytest.Mo
 
 def test_open_mpi_under_slurm_is_open_mpis(monkeypatch: pytest.MonkeyPatch) -> None:
     there = found(monkeypatch, SLURM | OPEN_MPI)
-    assert (there.index, there.count, there.found) == (1, 4, "Open MPI")
+    assert (there.index, there.count, there.source) == (1, 4, "Open MPI")
 
 
 def test_torchrun_tells_the_address_but_listens_there_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,9 @@ def test_torchrun_tells_the_address_but_listens_there_itself(monkeypatch: pytest
 
 def test_kubernetes_tells_the_index_and_a_person_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getfqdn", lambda _: "train-2.train.default.svc.cluster.local")
-    with pytest.raises(ConfigError, match=r"cluster\.processes=null: a number, which Kubernetes does not"):
+    with pytest.raises(
+        ConfigError, match=r"cluster\.processes=null: needs the number of processes, which Kubernetes does not"
+    ):
         found(monkeypatch, KUBERNETES)
     there = found(monkeypatch, KUBERNETES, ClusterConfig(name="auto", processes=4))
     assert (there.index, there.count, there.host) == (2, 4, "train-0.train.default.svc.cluster.local")
@@ -118,18 +120,18 @@ def test_a_single_task_is_a_run_of_one_process(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_auto_without_a_scheduler_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.name=auto: the variables of Slurm.*none of them is"):
+    with pytest.raises(ConfigError, match=r"cluster=auto: no scheduler detected .*the variables of Slurm"):
         find(AUTO)
 
 
 def test_an_index_beyond_the_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.index=3: 0 to 1"):
+    with pytest.raises(ConfigError, match=r"cluster\.index=3: must be from 0 to 1"):
         found(monkeypatch, SLURM, ClusterConfig(name="auto", processes=2))
 
 
 def test_slurms_variables_alone_make_no_run_of_several() -> None:
     """A config of one process is one, whatever started it; who asks for it is told of the others."""
-    assert scheduled(SLURM) == Place(3, 8, "gpu007", scheduled_port(), found="Slurm", job="Slurm 19746")
+    assert scheduled(SLURM) == Place(3, 8, "gpu007", scheduled_port(), source="Slurm", job="Slurm 19746")
     assert scheduled({"SLURM_JOB_ID": "1234", "SLURM_PROCID": "0"}) is None, "a script's own shell is no task"
     assert scheduled({}) is None
 

@@ -19,62 +19,83 @@ REFUSALS = [
     # Keys of another option.
     refusal("cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local, which have it"),
     refusal("cluster=single cluster.processes=2", "cluster.processes=2", "set cluster=auto or explicit or local"),
-    refusal("+cluster.processes=2", "cluster.processes=2", "cluster=single has no such key", "set cluster=local"),
+    refusal(
+        "+cluster.processes=2", "cluster.processes=2", "cluster=single does not use this key", "set cluster=local"
+    ),
     refusal("cluster=local cluster.index=1", "cluster.index=1", "set cluster=auto or explicit"),
-    refusal("cluster=local +cluster.interface=eth0", "cluster.interface=eth0", "cluster=local has no such key"),
-    refusal("cluster=local +cluster.requeue=true", "cluster.requeue=True", "cluster=local has no such key"),
+    refusal("cluster=local +cluster.interface=eth0", "cluster.interface=eth0", "cluster=local does not use this key"),
+    refusal("cluster=local +cluster.requeue=true", "cluster.requeue=true", "cluster=local does not use this key"),
     refusal("cluster=local cluster.procesess=2", "cluster.procesess=2", "did you mean cluster.processes?"),
     refusal("cluster=locl", "cluster=locl", "did you mean cluster=local?"),
     refusal("cluster.name=locl", "cluster.name=locl", "one of single, local, auto, explicit"),
     refusal("cluster=null", "cluster=null", "leave cluster out to get the default"),
     # Numbers of processes.
-    refusal("cluster=local", "cluster.processes=2", "a divisor of the mesh's 1 devices", "cluster.processes=1"),
-    refusal("mesh=batch8 cluster=local cluster.processes=3", "cluster.processes=3", "mesh's 8 devices (batch=8)"),
+    refusal("cluster=local", "cluster.processes=2", "must divide the 1 devices of the mesh", "cluster.processes=1"),
+    refusal(
+        "mesh=batch8 cluster=local cluster.processes=3", "cluster.processes=3", "the 8 devices of the mesh (batch=8)"
+    ),
     refusal("mesh=batch8 cluster=local cluster.processes=16", "cluster.processes=16", "set cluster.processes=8"),
     refusal("mesh=batch4_model2 cluster=local cluster.processes=5", "cluster.processes=5", "set cluster.processes=4"),
-    refusal("cluster=local cluster.processes=0", "cluster.processes=0", "1 to 4096"),
-    refusal("cluster=local cluster.processes=5000", "cluster.processes=5000", "1 to 4096"),
-    refusal("cluster=local cluster.processes=null", "cluster.processes=null", "cluster=local needs it"),
-    refusal("cluster=local cluster.processes=two", "cluster.processes=two", "type int"),
+    refusal("cluster=local cluster.processes=0", "cluster.processes=0", "must be from 1 to 4,096"),
+    refusal("cluster=local cluster.processes=5000", "cluster.processes=5000", "must be from 1 to 4,096"),
+    refusal(
+        "cluster=local cluster.processes=null", "cluster.processes=null", "cluster=local needs the number of processes"
+    ),
+    refusal("cluster=local cluster.processes=two", "cluster.processes=two", "must be an integer"),
     # Who, of how many, and where.
     refusal(
-        f"{EXPLICIT} cluster.coordinator=h:1", "cluster.index=null", "each process its own", "set cluster.index=0"
+        f"{EXPLICIT} cluster.coordinator=h:1",
+        "cluster.index=null",
+        "different for each process",
+        "set cluster.index=0",
     ),
-    refusal("cluster=explicit cluster.index=0", "cluster.processes", "set it, as cluster.processes="),
-    refusal(FIRST, "cluster.coordinator", "set it, as cluster.coordinator="),
-    refusal(f"{FIRST} cluster.coordinator=null", "cluster.coordinator=null", "host:port of process 0"),
+    refusal("cluster=explicit cluster.index=0", "cluster.processes is required", "set cluster.processes="),
+    refusal(FIRST, "cluster.coordinator", "set it, such as cluster.coordinator="),
+    refusal(f"{FIRST} cluster.coordinator=null", "cluster.coordinator=null", "host and port of process 0"),
     refusal(f"{FIRST} cluster.coordinator=host", "cluster.coordinator=host", "host:port"),
     refusal(f"{FIRST} cluster.coordinator=:29400", "cluster.coordinator=:29400", "host:port"),
     refusal(
         f"{FIRST} cluster.coordinator=h:70000", "cluster.coordinator=h:70000", "cluster.coordinator=10.0.0.1:29400"
     ),
     refusal(f"{HERE} cluster.index=2", "cluster.index=2", "0 to 1, as there are 2 processes"),
-    refusal(f"{HERE} cluster.index=-1", "cluster.index=-1", "number the processes from 0"),
-    refusal(f"{HERE} cluster.interface=nope0", "cluster.interface=nope0", "one of lo", "leave it out"),
-    refusal(f"{HERE} cluster.interface=192.0.2.1", "cluster.interface=192.0.2.1", "one of lo", "leave it out"),
+    refusal(f"{HERE} cluster.index=-1", "cluster.index=-1", "must be at least 0"),
     refusal(
-        "cluster=auto", "cluster.name=auto", "Slurm, Open MPI, torchrun or Kubernetes", "none of them is set here"
+        f"{HERE} cluster.interface=nope0",
+        "cluster.interface=nope0",
+        "an IPv4 address (lo",
+        "remove cluster.interface",
+    ),
+    refusal(
+        f"{HERE} cluster.interface=192.0.2.1",
+        "cluster.interface=192.0.2.1",
+        "an IPv4 address (lo",
+        "remove cluster.interface",
+    ),
+    refusal(
+        "cluster=auto", "cluster=auto: no scheduler detected", "Slurm, Open MPI, torchrun and Kubernetes are not set"
     ),
     refusal(
         "mesh=batch2 engine=jax cluster=auto cluster.index=0 cluster.processes=2",
         "cluster.coordinator=null",
-        "host:port of process 0",
+        "host and port of process 0",
     ),
     # The ports that TensorFlow opens.
-    refusal("mesh=batch2 cluster=local", "cluster.open_ports=False", "engine=keras_dtensor", "runs code as you"),
-    refusal("mesh=batch2 cluster=local engine=core_dtensor", "cluster.open_ports=False", "engine=core_dtensor"),
+    refusal("mesh=batch2 cluster=local", "cluster.open_ports=false", "engine=keras_dtensor", "can run code as you"),
+    refusal("mesh=batch2 cluster=local engine=core_dtensor", "cluster.open_ports=false", "engine=core_dtensor"),
     refusal(
         "mesh=batch2 cluster=local engine=jax against.engine=keras_dtensor",
-        "cluster.open_ports=False",
+        "cluster.open_ports=false",
         "against.engine=keras_dtensor",
         "set cluster.open_ports=true",
     ),
-    refusal("+cluster.open_ports=true", "cluster.open_ports=True", "cluster=single has no such key"),
+    refusal("+cluster.open_ports=true", "cluster.open_ports=true", "cluster=single does not use this key"),
     # The rest of the group.
-    refusal("mesh=batch2 cluster=local cluster.timeout=0", "cluster.timeout=0.0", "1 to 1e6 seconds"),
-    refusal("mesh=batch2 cluster=local cluster.timeout=nan", "cluster.timeout=nan", "1 to 1e6 seconds"),
-    refusal("mesh=batch2 cluster=local cluster.start_timeout=1e7", "cluster.start_timeout=10000000.0", "1 to 1e6"),
-    refusal(f"{HERE} +cluster.requeue=true", "cluster.requeue=True", "a job of Slurm's, and this is none"),
+    refusal("mesh=batch2 cluster=local cluster.timeout=0", "cluster.timeout=0.0", "from 1 to 1e+06 seconds"),
+    refusal("mesh=batch2 cluster=local cluster.timeout=nan", "cluster.timeout=nan", "from 1 to 1e+06 seconds"),
+    refusal(
+        "mesh=batch2 cluster=local cluster.start_timeout=1e7", "cluster.start_timeout=10000000.0", "from 1 to 1e+06"
+    ),
+    refusal(f"{HERE} +cluster.requeue=true", "cluster.requeue=true", "needs a Slurm job, but SLURM_JOB_ID is unset"),
     refusal("mesh=batch2 mesh.device=tpu cluster=local", "mesh.device=tpu"),
 ]
 
@@ -103,9 +124,13 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "gpu[0
 @pytest.mark.parametrize(
     ("variables", "keys", "said"),
     [
-        (SLURM | {"SLURM_PROCID": "2"}, {}, "cluster.index=2: 0 to 1"),
-        ({"JOB_COMPLETION_INDEX": "1"}, {}, "cluster.processes=null: a number, which Kubernetes does not"),
-        (SLURM, {"coordinator": "gpu07"}, "cluster.coordinator=gpu07: host:port"),
+        (SLURM | {"SLURM_PROCID": "2"}, {}, "cluster.index=2: must be from 0 to 1"),
+        (
+            {"JOB_COMPLETION_INDEX": "1"},
+            {},
+            "cluster.processes=null: needs the number of processes, which Kubernetes does not",
+        ),
+        (SLURM, {"coordinator": "gpu07"}, "cluster.coordinator=gpu07: must be host:port"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, {}, "cluster.coordinator=null:"),
     ],
 )

@@ -122,5 +122,5 @@ def test_a_run_of_another_machine_counts_as_ended_when_its_job_has_started_again
 
 def test_a_forged_job_is_no_runs(tmp_path: Path) -> None:
     noted(tmp_path, "aaaa", Job("here:7", "7", -1))
-    with pytest.raises(ConfigError, match=r"job\.restarts must be a whole number from 0 on"):
+    with pytest.raises(ConfigError, match=r"job\.restarts must be an integer of at least 0"):
         runs.find("resume", "aaaa", tmp_path)

@@ -132,7 +132,7 @@ def test_a_job_that_is_about_to_end_is_queued_again_and_goes_on_as_the_same_run(
     assert status(tmp_path) == "KILLED"
     slurm.start_again(job)
     slurm.until(job, "COMPLETED", LONGEST_S)
-    assert f"job {job} is queued again, and goes on with this run" in (tmp_path / "job.log").read_text()
+    assert f"job {job} was requeued and will resume this run" in (tmp_path / "job.log").read_text()
     assert not differences(whole, left_in(tmp_path, stores.store_in(tmp_path)), asked=1)
 
 
@@ -152,7 +152,7 @@ def test_a_canceled_job_stays_ended(slurm: Slurm, tmp_path: Path) -> None:
     job = waiting(slurm, tmp_path)
     slurm.ask("scancel", str(job))
     slurm.until(job, "CANCELLED", LONGEST_S)
-    assert f"job {job} is not queued again: its state is C" in (tmp_path / "job.log").read_text()
+    assert f"job {job} was not requeued: its state is C" in (tmp_path / "job.log").read_text()
     assert slurm.job(job)["Restarts"] == "0"
 
 
@@ -160,7 +160,7 @@ def test_a_job_that_a_person_interrupts_is_not_queued_again(slurm: Slurm, tmp_pa
     job = waiting(slurm, tmp_path)
     slurm.ask("scancel", "--signal=INT", str(job))
     slurm.until(job, "FAILED", LONGEST_S)
-    assert "queued again" not in (tmp_path / "job.log").read_text()
+    assert "requeued" not in (tmp_path / "job.log").read_text()
     assert slurm.job(job)["ExitCode"] == "130:0"
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from runner.config.schema import ClusterConfig
 from runner.errors import ConfigError
-from runner.processes import hub, messages, secret
-from runner.processes.hub import Hub
+from runner.processes import coordinator, messages, secret
+from runner.processes.coordinator import Coordinator
 from runner.processes.launch import free_port
 from runner.processes.member import Member
 from runner.processes.messages import LONGEST, DeniedError
@@ -63,12 +63,12 @@ def test_a_file_and_a_variable_are_taken_instead(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("mode", "text", "said"),
     [
-        (0o644, "a secret of sixteen", "other users can reach it; type: chmod 600"),
-        (0o620, "a secret of sixteen", "other users can reach it; type: chmod 600"),
-        (0o600, "too short", "a secret has 16 to 4096 bytes, and this one 9"),
-        (0o600, "", "and this one 0"),
-        (0o600, "x" * 5000, "a secret has 16 to 4096 bytes"),
-        (None, "", "it can't be read (No such file or directory)"),
+        (0o644, "a secret of sixteen", "other users can access it; run chmod 600"),
+        (0o620, "a secret of sixteen", "other users can access it; run chmod 600"),
+        (0o600, "too short", "must have 16 to 4096 bytes, but has 9"),
+        (0o600, "", "but has 0"),
+        (0o600, "x" * 5000, "must have 16 to 4096 bytes"),
+        (None, "", "can't be read (No such file or directory)"),
     ],
 )
 def test_a_file_that_keeps_no_secret_is_rejected(tmp_path: Path, mode: int | None, text: str, said: str) -> None:
@@ -84,14 +84,14 @@ def test_a_file_that_keeps_no_secret_is_rejected(tmp_path: Path, mode: int | Non
 
 def test_a_short_variable_is_rejected_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(secret.VARIABLE, "hunter2")
-    with pytest.raises(ConfigError, match=r"RUNNER_CLUSTER_SECRET=\*\*\*: a secret has 16") as caught:
+    with pytest.raises(ConfigError, match=r"RUNNER_CLUSTER_SECRET=\*\*\*: must have 16") as caught:
         secret.token(EXPLICIT, PLACE)
     assert "hunter2" not in str(caught.value)
 
 
 def test_kubernetes_needs_a_secret_of_its_own() -> None:
     with pytest.raises(ConfigError, match="RUNNER_CLUSTER_SECRET"):
-        secret.token(ClusterConfig(name="auto"), Place(0, 2, "a", 1, found="Kubernetes"))
+        secret.token(ClusterConfig(name="auto"), Place(0, 2, "a", 1, source="Kubernetes"))
 
 
 def test_a_place_does_not_show_its_secret() -> None:
@@ -104,13 +104,13 @@ def test_a_place_does_not_show_its_secret() -> None:
 @pytest.fixture
 def port() -> int:
     listening = socket.create_server(("127.0.0.1", 0))
-    Hub(listening, 2, "the secret", 60.0)
+    Coordinator(listening, 2, "the secret", 60.0)
     return int(listening.getsockname()[1])
 
 
 def peer(port: int, index: int, token: str = "the secret") -> tuple[socket.socket, Any]:
     connection = socket.create_connection(("127.0.0.1", port), timeout=20)
-    messages.enter(connection, token)
+    messages.authenticate(connection, token)
     about = {"host": "he\x1b[31mre", "pid": index, "agrees": {}}
     joins = {"kind": "join", "index": index, "count": 2, "about": about}
     connection.sendall(json.dumps(joins).encode() + b"\n")
@@ -143,7 +143,7 @@ def test_a_process_0_that_does_not_know_the_secret_is_told_nothing() -> None:
         thread.start()
         place = Place(1, 2, "127.0.0.1", listening.getsockname()[1], "the secret")
         with pytest.raises(ProcessError, match="different secrets"):
-            Member(place).come({"the config": "private"}, 5.0)
+            Member(place).join({"the config": "private"}, 5.0)
         thread.join(20)
     assert b"the secret" not in said
     assert b"private" not in said
@@ -156,7 +156,7 @@ def test_a_second_process_of_an_index_ends_no_run_that_has_begun_and_text_is_pri
     heard(of_second, "begin")
     newcomer, of_newcomer = peer(port, 1)
     why = heard(of_newcomer, "ended")["why"]
-    assert why.startswith("process 1 came twice: here, pid 1, and here, pid 1")
+    assert why.startswith("two processes have index 1: here, pid 1, and here, pid 1")
     for connection, value in ((first, 1), (second, 2)):
         connection.sendall(json.dumps({"kind": "all", "key": "k", "value": value}).encode() + b"\n")
     assert heard(of_first, "all")["value"] == [1, 2], "the run has not ended"
@@ -167,14 +167,14 @@ def test_a_second_process_of_an_index_ends_no_run_that_has_begun_and_text_is_pri
 def test_who_knows_the_secret_comes_in_through_a_flood_of_those_who_do_not(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "PROOF_S", 600.0)  # so that only the number of those who wait limits them
-    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * hub.MOST_WAITING)]
+    monkeypatch.setattr(coordinator, "PROOF_S", 600.0)  # so that only the number of those who wait limits them
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * coordinator.MOST_WAITING)]
     first, _ = peer(port, 0)
     deadline = time.monotonic() + 20
     closed = 0
-    while closed < 2 * hub.MOST_WAITING and time.monotonic() < deadline:
+    while closed < 2 * coordinator.MOST_WAITING and time.monotonic() < deadline:
         closed = sum(_is_closed(stranger) for stranger in strangers)
-    assert closed >= 2 * hub.MOST_WAITING
+    assert closed >= 2 * coordinator.MOST_WAITING
     for connection in (first, *strangers):
         connection.close()
 
@@ -195,15 +195,15 @@ def test_long_messages_arrive_and_longer_ones_are_rejected_by_their_size(monkeyp
     """Two of 34 MiB together are more than one message may have; smaller limits show the same in less time."""
     limit = 1 << 20
     monkeypatch.setattr(messages, "LONGEST", limit)
-    monkeypatch.setattr(hub, "LONGEST", limit)
+    monkeypatch.setattr(coordinator, "LONGEST", limit)
     where = free_port()
     members = [Member(Place(index, 2, "127.0.0.1", where, "the secret")) for index in range(2)]
     for member in members:
         member.begin_leaving()  # so that the end of the coordinator is not that of the tests
     value = "x" * (limit * 34 // 64)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda member: member.come({}, 30.0), members))
+        list(pool.map(lambda member: member.join({}, 30.0), members))
         assert list(pool.map(lambda member: member.all_gather("both", value), members)) == [[value, value]] * 2
-    with pytest.raises(ProcessError, match=r"the message 'long' has 1\.0 MiB, and one between processes has"):
+    with pytest.raises(ProcessError, match=r"the message 'long' has 1\.0 MiB, but a message between processes has"):
         members[1].all_gather("long", "x" * limit)
     assert LONGEST == 64 << 20

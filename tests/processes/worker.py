@@ -19,7 +19,7 @@ def body() -> int:
 
     from runner.config.schema import ClusterConfig
     from runner.errors import ConfigError
-    from runner.processes import begin, launch, place
+    from runner.processes import launch, lifecycle, place
     from runner.processes.team import ProcessError
     from runner.sweep import member
     from tests.processes import acts
@@ -29,18 +29,18 @@ def body() -> int:
     member.join(os.environ)  # the launcher's end is this process's
 
     def failed(error: Exception, code: int) -> int:
-        if begin.failed(str(error), own=code == 2):
+        if lifecycle.failed(str(error), own=code == 2):
             print(f"error: {error}", file=sys.stderr, flush=True)
         return code
 
     try:
-        if begin.launches(config):
+        if lifecycle.launches(config):
             return launch.run(int(config.processes or 1), {})
         own = place.find(config)
         if own is not None and asked["agrees"].get("stopped") == own.index:
             os.kill(os.getpid(), signal.SIGSTOP)
-        begin.join(config, asked["agrees"])
-        with begin.explained():
+        lifecycle.join(config, asked["agrees"])
+        with lifecycle.explained():
             acts.ACTS[asked["act"]]()
     except ProcessError as error:
         return failed(error, error.code)

@@ -1,0 +1,52 @@
+"""Timeouts of several processes that fail or end, in seconds, and why each is longer than the one before it.
+
+    BEAT_S        1      every process sends a sign of life this often
+    SILENCE_S    15      one that is silent for longer is lost: the coordinator tells the others that the run ends
+    STOPPED_S    17      the launcher reports a stopped process itself, if the coordinator has not noticed it
+    MAIN_THREAD_S + RECORD_S    5 + 25      a process that hears of the end ends itself, or is ended by its own thread
+    GRACE_S      45      the launcher kills whatever is left
+
+A loss is thus reported by whoever knows most about it, and no record of a run's end is cut short.
+"""
+
+from __future__ import annotations
+
+# Many times per SILENCE_S, so that one late beat means nothing. A beat is 17 bytes, so more would cost nothing but
+# gain nothing either.
+BEAT_S = 1.0
+
+# A process that lives may be silent for seconds: on a machine whose cores are all busy, its threads wait for their
+# turn.
+SILENCE_S = 15.0
+
+# A connection must prove that it knows the secret within this time, on a machine whose cores are all busy, too.
+PROOF_S = 10.0
+
+# Above SILENCE_S: of a process that has joined, the coordinator knows sooner, and names its host. The launcher reports
+# one that was stopped, as by SIGSTOP, before it joined, and process 0, whose coordinator is stopped with it.
+STOPPED_S = 17.0
+
+# For the main thread of a process to end by itself after it heard that the run ends. One that waits in a collective
+# can't be woken, so another thread then ends the process.
+MAIN_THREAD_S = 5.0
+
+# For that other thread to record the end, which includes requests to a tracking server. Then the process exits.
+RECORD_S = 25.0
+
+# From a process's failure until the launcher kills the others. Above MAIN_THREAD_S + RECORD_S, and some seconds for
+# the news and the exits.
+GRACE_S = 45.0
+
+# The launcher kills the rest sooner in three cases. After a second signal the user is impatient. If no coordinator
+# answers, or process 0 has ended well, there is nothing left to record. If process 0, which records, has failed, the
+# others only have to notice it.
+SECOND_SIGNAL_S = 5.0
+UNHEARD_S = 10.0
+AFTER_FIRST_S = 3.0
+
+# Process 0 waits for so long until all others have heard why the run ends, before it exits.
+LAST_WORDS_S = 3.0
+
+# A process whose library reports a broken collective waits for the coordinator's reason for a little longer than a
+# silent process takes to be noticed.
+REASON_S = SILENCE_S + 3.0
