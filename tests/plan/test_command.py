@@ -146,7 +146,7 @@ def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None
         ("plan.gflops=0", "plan.gflops=0.0: must be above 0"),
         ("plan.bandwidth_gb_s=-1", "plan.bandwidth_gb_s=-1.0:"),
         ("plan.network_gb_s=0", "plan.network_gb_s=0.0: must be above 0"),
-        ("cluster=auto", "a plan needs cluster.processes alone"),
+        ("cluster=auto", "a plan needs cluster.processes only"),
         ("plan.gflop=3", "did you mean plan.gflops?"),
         ("mesh=batch9", "any size works: mesh.axes.batch=9"),
     ],

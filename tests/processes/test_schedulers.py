@@ -181,12 +181,12 @@ def test_a_job_that_slurm_would_not_queue_again_is_refused(slurm: Slurm, tmp_pat
         ["srun", "-n1", *line], cwd=forks.ROOT, env=slurm.environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "error: cluster.requeue=True: a script's job, and job" in done.stderr
+    assert "error: cluster.requeue=true: needs a batch job, but job" in done.stderr
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {shlex.join(line)}\n")
     job = slurm.submit(script, "--no-requeue", folder=tmp_path)
     slurm.until(job, "FAILED", LONGEST_S)
-    assert f"a job that may start again, and job {job} may not; sbatch --requeue" in (tmp_path / "job.log").read_text()
+    assert f"needs a job that may be requeued, but job {job} may not; submit it with sbatch --requeue" in (tmp_path / "job.log").read_text()
     assert not (tmp_path / "run").exists()
 
 
@@ -200,7 +200,7 @@ def test_a_sweeps_job_of_two_tasks_is_one_run_and_not_the_same_run_twice(slurm: 
         command(tmp_path, *sweep), cwd=forks.ROOT, env=slurm.environment, capture_output=True, text=True, check=False
     )
     assert "2 jobs: 1 passed, 1 refused" in done.stdout, done.stderr
-    assert "one process a job with cluster=single, as each would run all of it" in done.stdout
+    assert "with cluster=single, each process would run the whole job" in done.stdout
     client = MlflowClient(stores.store_in(tmp_path))
     runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     jobs = [one for one in runs if "mlflow.parentRunId" in one.data.tags]

@@ -78,7 +78,7 @@ def test_a_loss_that_is_not_finite_goes_back_in_every_process(tmp_path: Path) ->
         *("trainer.on_nan=restore", "trainer.nan_rate_factor=1e-20", "trainer.checkpoint.every_steps=5"),
     )
     alone, together = tmp_path / "alone", tmp_path / "together"
-    told = "back to the checkpoint of step"
+    told = "restored the checkpoint of step"
     count = run(alone, *chosen).stdout.count(told)
     assert run(together, *chosen, *several(2)).stdout.count(told) == count > 0
     assert differences(last(alone), last(together)) == {}
