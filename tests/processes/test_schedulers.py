@@ -186,7 +186,10 @@ def test_a_job_that_slurm_would_not_queue_again_is_refused(slurm: Slurm, tmp_pat
     script.write_text(f"#!/bin/bash\nexport PYTHONPATH={forks.ROOT}\nsrun -n1 {shlex.join(line)}\n")
     job = slurm.submit(script, "--no-requeue", folder=tmp_path)
     slurm.until(job, "FAILED", LONGEST_S)
-    assert f"needs a job that may be requeued, but job {job} may not; submit it with sbatch --requeue" in (tmp_path / "job.log").read_text()
+    assert (
+        f"needs a job that may be requeued, but job {job} may not; submit it with sbatch --requeue"
+        in (tmp_path / "job.log").read_text()
+    )
     assert not (tmp_path / "run").exists()
 
 
