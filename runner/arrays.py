@@ -1,4 +1,6 @@
-"""The array namespace of update rules, schedules, losses and metrics: one set of functions for every library.
+"""The array namespace of update rules, schedules, losses and metrics.
+
+One set of functions for every library.
 
 A formula is written once and computed by NumPy, TensorFlow or JAX. Names are NumPy's where NumPy has the function.
 Each function has the form that its engine computes well, from operations that DTensor can place on a mesh: no gather
@@ -74,7 +76,9 @@ NUMBERS = Elementary(
 
 @dataclass(frozen=True)
 class Arrays(Elementary):
-    """Functions of one library's arrays. `axis` may be a number or a tuple, and is None for all dims.
+    """Functions of one library's arrays.
+
+    `axis` may be a number or a tuple, and is None for all dims.
 
     Attributes:
       name: of the library, `numpy`, `tensorflow` or `jax.numpy`.
@@ -177,7 +181,10 @@ class Arrays(Elementary):
 
     @property
     def keras(self) -> ModuleType:
-        """Returns the engine's Keras, as for `ops.keras.losses.kl_divergence(labels, outputs)`."""
+        """Returns the engine's Keras.
+
+        With it a loss may call `ops.keras.losses.kl_divergence(labels, outputs)`.
+        """
         return importlib.import_module(self.keras_name)
 
     def shape(self, x: Tensor) -> tuple[int, ...]:

@@ -90,7 +90,10 @@ def _check_tracking(config: TrackingConfig) -> None:
 
 
 def _check_batches(config: RunConfig) -> None:
-    """Checks that the batch axis divides every batch, and every microbatch of a training batch."""
+    """Checks that the batch axis divides every batch.
+
+    It must divide every microbatch of a training batch too.
+    """
     axis = batch_axis(config.layout, config.mesh.axes)
     size = axis_size(config.mesh.axes, axis)
     microbatches = config.trainer.accumulate_steps

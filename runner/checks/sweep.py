@@ -19,7 +19,7 @@ else:
 
 
 def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
-    """Returns the group with its metric and direction, neither of them `auto` or null.
+    """Returns the group with a metric and a direction, not `auto` or null.
 
     Args:
       config: whose single values are checked.
@@ -33,6 +33,7 @@ def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:
     if metric == metrics.AUTO:
         metric = metrics.default(task.metric_directions(of))
     check_name("sweep.metric", metric, (*directions, metrics.AUTO))
+    # A metric of training steps may have no direction of its own.
     better = directions[metric]
     if better is not None and config.direction is not None and better != config.direction:
         raise invalid(

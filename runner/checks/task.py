@@ -13,7 +13,7 @@ from runner.task import registry as tasks
 
 
 def check(config: RunConfig) -> None:
-    """Checks that the dataset has the targets of the task, and that the model predicts them.
+    """Checks that dataset and model have the targets and outputs of the task.
 
     Args:
       config: whose groups are checked.
@@ -53,6 +53,7 @@ def check(config: RunConfig) -> None:
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:
     """Returns the error for a language model on a dataset without tokens."""
+    # A TFDS builder may have a text feature, which a tokenizer turns into tokens.
     tokenize = ""
     if registry.entry(dataset).tokens == "tokenizer":
         tokenize = "dataset.tokenizer=bytes if it has a text feature, else "

@@ -15,7 +15,7 @@ _LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
 
 
 def check(config: TrainerConfig, directions: Mapping[str, str]) -> None:
-    """Checks the keys of the group against each other, and its metrics against the task's.
+    """Checks the keys of the group against each other and the task's metrics.
 
     Args:
       config: whose single values are checked.

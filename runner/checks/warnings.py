@@ -47,6 +47,7 @@ def of_config(config: RunConfig) -> list[str]:
 
 def _unused_keys(config: TrainerConfig) -> list[str]:
     """Returns a warning for each changed key whose feature is off."""
+    # Whoever sets such a key probably means to use its feature.
     warnings = []
     if config.on_nan != "restore":
         warnings += _no_effect("trainer", config, ("nan_rate_factor", "nan_restores"), "trainer.on_nan=restore")
@@ -68,7 +69,9 @@ def _no_effect(prefix: str, group: object, keys: Sequence[str], needed: str) -> 
 
 
 def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
-    """Returns a warning for a schedule that the run does not reach, or that ends training early.
+    """Returns a warning for a schedule that does not fit the length of the run.
+
+    The run does not reach it, or it ends training early.
 
     Args:
       config: checked.
@@ -99,7 +102,9 @@ def of_rates(config: OptimizerConfig, total_steps: int) -> list[str]:
 
 
 def of_crossing(config: LayoutConfig, axes: dict[str, int], processes: int) -> list[str]:
-    """Returns a warning if another order of the mesh axes needs less communication between processes.
+    """Returns a warning if another order of the mesh axes is better.
+
+    It needs less communication between processes.
 
     Gradients are summed over the batch axis once per step, while layers wait for communication over the other axes.
 

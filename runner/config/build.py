@@ -42,7 +42,9 @@ class _MisfitError(ValueError):
 
 
 def build(kind: type[Typed], content: Mapping[str, object], key: str, *, strict: bool = False) -> Typed:
-    """Converts a mapping to a dataclass. Only types are checked; see `runner.config.values` for the rest.
+    """Converts a mapping to a dataclass.
+
+    Only types are checked; see `runner.config.values` for the rest.
 
     Args:
       kind: a dataclass of the schema.
@@ -142,7 +144,10 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
 
 
 def _is_exactly(kind: object, value: object) -> bool:
-    """Returns whether a value has a type without a conversion, other than from an integer to a float."""
+    """Returns whether a value has a type without a conversion.
+
+    An integer may be converted to a float.
+    """
     return isinstance(value, str) == (kind is str) and isinstance(value, bool) == (kind is bool)
 
 
@@ -188,13 +193,14 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
       spec: the field.
     """
     fix = fix_of(None, spec, field_key, misfit.key)
+    # A field without a default or an example gets an example of its type.
     if default_or_example(spec) is None and misfit.key == field_key:
         fix = f"set {field_key}={_EXAMPLES[get_origin(misfit.kind) or misfit.kind]}"
     return invalid(misfit.key, misfit.value, problem=f"must be {type_in_words(misfit.kind)}", fix=fix)
 
 
 def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> ConfigError:
-    """Returns the error for a value where a mapping with the keys of a dataclass is needed."""
+    """Returns the error for a value that must be a mapping with certain keys."""
     names = list(fields_of(kind))
     if is_optional and str(value).lower() in _NULL:
         fix = f"set {key}=null"
@@ -209,7 +215,10 @@ def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> Confi
 
 
 def type_in_words(kind: Any) -> str:
-    """Returns a type as error messages and the reference name it, as `a list of integers`."""
+    """Returns a type in words, as `a list of integers`.
+
+    Error messages and the reference name it so.
+    """
     inner = get_args(kind)
     if get_origin(kind) is dict:
         return f"a mapping from names to {_plural(inner[1])}"

@@ -34,7 +34,7 @@ def hydra_main(task: Callable[[DictConfig], None]) -> Callable[[], None]:
 
 
 def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
-    """Composes a config from overrides, apart from any Hydra application that this process runs.
+    """Composes a config from overrides, apart from any running application.
 
     Args:
       overrides: as on the command line, without flags; folders of options as `hydra.searchpath=[...]`.
@@ -48,7 +48,9 @@ def compose(overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig
 
 
 def compose_again(options: Sequence[str]) -> DictConfig:
-    """Composes the defaults and some options from the folders of the config of the run in progress.
+    """Composes the defaults and some options, as in the run in progress.
+
+    Its folders of options are used.
 
     Args:
       options: overrides of groups, as `mesh=batch8`.
@@ -60,7 +62,7 @@ def compose_again(options: Sequence[str]) -> DictConfig:
 
 
 def default_choices() -> Mapping[str, str | None]:
-    """Returns group -> option of the defaults, in the folders of the config of the run in progress.
+    """Returns group -> option of the defaults, as in the run in progress.
 
     Only the defaults lists are read: to compose the config takes twice as long.
     """
@@ -81,6 +83,7 @@ def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[
       number: the job's, from 0.
     """
     composed = loader.load_sweep_config(multirun, list(overrides))
+    # As Hydra's own launcher does.
     with open_dict(composed):
         composed.hydra.job.id = number
         composed.hydra.job.num = number
@@ -94,7 +97,10 @@ def _search_path_overrides() -> list[str]:
 
 @contextmanager
 def _separate_hydra() -> Iterator[None]:
-    """Replaces Hydra's global state for the block, and restores it: a notebook may be a Hydra program of its own."""
+    """Replaces Hydra's global state for the block, and restores it.
+
+    A notebook may be a Hydra program of its own.
+    """
     surrounding_hydra = GlobalHydra.instance().hydra
     surrounding_version = VersionBase.instance().version_base
     GlobalHydra.instance().clear()

@@ -29,7 +29,9 @@ _MISSING = "???"
 
 
 def typed_config(composed: DictConfig) -> RunConfig:
-    """Converts the composed config to dataclasses, and checks keys and types, but no values.
+    """Converts the composed config to dataclasses.
+
+    Keys and types are checked, but no values.
 
     Args:
       composed: by Hydra; interpolations are resolved.
@@ -62,7 +64,9 @@ def _unknown_group(key: str, composed: DictConfig) -> ConfigError:
 
 
 def _check_missing(content: object, prefix: str) -> None:
-    """Rejects a value that is still `???`: the default of the dataclass would silently take its place.
+    """Rejects a value that is still `???`.
+
+    The default of the dataclass would silently take its place.
 
     Args:
       content: plain values.
@@ -135,7 +139,9 @@ def _plain(node: DictConfig) -> dict[str, Any]:
 
 
 def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
-    """Returns the composed config as plain values, with the devices and axis sizes that the checks settled.
+    """Returns the composed config as plain values, as the checks settled it.
+
+    Devices and axis sizes are those of the checked config.
 
     Args:
       config: checked.
@@ -152,7 +158,10 @@ def resolved(config: RunConfig, composed: DictConfig) -> dict[str, Any]:
 
 
 def choices() -> dict[str, str]:
-    """Returns group -> option of the config that this process composed; groups without an option are left out."""
+    """Returns group -> option of the config that this process composed.
+
+    Groups without an option are left out.
+    """
     chosen = {}
     for group, option in HydraConfig.get().runtime.choices.items():
         # A group without an option has the choice None.
@@ -162,7 +171,10 @@ def choices() -> dict[str, str]:
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
-    """Returns overrides as Hydra lists them, with interpolations unresolved, which may be passwords."""
+    """Returns overrides as Hydra lists them, with interpolations unresolved.
+
+    Resolved ones may be passwords.
+    """
     unresolved = OmegaConf.to_container(overrides, resolve=False)
     assert isinstance(unresolved, list)
     return list(map(str, unresolved))

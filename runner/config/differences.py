@@ -1,4 +1,4 @@
-"""What a config differs from the defaults in, as a person would type it."""
+"""Differences of a config from the defaults, as a person would type them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _PRESET = "experiment"
 
 
 def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
-    """Returns the overrides that make a config of the defaults, whether they were typed, recorded or a preset's.
+    """Returns the overrides that make a config of the defaults.
+
+    They may have been typed, recorded or set by a preset.
 
     Args:
       composed: the run's config, as Hydra composed it in this process.
@@ -61,7 +63,7 @@ def _raw(config: DictConfig) -> dict[str, Any]:
 
 
 def _typed(value: object) -> str:
-    """Returns a value as Hydra's grammar has it: `null`, `true`, `[a, b]`, `{key: value}`."""
+    """Returns a value as Hydra's grammar has it, such as `null` or `[a, b]`."""
     if isinstance(value, Mapping):
         entries = [f"{key}: {_typed(entry)}" for key, entry in value.items()]
         return f"{{{', '.join(entries)}}}"

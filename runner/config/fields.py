@@ -166,7 +166,9 @@ def number(
     unit: str = "",
     example: float | None = None,
 ) -> Number:
-    """Declares a number; bounds are compared with the nearest float32, which the devices compute in.
+    """Declares a number.
+
+    Bounds are compared with the nearest float32, which the devices compute in.
 
     Args:
       default: of the key.
@@ -293,7 +295,7 @@ def path_problem(value: str) -> str | None:
     try:
         Path(value).expanduser()
     except RuntimeError:
-        # `~name` stands for the home folder of a user, of whom this machine knows nothing.
+        # `~name` is the home folder of a user whom this machine does not know.
         home = Path(value).parts[0]
         return f"there is no user {home[1:]!r} (a folder with that name is ./{home})"
     return None

@@ -38,6 +38,9 @@ def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
 
 
 def say_replaced(composed: DictConfig) -> None:
-    """Prints which of the user's options replace built-in ones: the next error may be about one of these."""
+    """Prints which of the user's options replace built-in ones.
+
+    The next error may be about one of these.
+    """
     for line in search_path.replaced(composed):
         print(f"note: {line}", file=sys.stderr, flush=True)

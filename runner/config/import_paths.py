@@ -6,12 +6,18 @@ from runner.config.schema import RunConfig
 
 
 def import_paths(config: RunConfig) -> list[str]:
-    """Returns all import paths: of the model builder, then data source, augmentation, loss and metrics."""
+    """Returns all import paths, of the model builder first.
+
+    Then come data source, augmentation, loss and metrics.
+    """
     return list(filter(None, [config.model.target, *before_the_model(config)]))
 
 
 def before_the_model(config: RunConfig) -> list[str]:
-    """Returns those that are called before the engine is made: data source, augmentation, loss, metrics."""
+    """Returns the import paths that are called before the engine is made.
+
+    They are of the data source, augmentation, loss and metrics.
+    """
     paths = [config.dataset.target, config.dataset.builder or ""]
     paths += [step.target for step in config.dataset.augment]
     # As in other groups, `target` (`_target_` in YAML) is a user's function; then all other strings are functions too.

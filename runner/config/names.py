@@ -9,7 +9,9 @@ _LONGEST_NUMBER = 8
 
 
 def varied_name(varied: Mapping[str, str]) -> str:
-    """Returns the short name of varied keys: the last part of each, more of it if two are alike.
+    """Returns the short name of varied keys and their values.
+
+    A key is named by its last part, or by more of it if two are alike.
 
     >>> varied_name({"dataset.batch_size": "64", "mesh": "batch8"})
     'batch_size=64,mesh=batch8'
@@ -21,7 +23,7 @@ def varied_name(varied: Mapping[str, str]) -> str:
 
 
 def short_value(value: str) -> str:
-    """Returns a number rounded to four digits if it is long, any other value unchanged."""
+    """Returns a long number rounded to four digits, other values unchanged."""
     if len(value) <= _LONGEST_NUMBER:
         return value
     try:
@@ -31,7 +33,7 @@ def short_value(value: str) -> str:
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Returns the shortest suffix of each dotted key that distinguishes it from the others."""
+    """Returns the shortest suffix of each dotted key that is its own."""
     parts_of = {key: key.lstrip("+").split(".") for key in keys}
     short: dict[str, str] = {}
     for key, parts in parts_of.items():

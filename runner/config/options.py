@@ -88,7 +88,10 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _step(index: int, step: object) -> object:
-    """Returns an augmentation step as its dataclass has it; one that is no mapping is rejected by its type later."""
+    """Returns an augmentation step as its dataclass has it.
+
+    One that is no mapping is rejected by its type later.
+    """
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)

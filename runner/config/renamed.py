@@ -24,7 +24,9 @@ def argument(text: str) -> str:
 
 
 def verdict(recorded: str) -> str:
-    """Returns a verification's verdict, recorded by this or an earlier release, in the present words.
+    """Returns the verdict of a verification in the present words.
+
+    This or an earlier release recorded it.
 
     Example:
       >>> verdict("not proven"), verdict("verified")

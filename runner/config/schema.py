@@ -89,7 +89,9 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """The device mesh: axes in order, name to size; the mesh of a single device is `{batch: 1}`.
+    """The device mesh: axes in order, name to size.
+
+    The mesh of a single device is `{batch: 1}`.
 
     Attributes:
       axes: axis name to axis size; one size may be -1 (all remaining devices).
@@ -112,7 +114,9 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """The processes that share a mesh, whose axis sizes count the devices of all processes.
+    """The processes that share a mesh.
+
+    The sizes of its axes count the devices of all processes.
 
     Attributes:
       name: `single`, `local` (processes that the command starts on this machine), `auto` (read from the variables of
@@ -174,7 +178,7 @@ class RuleConfig:
 
 @dataclass(frozen=True)
 class LayoutConfig:
-    """How variables and inputs are sharded over the mesh.
+    """Sharding of variables and inputs over the mesh.
 
     Attributes:
       rules: the first rule whose pattern matches wins; a variable that no rule matches is replicated.
@@ -272,7 +276,9 @@ class ClipConfig:
 
 @dataclass(frozen=True)
 class EmaConfig:
-    """Exponential moving average (EMA) of the trained weights, used by evaluation, export and logged models.
+    """Exponential moving average (EMA) of the trained weights.
+
+    Evaluation, export and logged models use it.
 
     Attributes:
       decay: EMA decay per update; the first update sets the average to the weights. null: no EMA.
@@ -328,7 +334,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """How much `runner.verify` compares.
+    """Extent of the comparison by `runner.verify`.
 
     Attributes:
       steps: training steps that both sides compute, from the first step of the run.
@@ -377,7 +383,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """How a multirun names, compares and resumes its jobs; not used by a single run.
+    """Name, metric and jobs of a multirun; not used by a single run.
 
     Attributes:
       name: name of the sweep's parent run; null: made of the varied keys.
@@ -413,7 +419,7 @@ class PlanConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """What `runner.evaluate` evaluates.
+    """The split and the prompt that `runner.evaluate` uses.
 
     Attributes:
       split: `test`, `validation`, `train`, or a split expression such as `test[:1000]`.

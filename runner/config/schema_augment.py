@@ -58,7 +58,9 @@ class CenterCrop(StepOptions):
 
 @dataclass(frozen=True)
 class RandomCrop(StepOptions):
-    """Crops a random window of the image, padded with zeros; evaluations crop the center.
+    """Crops a random window of the image, padded with zeros.
+
+    Evaluations crop the center.
 
     Attributes:
       size: [height, width]; null: the size of the image.
@@ -72,7 +74,9 @@ class RandomCrop(StepOptions):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(StepOptions):
-    """Crops a window of random position, area and aspect ratio, and resizes it (arXiv:1409.4842, section 6).
+    """Crops a window of random position, area and aspect ratio, and resizes it.
+
+    Szegedy et al. (arXiv:1409.4842), section 6.
 
     Evaluations resize the largest centered window of the target's aspect ratio, scaled by `center`.
 
@@ -113,7 +117,9 @@ class Flip(StepOptions):
 
 @dataclass(frozen=True)
 class Rotate(StepOptions):
-    """Rotates around the center with bilinear interpolation; corners from outside the image are zero.
+    """Rotates around the center with bilinear interpolation.
+
+    Corners from outside the image are zero.
 
     Attributes:
       degrees: largest angle to either side.
@@ -125,7 +131,9 @@ class Rotate(StepOptions):
 
 @dataclass(frozen=True)
 class Color(StepOptions):
-    """Jitters brightness, contrast, saturation and hue, in this order, of uint8 images with one or three channels.
+    """Jitters brightness, contrast, saturation and hue, in this order.
+
+    Images are uint8, with one or three channels.
 
     Attributes:
       brightness: factor from 1 - brightness to 1 + brightness, not below 0.
@@ -160,7 +168,9 @@ class Mixup(StepOptions):
 
 @dataclass(frozen=True)
 class Cutmix(StepOptions):
-    """Pastes a window of another example and mixes labels by area (Yun et al. 2019, arXiv:1905.04899).
+    """Pastes a window of another example and mixes labels by area.
+
+    Yun et al. 2019, arXiv:1905.04899.
 
     Attributes:
       alpha: the area is drawn from Beta(alpha, alpha).

@@ -20,7 +20,9 @@ SINGLE_BYTES = 256
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """One augmentation step, a function of the seed, the epoch and the index of the example.
+    """One augmentation step.
+
+    It is a function of the seed, the epoch and the index of the example.
 
     Attributes:
       name: a built-in step, such as `random_crop`; empty if `target` is set.

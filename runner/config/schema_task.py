@@ -97,7 +97,9 @@ class ClassificationOptions:
 
 @dataclass(frozen=True)
 class MultilabelOptions:
-    """Any number of labels per example (multi-label classification), with sigmoid cross-entropy.
+    """Any number of labels per example (multi-label classification).
+
+    The loss is sigmoid cross-entropy.
 
     Attributes:
       threshold: probability above which a label is predicted.
@@ -125,7 +127,9 @@ class RegressionOptions:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Text that a language model samples at each evaluation, once greedily and once at random.
+    """Text that a language model samples at each evaluation.
+
+    It is sampled once greedily and once at random.
 
     Attributes:
       prompt: start of the text; null: a new line, or the end-of-document token if the vocabulary has one and the model
@@ -157,7 +161,9 @@ class LanguageModelOptions:
 
 @dataclass(frozen=True)
 class CustomOptions:
-    """A custom loss and metrics: functions `(ops, outputs, batch) -> (B,)`, see docs/tasks.md.
+    """A custom loss and metrics, see docs/tasks.md.
+
+    They are functions `(ops, outputs, batch) -> (B,)`.
 
     Attributes:
       target: `_target_` in YAML; import path of the loss.

@@ -62,7 +62,7 @@ class ProfileConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How long and how to train.
+    """Length and procedure of the training.
 
     Attributes:
       epochs: passes over the training split.

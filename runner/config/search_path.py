@@ -41,7 +41,7 @@ _FILE = re.compile(r"file://([^'\",\]]+)")
 
 
 class OptionSource(FileConfigSource):
-    """The program's folder of options, whose listings leave out files with shared keys."""
+    """The program's folder of options, listed without files of shared keys."""
 
     @staticmethod
     def scheme() -> str:
@@ -55,7 +55,10 @@ class OptionSource(FileConfigSource):
 
 
 class OwnSource(OptionSource):
-    """A user's folder of options, without a file that would hide the program's primary config."""
+    """A user's folder of options.
+
+    A file that would hide the program's primary config is left out.
+    """
 
     @staticmethod
     def scheme() -> str:
@@ -76,7 +79,9 @@ class OwnSource(OptionSource):
 
 
 def portable(argument: str) -> str:
-    """Returns an argument whose folder of options, if it is in the project, is relative to the project.
+    """Returns an argument whose folder of options is relative to the project.
+
+    A folder that is not in the project is unchanged.
 
     Args:
       argument: the value of `--config-dir`, or an override.
@@ -91,13 +96,19 @@ def portable(argument: str) -> str:
 
 
 def is_ours(search_path: ConfigSearchPath) -> bool:
-    """Returns whether a search path is of this program; Hydra loads plugins for other programs too."""
+    """Returns whether a search path is of this program.
+
+    Hydra loads plugins for other programs too.
+    """
     built_in = (str(paths.conf_dir()), f"file://{paths.conf_dir()}")
     return any(element.provider == _MAIN and element.path in built_in for element in search_path.get_path())
 
 
 def extend(search_path: ConfigSearchPath) -> None:
-    """Puts the user's folders before the program's, and hides the program's files with shared keys from listings."""
+    """Puts the user's folders before the program's.
+
+    The program's files with shared keys are hidden from listings.
+    """
     for element in search_path.get_path():
         if element.provider == _MAIN:
             element.path = f"{_BUILT_IN}://{paths.conf_dir()}"
@@ -106,19 +117,26 @@ def extend(search_path: ConfigSearchPath) -> None:
 
 
 def own() -> list[Path]:
-    """Returns the user's folders for this command line and current directory, absolute; the first wins."""
+    """Returns the user's folders, absolute; the first wins.
+
+    They depend on the command line and the current directory.
+    """
     user_folders = []
     named = _named_folder(session.current().arguments)
     if named is not None:
         user_folders.append(named)
     in_project = paths.project_root() / "conf"
+    # The flag may name this very folder, which then counts once.
     if in_project != named and _has_options(in_project):
         user_folders.append(in_project)
     return user_folders
 
 
 def _named_folder(arguments: Sequence[str]) -> Path | None:
-    """Returns the folder of options that a command line names, absolute; of several the last, as with Hydra."""
+    """Returns the folder of options that a command line names, absolute.
+
+    Of several the last one counts, as with Hydra.
+    """
     folder = None
     remaining = iter(arguments)
     for argument in remaining:
@@ -158,7 +176,10 @@ def options_in(folder: Path) -> list[str]:
 
 
 def file_of(config: str) -> Path:
-    """Returns the file of an option, as `model/mlp`; if there is none, where a built-in one would be."""
+    """Returns the file of an option, as `model/mlp`.
+
+    If there is none, it is where a built-in one would be.
+    """
     for folder in folders():
         file = folder / f"{config}.yaml"
         if file.is_file():
@@ -167,7 +188,9 @@ def file_of(config: str) -> Path:
 
 
 def content_of(config: str) -> dict[str, Any]:
-    """Returns the keys of an option, those that it shares with others included; interpolations are not resolved.
+    """Returns the keys of an option and those that it shares with others.
+
+    Interpolations are not resolved.
 
     Args:
       config: as `model/mlp`.
@@ -189,7 +212,10 @@ def content_of(config: str) -> dict[str, Any]:
 
 
 def _has_options(folder: Path) -> bool:
-    """Returns whether a folder named `conf` has options for this program: other programs have such folders too."""
+    """Returns whether a folder named `conf` has options for this program.
+
+    Other programs have such folders too.
+    """
     built_in = paths.conf_dir()
     if not folder.is_dir() or folder.resolve() == built_in.resolve():
         return False
@@ -201,7 +227,10 @@ def _has_options(folder: Path) -> bool:
 
 
 def searchpath(arguments: Sequence[str]) -> list[str]:
-    """Returns the folders of options that a command line names, as an override, in the order of precedence."""
+    """Returns the folders of options that a command line names, as an override.
+
+    In the order of precedence.
+    """
     typed = _searchpath_overrides(arguments)
     if typed:
         return typed[-1:]
@@ -213,7 +242,9 @@ def searchpath(arguments: Sequence[str]) -> list[str]:
 
 
 def replaced(composed: DictConfig) -> Iterator[str]:
-    """Yields a note for each of the user's options that hides a built-in one, and for a config that is not read.
+    """Yields a note for each of the user's options that hides a built-in one.
+
+    Another note is on a config that is not read.
 
     Args:
       composed: with Hydra's own part.

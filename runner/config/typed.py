@@ -11,7 +11,7 @@ from runner.config.search_path import FLAG, KEY, NAME_FLAG, PRIMARY, portable
 
 
 def composed_with() -> list[str]:
-    """Returns what, beside the overrides of the run, its config was composed with, one argument each.
+    """Returns the arguments that a config was composed with, beside overrides.
 
     Folders below the current directory are named from there.
     """
@@ -20,6 +20,7 @@ def composed_with() -> list[str]:
     for source in hydra.runtime.config_sources:
         if source.provider == "command-line":
             arguments.append(f"{FLAG}={portable(source.path)}")
+    # The recorded command must find the same options again.
     name = str(hydra.job.config_name)
     if name != PRIMARY:
         arguments.append(f"{NAME_FLAG}={name}")

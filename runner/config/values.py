@@ -165,7 +165,9 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
 
 
 def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
-    """Returns a fix for an invalid value: the nearest choice, else an example that is valid.
+    """Returns a fix for an invalid value.
+
+    It is the nearest choice, else an example that is valid.
 
     Args:
       value: invalid.
@@ -228,7 +230,9 @@ def check_name(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def check_finite(content: Mapping[str, object], key: str) -> None:
-    """Checks the keyword arguments of a user's callable: NaN and infinities are invalid anywhere in them.
+    """Checks the keyword arguments of a user's callable.
+
+    NaN and infinities are invalid anywhere in them.
 
     Args:
       content: argument to plain value.
@@ -243,7 +247,9 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
 
 
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
-    """Yields (dotted key, value) of each value that is no dataclass, mapping or list itself.
+    """Yields (dotted key, value) of each value that contains no others.
+
+    Such a value is no dataclass, mapping or list.
 
     Args:
       content: a dataclass, a mapping, a list or a value.
@@ -263,7 +269,10 @@ def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
 
 
 def as_float32(value: float) -> float:
-    """Returns the nearest float32: 0 for numbers that would be subnormal, an infinity past the largest."""
+    """Returns the nearest float32.
+
+    It is 0 for numbers that would be subnormal, an infinity past the largest.
+    """
     if abs(value) < _SMALLEST:
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""What an engine's installed libraries lack to compute on accelerators.
+"""Checks that an engine's installed libraries can compute on accelerators.
 
 Imports none of the libraries.
 """
@@ -113,7 +113,7 @@ def _has_cuda_wheels() -> bool:
 
 
 def _loads_system_cuda(build: Mapping[str, object]) -> bool:
-    """Returns whether the system's loader finds CUDA and cuDNN under the names that TensorFlow loads."""
+    """Returns whether the system's loader finds the CUDA and cuDNN of TensorFlow."""
     # Libraries are loaded by their major version.
     cuda = str(build.get("cuda_version", "")).partition(".")[0]
     cudnn = str(build.get("cudnn_version", "")).partition(".")[0]

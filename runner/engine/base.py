@@ -192,7 +192,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """Memory and operations of a step's program on one device, as its compiler counts them.
+    """A compiler's count of the memory and operations of a step on one device.
 
     Attributes:
       argument_bytes: the state, and the batches of a call.
@@ -238,7 +238,7 @@ class Engine(Protocol):
     placements: Mapping[str, Placement]
 
     def build(self) -> None:
-        """Creates the devices, the model and the optimizer's slots, and checks the mesh's arithmetic."""
+        """Creates devices, model and slots, and checks the mesh's arithmetic."""
         ...
 
     def place(self, batches: HostBatches) -> PlacedBatches:
@@ -259,11 +259,16 @@ class Engine(Protocol):
         ...
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Returns a context whose operations are traced into a folder, for TensorBoard and Perfetto."""
+        """Returns a context whose operations are traced into a folder.
+
+        The traces are for TensorBoard and Perfetto.
+        """
         ...
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns whole gradients of the first batch's loss by canonical path, before clipping; changes no state.
+        """Returns whole gradients of the first batch's loss by canonical path.
+
+        They are not clipped, and no state changes.
 
         Args:
           batches: at least one batch.
@@ -285,19 +290,30 @@ class Engine(Protocol):
         ...
 
     def layer_outputs(self) -> list[LayerOutput]:
-        """Returns every layer's output for one microbatch: a batch, or its part with gradient accumulation."""
+        """Returns every layer's output for one microbatch.
+
+        A batch, or its part with gradient accumulation.
+        """
         ...
 
     def used_whole(self) -> Collection[str]:
-        """Returns the paths of variables that operations need whole on each device, however they are stored."""
+        """Returns the paths of variables that operations need whole on each device.
+
+        It does not matter how they are stored.
+        """
         ...
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates over every example of weight 1, with the EMA weights if the run keeps them."""
+        """Evaluates over every example of weight 1.
+
+        The model has the EMA weights if the run keeps them.
+        """
         ...
 
     def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the task's results for a batch that ends in padding: with the padding, and with it removed.
+        """Returns the task's results for a batch that ends in padding.
+
+        They come twice: with the padding, and with it removed.
 
         Args:
           batch: K = 1, of a task that has `reads_batch`.
@@ -322,7 +338,9 @@ class Engine(Protocol):
         ...
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns the distinct shards of variables and slots by canonical path, valid until the next step.
+        """Returns the distinct shards of variables and slots by canonical path.
+
+        They are valid until the next step.
 
         With several processes each returns its own; together they return every shard once.
         """
@@ -336,13 +354,16 @@ class Engine(Protocol):
         ...
 
     def plain_model(self) -> Any:
-        """Returns a single-device model of the same framework with the current weights, or their EMA."""
+        """Returns a single-device model of the same framework.
+
+        It has the current weights, or their EMA.
+        """
         ...
 
 
 @runtime_checkable
 class CountsCost(Protocol):
-    """An engine whose compiler counts the memory and operations of the step's program."""
+    """An engine whose compiler counts a step's memory and operations."""
 
     def program_cost(self) -> ProgramCost | None:
         """Returns the compiled program's cost; None if the compiler does not count it."""
@@ -363,7 +384,10 @@ class Writes(Protocol):
     """An engine whose models can generate text."""
 
     def next_logits(self, batch: HostBatches) -> Array:
-        """Returns float32 (B, V), `Task.next_logits` of one batch, with the weights of an evaluation."""
+        """Returns float32 (B, V), `Task.next_logits` of one batch.
+
+        The weights are those of an evaluation.
+        """
         ...
 
 
@@ -390,7 +414,10 @@ class ShowsPieces(Protocol):
     """An engine that knows each device's piece of a batch, for the picture of it."""
 
     def input_pieces(self) -> Mapping[str, Mapping[int, tuple[tuple[int, int], ...]]]:
-        """Returns input name -> device number -> (start, stop) of the device's piece of a batch in each dim."""
+        """Returns each device's piece of a batch: input -> device -> spans.
+
+        A piece has (start, stop) in each dim.
+        """
         ...
 
 
@@ -404,5 +431,8 @@ def cache_on_device(engine: Engine, source: DataSource) -> None:
 
 
 def caches_split(engine: Engine) -> bool:
-    """Returns whether an engine keeps its split, so that batches need only hold the rows' indices."""
+    """Returns whether an engine keeps its split.
+
+    The batches then need only hold the rows' indices.
+    """
     return isinstance(engine, CachesSplit) and engine.caches

@@ -1,4 +1,6 @@
-"""Inputs and outputs of a device call, for every engine: microbatches in, metrics of single examples out.
+"""Inputs and outputs of a device call, for every engine.
+
+Microbatches in, metrics of single examples out.
 
 Shapes: K steps per call, M microbatches per step, B global batch.
 """

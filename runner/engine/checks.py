@@ -1,4 +1,7 @@
-"""Checks of `engine` and `against`, between their keys and with other groups; see `runner.checks.run`."""
+"""Checks of `engine` and `against`, between their keys and with other groups.
+
+They are called by `runner.checks.run`.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def _check_keys(config: EngineConfig) -> None:
 
 
 def check_builder(config: RunConfig) -> None:
-    """Rejects a builder of Keras models for the engine that trains tf.Modules; `model` is checked."""
+    """Rejects a builder of Keras models for the engine that trains tf.Modules.
+
+    `model` is checked.
+    """
     for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
         if engine and ENGINES[engine].takes_layouts and not target.takes(config.model, target.LAYOUTS):
             raise invalid(

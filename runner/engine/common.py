@@ -1,4 +1,7 @@
-"""The parts of an engine that need no library: the order of a build, gradients, evaluation, loading of a state."""
+"""The parts of an engine that need no library.
+
+The order of a build, gradients, evaluation, loading of a state.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ T = TypeVar("T")  # an array on the engine's devices
 
 
 def splits_examples_alone(array_specs: Mapping[str, Spec]) -> bool:
-    """Returns whether no axis splits the dims of an example, such as height or tokens."""
+    """Returns whether no axis splits the dims of an example.
+
+    Such dims are height or tokens.
+    """
     return not any(any(spec[1:]) for spec in array_specs.values())
 
 
@@ -79,7 +85,10 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _make_state(self) -> None:
-        """Places variables and slots as `placements` says, on a mesh whose arithmetic is checked if in doubt."""
+        """Places variables and slots as `placements` says.
+
+        The mesh's arithmetic is checked if it is in doubt.
+        """
 
     @abstractmethod
     def _make_programs(self) -> None:
@@ -87,7 +96,10 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _gradient_round(self, batches: PlacedBatches, step: int, index: int) -> Sequence[Array]:
-        """Returns one microbatch's share of the gradients of the first step's loss, in the order of `trainable`."""
+        """Returns one microbatch's share of the gradients of the first step's loss.
+
+        They are in the order of `trainable`.
+        """
 
     @abstractmethod
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> evaluation.BatchResult[T]:
@@ -105,10 +117,13 @@ class MeshEngine(Engine, Generic[T]):
 
     @abstractmethod
     def _assign(self, values: Mapping[str, Array]) -> None:
-        """Sets all variables and slots from whole arrays of their shapes, see `runner.engine.base.part_of`."""
+        """Sets all variables and slots from whole arrays of their shapes.
+
+        See `runner.engine.base.part_of`.
+        """
 
     def _averaged_weights(self) -> AbstractContextManager[None]:
-        """Returns a context in which the model computes with the EMA of its weights, if the run keeps it."""
+        """Returns a context in which the model has the EMA of its weights, if any."""
         return nullcontext()
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
@@ -120,7 +135,10 @@ class MeshEngine(Engine, Generic[T]):
         return dict(zip(self.trainable, sums, strict=True))
 
     def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
-        """Evaluates batch by batch; reads each result after the next batch has been started."""
+        """Evaluates batch by batch.
+
+        Reads each result after the next batch has been started.
+        """
         task = self._data.task
 
         def start(batch: HostBatches) -> evaluation.BatchResult[T]:
@@ -133,7 +151,10 @@ class MeshEngine(Engine, Generic[T]):
             return evaluation.evaluate(task, batches, start, self._to_host, keep_outputs=keep_outputs)
 
     def with_and_without_padding(self, batch: HostBatches) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Returns the task's results for a batch that ends in padding: with the padding, and with it removed."""
+        """Returns the task's results for a batch that ends in padding.
+
+        They come twice: with the padding, and with it removed.
+        """
         count = evaluation.examples_of(batch)
 
         def read(examples: int | None) -> dict[str, Array]:
@@ -145,7 +166,7 @@ class MeshEngine(Engine, Generic[T]):
             return read(None), read(count)
 
     def next_logits(self, batch: HostBatches) -> Array:
-        """Returns float32 (B, V), the logits that the task's `next_logits` selects from the model's outputs."""
+        """Returns the logits (B, V) that the task's `next_logits` selects, float32."""
         with self._averaged_weights():
             return self._to_host(self._start_next_logits(batch))
 

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 
 def device_groups(axes: Mapping[str, int]) -> dict[tuple[str, ...], set[frozenset[int]]]:
-    """Returns axes -> the groups of devices that differ in those axes only, for every choice of axes.
+    """Returns, by axes, the groups of devices that differ in those axes only.
+
+    There is an entry for every choice of axes.
 
     Args:
       axes: mesh axis to size; devices are numbered row-major.

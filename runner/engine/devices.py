@@ -1,4 +1,4 @@
-"""The devices of a run's mesh, chosen once per run before any library is imported."""
+"""Chooses the devices of a run's mesh before any library is imported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Choice:
 
 
 def settled(config: RunConfig) -> MeshConfig:
-    """Returns the mesh with `device` resolved from `auto`, and with the sizes of its axes.
+    """Returns the mesh with `device` and the sizes of its axes resolved.
 
     Args:
       config: engine and cluster are checked.
@@ -170,7 +170,10 @@ def _named(config: RunConfig, kind: str) -> Choice:
 
 
 def is_elsewhere() -> bool:
-    """Returns whether the config's devices need not be on this machine: it is planned, or is another job's."""
+    """Returns whether the config's devices need not be on this machine.
+
+    The run is only planned, or it is another job's.
+    """
     return command_module() == _PLAN_COMMAND or place.is_presumed()
 
 
@@ -189,6 +192,7 @@ def described(config: RunConfig, asked: str) -> str:
     text = f"mesh {mesh.describe(config.mesh.axes)} on {devices}"
     if kind != CPU and command_module() == _PLAN_COMMAND:
         text += f", {planned(config)}"
+    # The reason is that of the choice: it says nothing of another kind of device.
     if is_chosen and choice.why:
         text += f": {choice.why}"
     return text
@@ -211,7 +215,9 @@ def line(config: RunConfig, composed: DictConfig) -> list[str]:
 
 
 def planned(config: RunConfig) -> str:
-    """Returns how a mesh of accelerators is planned, and whether they are missing here; empty for a mesh of CPUs.
+    """Returns how a mesh of accelerators is planned, in words.
+
+    It says whether they are missing here, and is empty for a mesh of CPUs.
 
     Args:
       config: checked.

@@ -1,4 +1,7 @@
-"""An evaluation, for every engine: sums over batches on the host, while the devices compute the next batch."""
+"""An evaluation, for every engine.
+
+Sums over batches on the host, while the devices compute the next batch.
+"""
 
 from __future__ import annotations
 

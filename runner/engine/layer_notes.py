@@ -1,4 +1,7 @@
-"""Records the inputs and outputs of a model's layers while one of its calls is traced, for the plan."""
+"""Records the inputs and outputs of a model's layers while a call is traced.
+
+The plan reads them.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class Outputs:
         self._referenced: list[Shaped] = [*named_inputs.values()]
 
     def recorded(self, layer: Any, call: Callable[..., object]) -> Callable[..., object]:
-        """Returns a function that calls a layer's own `call` and records its inputs and outputs."""
+        """Returns a layer's own `call`, which then records inputs and outputs."""
 
         def recorded_call(*args: object, **kwargs: object) -> object:
             outputs = call(*args, **kwargs)

@@ -1,4 +1,7 @@
-"""Mappings by name or path, of which the engines have many: of arrays, variables, shardings and specs."""
+"""Mappings by name or path, of which the engines have many.
+
+Their values are arrays, variables, shardings and specs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ U = TypeVar("U")
 
 
 def map_values(function: Callable[[T], U], values: Mapping[K, T]) -> dict[K, U]:
-    """Returns a function's result for each value, under the value's key and in the mapping's order."""
+    """Returns a function's result for each value, under the value's key.
+
+    The order is the mapping's.
+    """
     return {key: function(value) for key, value in values.items()}
 
 
@@ -21,12 +27,16 @@ def subset(values: Mapping[K, T], keys: Iterable[K]) -> dict[K, T]:
 
 
 def keys_by_id(values: Mapping[K, object]) -> dict[int, K]:
-    """Returns the key of each value by the value's id: variables compare by their elements and can't be keys."""
+    """Returns the key of each value by the value's id.
+
+    Variables compare by their elements and can't be keys.
+    """
     return {id(value): key for key, value in values.items()}
 
 
 def without(values: Mapping[K, T], others: Iterable[T]) -> dict[K, T]:
     """Returns the values that are none of some others, compared by identity."""
+    # Variables overload `==`, so that `in` would compare their elements.
     other_ids = set(map(id, others))
     left = {}
     for key, value in values.items():

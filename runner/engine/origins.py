@@ -1,8 +1,9 @@
-"""Shared parts of the search for a collective's origin: the variable or layer that it serves.
+"""Shared parts of the search for a collective's origin.
 
-Each engine reads a program in its own form, and its compiler changes shapes in its own way. Common to both are the
-layer's name among the scopes of an operation, the shapes that a variable may have on one device, and the claims: a
-layer's variables of one shape, such as the two vectors of a normalization, are given out one after another.
+An origin is the variable or layer that a collective serves. Each engine reads a program in its own form, and its
+compiler changes shapes in its own way. Common to both are the layer's name among the scopes of an operation, the
+shapes that a variable may have on one device, and the claims: a layer's variables of one shape, such as the two
+vectors of a normalization, are given out one after another.
 """
 
 from __future__ import annotations
@@ -40,12 +41,17 @@ def without_axes(spec: Spec, axes: Collection[str]) -> Spec:
 
 
 def sums_gradients(axis: str, data_axes: Collection[str]) -> bool:
-    """Returns whether a sum in the backward pass is one of gradients: it runs over an axis that shards the inputs."""
+    """Returns whether a sum in the backward pass is one of gradients.
+
+    It runs over an axis that shards the inputs.
+    """
     return not set(data_axes).isdisjoint(axis.split("+"))
 
 
 def device_shapes(placement: Placement, axis: str, axes: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Returns the shapes that one device may hold of a variable: gathered over a collective's axes, and stored.
+    """Returns the shapes that one device may hold of a variable.
+
+    Gathered over a collective's axes, and stored.
 
     Args:
       placement: of the variable.
@@ -63,7 +69,9 @@ class Claims:
         self._claimed: set[tuple[str, ...]] = set()
 
     def first_free(self, paths: Iterable[str], *kind: str) -> str | None:
-        """Claims and returns the first path that no earlier collective of this kind has claimed; None if all are.
+        """Claims and returns the first path that no earlier collective has claimed.
+
+        None if all are claimed by collectives of this kind.
 
         Args:
           paths: candidates, the best first.

@@ -1,4 +1,6 @@
-"""The table of engines: what differs between them, how their modules are found, and when they are prepared.
+"""The table of engines.
+
+What differs between them, how their modules are found, and when they are prepared.
 
 Imports neither TensorFlow nor JAX, nor NumPy, whose import would delay a config error.
 
@@ -50,7 +52,9 @@ KERAS_3 = "keras"
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """One engine: everything in which it differs from the others, so that no other module compares its name.
+    """Everything in which one engine differs from the others.
+
+    No other module compares its name.
 
     Attributes:
       package: Python package with its modules.
@@ -85,7 +89,10 @@ class EngineEntry:
     opens_ports: bool = False
 
     def module(self, name: str) -> ModuleType:
-        """Returns one of the package's modules: `environment`, `devices`, `engine` or `plain`."""
+        """Returns one of the package's modules.
+
+        `environment`, `devices`, `engine` or `plain`.
+        """
         return importlib.import_module(f"{self.package}.{name}")
 
 
@@ -140,7 +147,7 @@ def keras_package(name: str | None) -> str:
 
 
 def port_openers() -> frozenset[str]:
-    """Returns the names of the engines whose processes listen on all network interfaces."""
+    """Returns the engines whose processes listen on all network interfaces."""
     names = set()
     for name, entry in ENGINES.items():
         if entry.opens_ports:
@@ -162,7 +169,7 @@ def aliases() -> dict[str, str]:
 
 
 def distributions() -> tuple[str, ...]:
-    """Returns the distributions of all engines' libraries, each once, in the order of the table."""
+    """Returns the distributions of all engines' libraries, each once."""
     names: dict[str, None] = {}
     for entry in ENGINES.values():
         names |= dict.fromkeys(entry.distributions)
@@ -224,7 +231,9 @@ def prepare(config: RunConfig) -> None:
 
 
 def prepare_alone(config: RunConfig) -> None:
-    """Prepares a process that makes no engine: the user's code gets the engine's library, on CPUs only.
+    """Prepares a process that makes no engine.
+
+    The user's code gets the engine's library, on CPUs only.
 
     Args:
       config: a checked config.
@@ -264,7 +273,10 @@ def _remembering_environment() -> Iterator[None]:
 
 
 def environment_for_children() -> dict[str, str]:
-    """Returns this process's environment as it is without an engine, for children that prepare their own."""
+    """Returns this process's environment as it is without an engine.
+
+    It is for children that prepare their own.
+    """
     environment = dict(os.environ)
     for key, value in _values_before.items():
         if value is None:
@@ -275,7 +287,9 @@ def environment_for_children() -> dict[str, str]:
 
 
 def load(config: RunConfig, name: str | None = None) -> None:
-    """Sets the process's environment for an engine, then imports its libraries but not those in `hidden`.
+    """Sets the process's environment for an engine and imports its libraries.
+
+    Those in `hidden` are not imported.
 
     Args:
       config: a checked config.

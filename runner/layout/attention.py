@@ -165,7 +165,9 @@ def _ordered_outputs(named: Sequence[Layer]) -> list[Layer]:
 
 
 def _by_owner(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    """Returns path -> layers directly below it; those of one owner that Keras built in two scopes are joined.
+    """Returns path -> layers directly below it.
+
+    Those of one owner that Keras built in two scopes are joined.
 
     The path of a layer that is built in its first call starts with the names of the models around it; that of its
     sibling that was built earlier does not (KerasHub's SmolLM3).
@@ -222,7 +224,10 @@ class _Fit:
 def _by_heads(
     owner: str, query: Layer, projections: _Projections, output: Layer, norms: Collection[int]
 ) -> Attention | None:
-    """Reads kernels (D, H, K) or (H, D, K), and the output's (H, K, D), (D, H, K) or (N, D)."""
+    """Reads kernels (D, H, K) or (H, D, K), and the output's.
+
+    That is (H, K, D), (D, H, K) or (N, D).
+    """
     key_and_value = list(filter(None, (projections.key, projections.value)))
     if any(len(layer.shape) != 3 for layer in (query, *key_and_value)):
         return None
@@ -253,7 +258,7 @@ def _by_heads(
 
 
 def _fits(query: Layer, projections: _Projections, output: Layer, norms: Collection[int]) -> Iterator[_Fit]:
-    """Yields every reading of the kernels' dims in which the query and the output fit together."""
+    """Yields every reading of the kernels' dims that fits query and output."""
     key = projections.key
     for query_form in _QUERY_FORMS:
         size = dict(zip(query_form, query.shape, strict=True))
@@ -277,7 +282,9 @@ def _fits(query: Layer, projections: _Projections, output: Layer, norms: Collect
 def _flat(
     owner: str, query: Layer, key: Layer | None, value: Layer | None, output: Layer, head_width: int | None
 ) -> Attention | None:
-    """Reads kernels (D, N) of plain dense layers, and the output's (N, D) or (H, K, D).
+    """Reads kernels (D, N) of plain dense layers, and the output's.
+
+    That is (N, D) or (H, K, D).
 
     Such shapes tell the number of heads only if the output's kernel has them, or if each head's queries have a norm.
 
@@ -326,7 +333,10 @@ def _flat(
 
 
 def _fused(owner: str, fused: Layer, output: Layer) -> Attention | None:
-    """Reads one kernel of query, key and value: (D, H, 3 K), (D, 3, H, K) or (3, D, H, K); (D, 3 N) is replicated."""
+    """Reads one kernel of query, key and value.
+
+    It is (D, H, 3 K), (D, 3, H, K) or (3, D, H, K); one of (D, 3 N) is replicated.
+    """
     shape = fused.shape
     output_shape = output.shape
     output_rows = output_shape[:-1]
@@ -360,7 +370,10 @@ def _fused(owner: str, fused: Layer, output: Layer) -> Attention | None:
 
 
 def _input_roles(layer: Layer, role: Role) -> dict[str, Role]:
-    """Returns the roles of a projection to heads: that of its kernel, and of its bias, which is sharded alike."""
+    """Returns the roles of a projection to heads, of its kernel and its bias.
+
+    Both are sharded alike.
+    """
     assert role.dim is not None
     roles = {layer.kernel: role}
     if layer.bias is not None and layer.shape[role.dim] in layer.bias:
@@ -369,7 +382,10 @@ def _input_roles(layer: Layer, role: Role) -> dict[str, Role]:
 
 
 def _head_widths(variables: Mapping[str, Shape]) -> dict[str, int | None]:
-    """Returns owner of an attention -> width of a head, read from the first norm of its queries."""
+    """Returns owner of an attention -> width of a head.
+
+    The width is read from the first norm of its queries.
+    """
     widths: dict[str, int | None] = {}
     for path, shape in variables.items():
         layer = path.rpartition("/")[0]

@@ -128,7 +128,10 @@ class _Plan:
         return path in self.free and path not in self.specs
 
     def is_fixed(self, path: str) -> bool:
-        """Returns whether a rule of the config places a variable; a variable that does not exist is not fixed."""
+        """Returns whether a rule of the config places a variable.
+
+        A variable that does not exist is not fixed.
+        """
         return path in self.variables and path not in self.free
 
     def decide(self, path: str, spec: Spec, reason: str) -> None:
@@ -147,7 +150,10 @@ class _Plan:
         return " or ".join(f"{axis} of size {size}" for axis, size in self.model_axes.items())
 
     def dense_layers(self) -> list[str]:
-        """Returns the dense layers in order: a kernel of two dims, perhaps a bias, nothing else."""
+        """Returns the dense layers in order.
+
+        They have a kernel of two dims, perhaps a bias, and nothing else.
+        """
         return [layer for layer, shapes in self.layers.items() if _has_only_kernel_and_bias(shapes, rank=2)]
 
     def kernel_elements(self, layer: str) -> int:
@@ -156,7 +162,7 @@ class _Plan:
 
 
 def _has_only_kernel_and_bias(shapes: Mapping[str, Shape], rank: int) -> bool:
-    """Returns whether a layer has a kernel of this rank, perhaps a bias, and nothing else."""
+    """Returns whether a layer has a kernel of this rank and at most a bias."""
     return len(shapes.get("kernel", ())) == rank and shapes.keys() <= {"kernel", "bias"}
 
 
@@ -180,7 +186,10 @@ def _shard_transformers(plan: _Plan, structure: transformers.Structure, axes: Ma
 
 
 def _shard_attention(plan: _Plan) -> None:
-    """Decides kernels of three dims that have the shapes of attention, whatever their names."""
+    """Decides kernels of three dims with the shapes of attention.
+
+    Their names don't matter.
+    """
     by_parent: dict[str, list[str]] = {}
     for layer, shapes in plan.layers.items():
         if _has_only_kernel_and_bias(shapes, rank=3):
@@ -209,7 +218,9 @@ def _shard_attention(plan: _Plan) -> None:
 
 
 def _output_projection(plan: _Plan, layers: Sequence[str]) -> str | None:
-    """Returns the layer with the kernel (heads, head_width, dim) that another's (dim, heads, head_width) leads to.
+    """Returns the layer whose kernel (heads, head_width, dim) is the output's.
+
+    Another one's (dim, heads, head_width) must lead to it.
 
     If several fit, the last: the output is computed after the projections to heads.
     """

@@ -13,7 +13,9 @@ SEQUENCE = "sequence"
 
 
 def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
-    """Returns the axis that shards the examples: the first entry of `layout.inputs`, else the axis `batch`.
+    """Returns the axis that shards the examples.
+
+    It is the first entry of `layout.inputs`, else the axis `batch`.
 
     Args:
       config: checked, so that all its inputs have the same first entry.
@@ -26,7 +28,10 @@ def batch_axis(config: LayoutConfig, axes: Mapping[str, int]) -> str | None:
 
 
 def data_axes(config: LayoutConfig, axes: Mapping[str, int]) -> set[str]:
-    """Returns the axes that shard any dim of a batch's arrays; gradients are summed over these."""
+    """Returns the axes that shard any dim of a batch's arrays.
+
+    Gradients are summed over these.
+    """
     others = (batch_axis(config, axes), config.sequence)
     candidates = itertools.chain(others, *config.inputs.values())
     return {axis for axis in candidates if axis is not None}

@@ -27,7 +27,9 @@ _EXPERTS = "experts"
 
 
 def beside(owners: Iterable[tuple[str, int]], dense_below: Mapping[str, Sequence[Layer]]) -> dict[str, Role]:
-    """Returns the roles of the feed-forwards of attentions: in the nearest level above each that has any.
+    """Returns the roles of the feed-forwards that belong to attentions.
+
+    They are in the nearest level above each attention that has any.
 
     Args:
       owners: path and model width of each attention; the first that finds a variable gives its role.
@@ -50,7 +52,9 @@ def beside(owners: Iterable[tuple[str, int]], dense_below: Mapping[str, Sequence
 
 
 def alone(layers: Sequence[Layer], widths: Collection[int]) -> dict[str, Role]:
-    """Returns the roles of feed-forwards in blocks that mix tokens without attention, such as FNet and RWKV.
+    """Returns the roles of feed-forwards in blocks without attention.
+
+    Such blocks mix tokens in another way, as those of FNet and RWKV.
 
     Args:
       layers: without a role yet, in order.
@@ -110,7 +114,10 @@ def _of_shape(dense: Sequence[Layer], shape: Shape) -> list[Layer]:
 
 
 def _square_ups_and_downs(dense: Sequence[Layer]) -> tuple[list[Layer], list[Layer]]:
-    """Returns which of two or three square kernels are up (or gate), and which is down: by its name, else the last."""
+    """Returns which of two or three square kernels are up or gate, and down.
+
+    Down is known by its name, else it is the last.
+    """
     parents = {layer.parent for layer in dense}
     is_one_feedforward = 2 <= len(dense) <= _MOST_UPS + 1 and len(parents) == 1
     if not is_one_feedforward:
@@ -125,7 +132,9 @@ def _square_ups_and_downs(dense: Sequence[Layer]) -> tuple[list[Layer], list[Lay
 
 
 def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
-    """Returns the roles of a mixture's kernels: (E, D, F), or (E, D, 2 F) with the gate in it, and (E, F, D).
+    """Returns the roles of a mixture's kernels.
+
+    These are (E, D, F), or (E, D, 2 F) with the gate in it, and (E, F, D).
 
     Args:
       variables: path to shape, without dims of stacked layers.
@@ -145,7 +154,10 @@ def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str
 
 
 def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
-    """Returns the roles of one mixture's variables; empty if the shapes fit none of the widths."""
+    """Returns the roles of one mixture's variables.
+
+    Empty if the shapes fit none of the widths.
+    """
     kernels: dict[str, Shape] = {}
     counts: set[int] = set()
     # Shape of one expert's kernel -> paths of the kernels.
@@ -187,7 +199,7 @@ def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -
 
 
 def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int) -> str | None:
-    """Returns the path of the only kernel (E, F, D); None if there is none or several.
+    """Returns the path of the only kernel (E, F, D), or None.
 
     Args:
       by_expert_shape: shape of one expert's kernel, without E, to the paths of such kernels.
@@ -207,7 +219,9 @@ def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int)
 
 
 def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, width: int) -> Role | None:
-    """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel; None if the variable is no such bias.
+    """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel.
+
+    None if the variable is no such bias.
 
     Args:
       path: of the variable.

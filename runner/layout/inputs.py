@@ -11,7 +11,9 @@ from runner.layout.specs import Spec
 
 
 def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Mapping[str, int]) -> dict[str, Spec]:
-    """Returns the spec of every array of a batch and of `weight`; the first entry is that of the examples.
+    """Returns the spec of every array of a batch and of `weight`.
+
+    The first entry is that of the examples.
 
     An array that `layout.inputs` does not name is sharded over its first dim, and its sequence by `layout.sequence`.
 
@@ -31,5 +33,6 @@ def input_specs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], axes: Map
         if SEQUENCE in array.dims:
             spec[1 + array.dims.index(SEQUENCE)] = config.sequence
         by_name[name] = tuple(spec)
+    # Every batch has one weight per example.
     by_name[WEIGHT] = (examples_axis,)
     return by_name

@@ -20,7 +20,10 @@ _AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def device_kind(config: MeshConfig) -> str:
-    """Returns `cpu`, `gpu` or `tpu`; `auto` means the CPU unless `runner.engine.devices` has resolved it."""
+    """Returns `cpu`, `gpu` or `tpu`.
+
+    `auto` means the CPU unless `runner.engine.devices` has resolved it.
+    """
     if config.device == "auto":
         return "cpu"
     return config.device
@@ -158,11 +161,15 @@ def columns(axes: dict[str, int], axis: str, process: int, processes: int) -> li
 
 
 def crossing(axes: dict[str, int], processes: int) -> list[str]:
-    """Returns the axes along which neighbors may be in different processes; devices are numbered as in `columns`."""
+    """Returns the axes along which neighbors may be in different processes.
+
+    Devices are numbered as in `columns`.
+    """
     own = size(axes) // processes
     crossing_axes = []
     inner = 1
     for name, count in reversed(axes.items()):
+        # A process with a multiple of inner * count consecutive devices has the whole axis.
         if count > 1 and own % (inner * count):
             crossing_axes.append(name)
         inner *= count

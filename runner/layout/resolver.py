@@ -25,7 +25,10 @@ _MOST_PATHS = 12
 
 
 def expand(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[str, int]) -> LayoutConfig:
-    """Returns the config with the proposals of `auto` appended to its rules; unchanged if `auto` is false."""
+    """Returns the config with the proposals of `auto` appended to its rules.
+
+    Unchanged if `auto` is false.
+    """
     if not config.auto:
         return config
     proposed = [proposal.rule for proposal in propose(variables, config, axes)]
@@ -54,6 +57,7 @@ def resolve(config: LayoutConfig, variables: Mapping[str, Shape], axes: Mapping[
     for path, shape in variables.items():
         matches[path] = first_match(table, path, shape, axes, structure)
     problems = [*_misfits(config, matches), *_unused_rules(config, matches)]
+    # A message is one line, which has room for the first problem only.
     if problems:
         message = str(problems[0])
         if len(problems) > 1:
@@ -86,6 +90,7 @@ def _unused_rules(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> lis
     table = RuleTable(config.rules)
     errors = []
     for index, rule in enumerate(config.rules):
+        # Optional rules are for presets that fit many models, so they need not apply.
         if index in used or rule.optional:
             continue
         matched_paths = table.matched(index, matches)
@@ -96,8 +101,10 @@ def _unused_rules(config: LayoutConfig, matches: Mapping[str, RuleMatch]) -> lis
             )
             fix = "mark it optional: true, or write rules with spec"
         elif matched_paths:
-            earlier = sorted({matches[path].placement.rule or 0 for path in matched_paths})
-            names = ", ".join(f"layout.rules[{other}]" for other in earlier)
+            earlier = set()
+            for path in matched_paths:
+                earlier.add(matches[path].placement.rule or 0)
+            names = ", ".join(f"layout.rules[{other}]" for other in sorted(earlier))
             problem = f"earlier rules match all of its variables ({names})"
             fix = "move it up or remove it"
         else:
@@ -145,7 +152,10 @@ def lint(
 
 
 def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    """Returns a warning for each large variable that is replicated although a model axis is free."""
+    """Returns a warning for each large replicated variable.
+
+    Empty if no model axis is free.
+    """
     free_axes = model_axes(config, axes)
     if not free_axes:
         return []
@@ -181,7 +191,7 @@ def _is_unexplained_kernel(placement: Placement) -> bool:
 
 
 def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:
-    """Returns the reason why a variable is replicated, else the dims that could be sharded."""
+    """Returns why a variable is replicated, else the dims that could be sharded."""
     if placement.reason:
         return placement.reason
     if placement.passed:
@@ -196,12 +206,13 @@ def _advice(placement: Placement, free_axes: Mapping[str, int]) -> str:
 
 
 def _rules_without_effect(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
-    """Returns a warning for each `shard` rule that matches variables and shards none of them."""
+    """Returns a warning for each `shard` rule that shards no variable it matches."""
     by_rule: dict[int | None, list[Placement]] = {}
     for placement in placed.values():
         by_rule.setdefault(placement.rule, []).append(placement)
     lines = []
     for index, rule in enumerate(config.rules):
+        # A spec that does not fit is an error, but `shard` leaves a variable replicated that it can't shard.
         placements = by_rule.get(index, [])
         shards_any = any(any(placement.spec) for placement in placements)
         if rule.shard is not None and placements and not shards_any:

@@ -11,7 +11,7 @@ from runner.layout.specs import Shape
 
 @dataclass(frozen=True)
 class Role:
-    """How a variable of a transformer can be sharded.
+    """Sharding of a variable of a transformer, by the units that a dim counts.
 
     Attributes:
       noun: the units that are distributed, for example "heads".
@@ -49,7 +49,10 @@ class Role:
         return f"{self.count} of {self.owner or 'the model'}"
 
     def below_stack(self) -> Role:
-        """Returns the role of the same variable of stacked layers, whose dims are shifted by one."""
+        """Returns the role of the same variable of stacked layers.
+
+        Its dims are shifted by one.
+        """
         return replace(
             self,
             stacked=1,
@@ -108,12 +111,19 @@ def layers(variables: Mapping[str, Shape]) -> list[Layer]:
 
 
 def words_of(name: str) -> set[str]:
-    """Returns the words of a layer's name, for example {"query", "dense"} of `query_dense`."""
+    """Returns the words of a layer's name.
+
+    For example {"query", "dense"} of `query_dense`.
+    """
+    # Numbers are left out: `query_1` is a query too.
     return set(re.findall(r"[a-z]+", name.lower()))
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """Yields the paths that contain a path, from the nearest; without the model itself."""
+    """Yields the paths that contain a path, from the nearest.
+
+    The model itself is left out.
+    """
     parent = path.rpartition("/")[0]
     while parent:
         yield parent

@@ -73,7 +73,7 @@ class RuleMatch:
 
 
 class RuleTable:
-    """The rules of a layout, indexed so that each variable tries only rules that can match it.
+    """The rules of a layout, indexed by the paths that they can match.
 
     The rules that `layout=auto` proposes and writes match one path each and are looked up by it, so that n of them
     place n variables in n steps. Other patterns are compiled once: `re` caches 512 of them only, and would compile all
@@ -121,13 +121,14 @@ def only_path(match: str) -> str | None:
     """Returns the only path that a pattern matches; None if it may match several."""
     if not _LITERAL.fullmatch(match):
         return None
+    # `re.escape`, which writes the rules of `layout=auto`, puts a backslash before punctuation.
     return _ESCAPED.sub(r"\1", match)
 
 
 def first_match(
     table: RuleTable, path: str, shape: Shape, axes: Mapping[str, int], structure: Structure | None = None
 ) -> RuleMatch:
-    """Places a variable by the first rule that matches its whole path and does not skip it.
+    """Places a variable by the first rule that matches it and does not skip it.
 
     Args:
       table: of the checked rules.
@@ -145,6 +146,7 @@ def first_match(
         rule = table.rules[index]
         if rule.transformer is not None:
             role = structure.roles.get(path)
+            # A variable that is no part of a transformer is left to the next rule.
             if role is None or (rule.transformer == EXPERTS and role.experts is None):
                 continue
             spec, reason = place(role, shape, rule.transformer, axes, rule.store)
@@ -193,7 +195,10 @@ def _fix_of_rank(spec: Sequence[str | None], shape: Shape, axes: Mapping[str, in
 
 
 def divisibility_fix(dim: int, shape: Shape, spec: Sequence[str | None], axes: Mapping[str, int]) -> str:
-    """Returns the fix for a dim that its axis does not divide: null, another dim, or another size of the axis."""
+    """Returns the fix for a dim that its axis does not divide.
+
+    It offers null, another dim, or another size of the axis.
+    """
     axis = spec[dim]
     assert axis is not None
     ways = [f"put null at dim {dim}"]
@@ -210,7 +215,10 @@ def divisibility_fix(dim: int, shape: Shape, spec: Sequence[str | None], axes: M
 
 
 def near_divisors(number: int, size: int, most: int = 4) -> list[int]:
-    """Returns the divisors of a number above 1 that are nearest to a size, in ascending order."""
+    """Returns the divisors above 1 of a number that are nearest to a size.
+
+    In ascending order.
+    """
     divisors = [divisor for divisor in range(2, number + 1) if number % divisor == 0]
     nearest = sorted(divisors, key=lambda divisor: (abs(divisor - size), divisor))
     return sorted(nearest[:most])
@@ -222,7 +230,10 @@ def show(spec: Iterable[str | None]) -> str:
 
 
 def alike_once(lines: Iterable[str]) -> list[str]:
-    """Returns the first of lines that differ only in the numbers of blocks, with the number of lines like it."""
+    """Returns the first of lines that differ only in the numbers of blocks.
+
+    It ends with the number of lines like it.
+    """
     alike: dict[str, list[str]] = {}
     for line in lines:
         alike.setdefault(_BLOCK_NUMBER.sub("", line), []).append(line)
@@ -236,6 +247,9 @@ def alike_once(lines: Iterable[str]) -> list[str]:
 
 
 def model_axes(config: LayoutConfig, axes: Mapping[str, int]) -> dict[str, int]:
-    """Returns the axes of more than one device that shard no dim of a batch, which are free to shard weights."""
+    """Returns the axes of several devices that are free to shard weights.
+
+    They shard no dim of a batch.
+    """
     taken = data_axes(config, axes)
     return {axis: size for axis, size in axes.items() if size > 1 and axis not in taken}

@@ -92,7 +92,7 @@ def _without_role(candidates: Iterable[Layer], roles: Mapping[str, Role]) -> lis
 
 
 def place(role: Role, shape: Shape, axis: str, axes: Mapping[str, int], store: str | None = None) -> tuple[Spec, str]:
-    """Shards a variable over the axis of its units, over `experts`, and over the axis of FSDP.
+    """Shards a variable over the axes of its units, of experts and of FSDP.
 
     Args:
       role: of the variable.
@@ -135,7 +135,10 @@ def place(role: Role, shape: Shape, axis: str, axes: Mapping[str, int], store: s
 
 
 def _fsdp_dim(role: Role, shape: Shape, axis: str, size: int, spec: list[str | None]) -> int | None:
-    """Returns the dim that FSDP shards: the model width if the axis divides it, else the largest free dim."""
+    """Returns the dim that FSDP shards.
+
+    It is the model width if the axis divides it, else the largest free dim.
+    """
     if role.width is None:
         return None
     if spec[role.width] is None and shape[role.width] % size == 0:
@@ -213,7 +216,10 @@ def _dense_below(dense: Iterable[Layer], owners: Iterable[str]) -> dict[str, lis
 
 
 def _vocabulary(variables: Mapping[str, Shape], dense: Iterable[Layer]) -> dict[str, Role]:
-    """Returns the roles of token embeddings (V, D), of their reverse (D, V), and of a head (D, V)."""
+    """Returns the roles of the variables whose dims count the vocabulary.
+
+    These are token embeddings (V, D), their reverse (D, V), and a head (D, V).
+    """
     roles: dict[str, Role] = {}
     vocabulary_sizes = set()
     for path, shape in variables.items():
@@ -235,7 +241,10 @@ def _vocabulary(variables: Mapping[str, Shape], dense: Iterable[Layer]) -> dict[
 
 
 def _embeds_tokens(layer_name: str) -> bool:
-    """Returns whether the name of a layer says that it embeds tokens; GPT-2's is `wte`."""
+    """Returns whether the name of a layer says that it embeds tokens.
+
+    GPT-2's is `wte`.
+    """
     words = words_of(layer_name)
     if words & _OTHER_TABLES:
         return False
@@ -243,7 +252,10 @@ def _embeds_tokens(layer_name: str) -> bool:
 
 
 def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict[str, Role]:
-    """Returns the roles of LoRA's kernels: A has a kernel's dims except the last, B the last (arXiv:2106.09685)."""
+    """Returns the roles of LoRA's kernels (arXiv:2106.09685).
+
+    A has a kernel's dims except the last, B the last.
+    """
     adapter_roles = {}
     for path, shape in variables.items():
         layer, _, name = path.rpartition("/")
@@ -266,7 +278,9 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
 
 
 def _adapter_dim(dim: int | None, last_dim: int, rank: int, *, is_b: bool) -> int | None:
-    """Returns the dim of an adapter that is a given dim of the kernel; None if the other adapter has it.
+    """Returns the dim of an adapter that is a given dim of the kernel.
+
+    None if the other adapter has it.
 
     Args:
       dim: of the kernel.

@@ -68,7 +68,7 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
 
 
 def check_inputs(config: LayoutConfig, arrays: Mapping[str, ArraySpec], batch: int, axes: Mapping[str, int]) -> None:
-    """Checks that the arrays of a batch can be sharded as `inputs` and `sequence` say.
+    """Checks that the arrays of a batch can be sharded as the layout says.
 
     Args:
       config: checked.
@@ -116,7 +116,10 @@ def _check_sequence(config: LayoutConfig, axis: str, axes: Mapping[str, int]) ->
 
 
 def _check_heads(key: str, value: str, axis: str, rules: Sequence[RuleConfig]) -> None:
-    """Rejects tokens on the axis of a rule that shards heads: DTensor may compute wrong numbers without an error."""
+    """Rejects tokens on the axis of a rule that shards heads.
+
+    DTensor may compute wrong numbers without an error.
+    """
     for index, rule in enumerate(rules):
         if rule.transformer == axis:
             axis_of_heads = axis
@@ -189,7 +192,7 @@ def _check_fits(key: str, spec: Sequence[str | None], batch: int, array: ArraySp
 def _image_size(
     names: Sequence[str], shape: Sequence[int], spec: Sequence[str | None], axes: Mapping[str, int]
 ) -> str:
-    """Returns the nearest larger image size that the axes divide, as `[height,width]`."""
+    """Returns the nearest larger image size, `[height,width]`, that fits the axes."""
     sizes = {}
     for name, size, axis in zip(names, shape, spec, strict=True):
         divisor = axis_size(axes, axis)
@@ -198,7 +201,10 @@ def _image_size(
 
 
 def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
-    """Checks that a rule has exactly one of spec, shard and transformer, and no keys of another one."""
+    """Checks that a rule is of exactly one kind, and has no keys of another one.
+
+    The kinds are spec, shard and transformer.
+    """
     used = [name for name in _KINDS if getattr(rule, name) is not None]
     if len(used) > 1:
         first, second = used[:2]
@@ -231,7 +237,7 @@ def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
 
 
 def _check_store(key: str, rule: RuleConfig) -> None:
-    """Checks that the axis of `store` is not the one that shards the same kernels already."""
+    """Checks that the axis of `store` does not shard the same kernels already."""
     if rule.transformer is None:
         problem = "works with transformer only"
     elif rule.store in (rule.transformer, EXPERTS):
@@ -242,7 +248,10 @@ def _check_store(key: str, rule: RuleConfig) -> None:
 
 
 def _keeps_all(rule: RuleConfig) -> bool:
-    """Returns whether a rule places every variable, so that rules after it have no effect."""
+    """Returns whether a rule places every variable.
+
+    Rules after it have no effect.
+    """
     return rule.match in _EVERYTHING and (rule.shard is not None or not rule.optional)
 
 
@@ -273,7 +282,10 @@ def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Se
 
 
 def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:
-    """Checks the specs of `inputs` against the mesh: the batch dim is sharded alike in all of them."""
+    """Checks the specs of `inputs` against the mesh.
+
+    The batch dim is sharded alike in all of them.
+    """
     is_one_device = math.prod(axes.values()) == 1
     if not config.inputs and BATCH not in axes and not is_one_device:
         # Without an axis for the batch dim, every device would compute the same.

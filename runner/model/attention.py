@@ -19,7 +19,9 @@ _MASKED_SCORE = -1e9
 
 
 def rotation(tokens: int, size: int, base: float) -> tuple[Array, Array]:
-    """Returns cosines and sines of rotary positions, float32 (T, 1, K): Su et al., RoFormer (arXiv:2104.09864).
+    """Returns cosines and sines of rotary positions, float32 (T, 1, K).
+
+    Su et al., RoFormer (arXiv:2104.09864).
 
     Element i is rotated together with element i + K / 2, as in Llama.
 
@@ -34,7 +36,9 @@ def rotation(tokens: int, size: int, base: float) -> tuple[Array, Array]:
 
 
 def rotated(ops: Any, x_bthk: Tensor, cosines_and_sines: tuple[Array, Array], *, on_jax: bool) -> Tensor:
-    """Returns x rotated by its position: the pair (a, b) becomes (a cos - b sin, b cos + a sin), never in bfloat16.
+    """Returns x rotated by its position, never computed in bfloat16.
+
+    The pair (a, b) becomes (a cos - b sin, b cos + a sin).
 
     Args:
       ops: the functions of `runner.model.ops`.
@@ -62,7 +66,7 @@ def rotated(ops: Any, x_bthk: Tensor, cosines_and_sines: tuple[Array, Array], *,
 
 
 def _swap_matrix(half: int) -> Array:
-    """Returns the matrix that maps the row (a, b) to (-b, a); both have `half` elements."""
+    """Returns the matrix that maps the row (a, b), halves of a head, to (-b, a)."""
     matrix = np.zeros((2 * half, 2 * half), np.float32)
     index = np.arange(half)
     matrix[index + half, index] = -1.0
@@ -78,7 +82,9 @@ def _constant(ops: Any, value: Array, like: Tensor) -> Tensor:
 def attend(
     ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None, *, on_jax: bool
 ) -> Tensor:
-    """Returns softmax(q k^T / sqrt(K)) v, (B, T, H, K), over each token and the earlier ones of its document.
+    """Returns softmax(q k^T / sqrt(K)) v, (B, T, H, K).
+
+    Each token attends to itself and to the earlier ones of its document.
 
     Args:
       ops: the functions of `runner.model.ops`.
@@ -103,7 +109,10 @@ def _attend_jax(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segmen
 
 
 def _attend_dtensor(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None) -> Tensor:
-    """Returns (B, T, H, K) by operations that DTensor can shard, also if the tokens are sharded."""
+    """Returns (B, T, H, K) by operations that DTensor can shard.
+
+    The tokens may be sharded too.
+    """
     batch = scope.batch_axis()
     tokens = int(q_bthk.shape[1])
     # Each query attends to the keys and values of all tokens, so these are gathered; their heads stay sharded.

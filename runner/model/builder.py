@@ -24,7 +24,9 @@ def parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def data_arguments(builder: Callable[..., Any], config: ModelConfig, data: DataSpec) -> dict[str, Any]:
-    """Returns a builder's arguments that describe the data, selected by the names of its parameters.
+    """Returns the arguments of a builder that describe the data.
+
+    They are selected by the names of its parameters.
 
     `inputs` is name -> ArraySpec of the model's inputs, `outputs` the task's OutputSpec; `input_shape` is the shape of
     one example of the only input, and `num_classes` the number of units. `tokens` is the number of tokens per example
@@ -110,7 +112,9 @@ def call(
 
 
 def _accepts(builder: Callable[..., Any], name: str) -> bool:
-    """Returns whether a builder has a parameter; True if its signature can't be read or it takes any keyword.
+    """Returns whether a builder has a parameter.
+
+    True if its signature can't be read or it takes any keyword.
 
     A wrapper that takes any keyword passes on what the builder inside of it takes.
     """
@@ -129,7 +133,10 @@ def _accepts_any(named_parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _check_signature(builder: Callable[..., Any], config: ModelConfig, arguments: Mapping[str, Any], fix: str) -> None:
-    """Rejects a callable that is no builder before it is called, since calling it might do anything."""
+    """Rejects a callable that is no builder before it is called.
+
+    Calling it might do anything.
+    """
     try:
         # A wrapper is called with its own signature.
         signature = inspect.signature(builder, follow_wrapped=False)
@@ -188,7 +195,7 @@ def check_trainable(trainable: Sequence[Any], config: ModelConfig) -> None:
 
 
 def check_paths(paths: Iterable[str], config: ModelConfig) -> None:
-    """Checks that no layer has a name that checkpoints reserve for state other than the model's variables.
+    """Checks that no layer has a name that checkpoints reserve for other state.
 
     Args:
       paths: canonical, of the model's variables.

@@ -70,7 +70,9 @@ def check(
 
 
 def check_steps(model: object, base: type, config: ModelConfig) -> None:
-    """Checks that a model has no training methods of its own, before it is called for the first time.
+    """Checks that a model has no training methods of its own.
+
+    Called before the model is called for the first time.
 
     The call would fail for a model, such as a GAN, that computes in its own `train_step` and has no `call`.
 
@@ -83,7 +85,10 @@ def check_steps(model: object, base: type, config: ModelConfig) -> None:
 
 
 def _model_problem(model: object, base: type) -> str:
-    """Returns what is wrong with a model's own methods or its compilation, with a fix; empty if nothing is."""
+    """Returns what is wrong with a model's methods or compilation, with a fix.
+
+    Empty if nothing is.
+    """
     name = type(model).__name__
     for method in _FIT_METHODS:
         is_overridden = method in vars(model) or getattr(type(model), method, None) is not getattr(base, method, None)
@@ -114,7 +119,10 @@ def _model_problem(model: object, base: type) -> str:
 
 
 def _has_several_optimizers(model: object, base: type) -> bool:
-    """Returns whether a model has an optimizer per network, or consists of several models and has no call itself."""
+    """Returns whether a model has an optimizer per network.
+
+    True too if it consists of several models and has no call itself.
+    """
     compile_method = getattr(type(model), "compile", None)
     if compile_method is not None and compile_method is not getattr(base, "compile", None):
         names = inspect.signature(compile_method).parameters
@@ -135,7 +143,7 @@ def _has_several_optimizers(model: object, base: type) -> bool:
 
 
 def _layer_problem(layer: object) -> str:
-    """Returns what of a layer a run does not honor, with a fix; empty if all is honored."""
+    """Returns what of a layer a run does not honor, with a fix; else empty."""
     name = getattr(layer, "name", type(layer).__name__)
     if getattr(layer, "compute_dtype", None) == "float16":
         return (
@@ -159,7 +167,7 @@ def _layer_problem(layer: object) -> str:
 
 
 def _variables_problem(model: object, dtypes: Collection[str]) -> str:
-    """Returns what is wrong with the trainable variables, with a fix; empty if nothing is."""
+    """Returns what is wrong with the trainable variables, with a fix, or empty."""
     for variable in _listed(model, "trainable_variables"):
         name = _variable_name(variable)
         dtype = getattr(variable.dtype, "name", variable.dtype)
@@ -197,7 +205,10 @@ def _outputs_problem(model: object) -> str:
 
 
 def _listed(owner: object, attribute: str) -> list[Any]:
-    """Returns an attribute that is a list; empty if it is missing or None, as of subclassed models."""
+    """Returns an attribute that is a list.
+
+    Empty if it is missing or None, as of subclassed models.
+    """
     return list(getattr(owner, attribute, None) or [])
 
 
@@ -209,7 +220,7 @@ def _variable_name(variable: object) -> str:
 def check_cover(
     paths: Mapping[str, object], variables: Iterable[object], config: ModelConfig, library: str = "the model's library"
 ) -> None:
-    """Checks that each of a model's variables has a path, so that all are trained and saved.
+    """Checks that each variable has a path, so that all are trained and saved.
 
     Args:
       paths: canonical path -> variable.
@@ -250,7 +261,10 @@ def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
 
 
 def has_own_code(layers: Iterable[object]) -> bool:
-    """Returns whether a model has a layer that runs code of a user: nothing is known of its computation."""
+    """Returns whether a model has a layer that runs code of a user.
+
+    Nothing is known of its computation.
+    """
     return any(map(_runs_user_code, layers))
 
 

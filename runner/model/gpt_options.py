@@ -88,7 +88,10 @@ def _round_up(size: int, divisor: int) -> int:
 
 
 def scans(scan: bool | None, depth: int, *, on_jax: bool) -> bool:
-    """Returns whether the blocks are computed by a scan: as `scan` says, or by their number if it is None."""
+    """Returns whether the blocks are computed by a scan.
+
+    If `scan` is None, their number decides.
+    """
     if scan is not None:
         return scan
     return on_jax and depth >= DEEP
@@ -112,7 +115,9 @@ def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
 
 
 def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> None:
-    """Checks that two compared engines use the same variable paths for a deep model, which only one may scan.
+    """Checks that two compared engines use the same variable paths.
+
+    Only one of them may scan the blocks of a deep model.
 
     Args:
       config: of the model, checked.
@@ -135,7 +140,9 @@ def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> N
 
 
 def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
-    """Checks that the rows of a text have no more tokens than this builder has positions; other builders pass.
+    """Checks that the rows of a text have no more tokens than there are positions.
+
+    Other builders pass.
 
     Raises:
       ConfigError: they have.

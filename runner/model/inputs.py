@@ -15,7 +15,7 @@ Inputs = Mapping[str, ArraySpec] | Sequence[int]
 
 
 class OneHot(PortableLayer):
-    """Maps integers from 0 to `categories` - 1, (B, ...), to one-hot vectors (B, ..., categories)."""
+    """Maps integers (B, ...), from 0, to one-hot vectors (B, ..., categories)."""
 
     def __init__(self, categories: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -55,7 +55,9 @@ def make(keras: Any, inputs: Inputs) -> Any:
 
 
 def as_vector(keras: Any, inputs: Inputs) -> Any:
-    """Returns a function of the result of `make` to one vector per example: all inputs, flattened and concatenated.
+    """Returns a function of the result of `make` to one vector per example.
+
+    It flattens and concatenates all inputs.
 
     Integers that encode named categories become one-hot vectors, other integers floats.
     """
@@ -103,7 +105,10 @@ def with_image(keras: Any, inputs: Inputs) -> tuple[Any, Tensor, Callable[[Tenso
 
 
 def _vector_layers(keras: Any, by_name: Mapping[str, ArraySpec]) -> dict[str, Any]:
-    """Returns the layer of each input, see `_vector_layer`; the names of the inputs are prefixes of their names."""
+    """Returns the layer of each input, see `_vector_layer`.
+
+    The names of the inputs are prefixes of the layers' names.
+    """
     layers = {}
     for name, spec in by_name.items():
         layers[name] = _vector_layer(keras, spec, f"{name}.")
@@ -111,7 +116,9 @@ def _vector_layers(keras: Any, by_name: Mapping[str, ArraySpec]) -> dict[str, An
 
 
 def _vector_layer(keras: Any, spec: ArraySpec, prefix: str) -> Any:
-    """Returns a layer, or a function that calls two, from one input to a float vector per example.
+    """Returns a layer from one input to a float vector per example.
+
+    If one layer is not enough, it is a function that calls two.
 
     A single layer is returned itself, not in a function: a `Sequential` model needs layers.
     """

@@ -79,7 +79,9 @@ def explicit(
     hidden: Sequence[int] = (128,),
     activation: str = "relu",
 ) -> Any:
-    """Builds the MLP with `kernel_layout` and `bias_layout` of each layer, as the first model of the tutorial.
+    """Builds the MLP with `kernel_layout` and `bias_layout` of each layer.
+
+    This is the first model of the tutorial.
 
     Args:
       keras: the `tf_keras` module; layers of Keras 3 take no layouts.
@@ -116,7 +118,9 @@ def _dense_layers(
 
 
 def _stacked(keras: Any, inputs: Inputs, layers: Sequence[Any]) -> Any:
-    """Returns the layers as a `Sequential` if there is one input of float32, else as a functional model.
+    """Returns the layers as a `Sequential` if there is one input of float32.
+
+    Otherwise they are a functional model.
 
     A `Sequential` takes one tensor, and the layers that convert others to floats are no single layer.
     """

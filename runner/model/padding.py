@@ -50,7 +50,9 @@ Call = Callable[[Batch], CallResult]
 
 
 def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Array], microbatches: int) -> None:
-    """Calls a model with several paddings and rejects padded batches if the padding affects anything.
+    """Rejects padded batches if the padding affects anything a model computes.
+
+    Calls the model with several paddings.
 
     Args:
       call: of the model's inputs by name, (B, ...) each.
@@ -93,7 +95,7 @@ def check(call: Call, inputs: Mapping[str, ArraySpec], before: Mapping[str, Arra
 
 
 def check_functions(seen: Mapping[str, Array], unseen: Mapping[str, Array]) -> None:
-    """Rejects padded batches if a task's function returns other values for the examples when it sees padding.
+    """Rejects padded batches if they change the values of a task's functions.
 
     A function that itself ignores rows of weight 0 returns the same values up to rounding, and passes.
 
@@ -126,7 +128,10 @@ def invalid(subject: str) -> ConfigError:
 
 
 def _random_examples(inputs: Mapping[str, ArraySpec], rng: np.random.Generator, count: int) -> dict[str, Array]:
-    """Returns random examples: normal floats, and integers 0 and 1, which every embedding table has."""
+    """Returns random examples: normal floats, and integers 0 and 1.
+
+    Every embedding table has these two rows.
+    """
     arrays: dict[str, Array] = {}
     for name, spec in inputs.items():
         shape = (count, *spec.shape)
@@ -143,7 +148,10 @@ def _concatenated(real: Batch, padding: Batch) -> dict[str, Array]:
 
 
 def _difference(one: Array, other: Array) -> float:
-    """Returns the largest absolute difference; NaN equals NaN, and differs from a number by infinity."""
+    """Returns the largest absolute difference.
+
+    NaN equals NaN, and differs from a number by infinity.
+    """
     a = np.asarray(one).astype(np.float64)
     b = np.asarray(other).astype(np.float64)
     if a.shape != b.shape:

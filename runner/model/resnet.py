@@ -17,7 +17,9 @@ def build(
     blocks: int = 1,
     activation: str = "relu",
 ) -> Any:
-    """Builds stages of `blocks` residual blocks of two 3x3 convolutions; each stage but the first halves the image.
+    """Builds stages of `blocks` residual blocks of two 3x3 convolutions.
+
+    Each stage but the first halves the image.
 
     Args:
       keras: the `tf_keras` or `keras` module.

@@ -81,7 +81,7 @@ def current() -> Scope | None:
 
 
 def next_mask_key(layer: str) -> int:
-    """Returns the part of the seed of a layer's next dropout mask that does not depend on the step.
+    """Returns the part of a dropout mask's seed that does not depend on the step.
 
     The key differs for each call with the same layer name, so that a layer that is called twice, and two layers of one
     name, draw different masks. Must be called inside of a scope.
@@ -165,7 +165,7 @@ def image_spec(shape: Sequence[int]) -> Spec:
 
 
 def as_flat(x: Tensor) -> Tensor:
-    """Returns images ready to be flattened: of their dims in space at most the height is sharded.
+    """Returns images ready to be flattened: at most the height is sharded.
 
     DTensor merges dims only if none but the first of them is sharded.
     """
@@ -176,7 +176,10 @@ def as_flat(x: Tensor) -> Tensor:
 
 
 def whole_images(x: Tensor) -> Tensor:
-    """Returns images sharded by examples only, as a convolution or a pooling window needs them."""
+    """Returns images sharded by examples only.
+
+    A convolution or a pooling window needs them so.
+    """
     current_spec = None
     if splits_space():
         current_spec = image_spec(x.shape)
@@ -184,7 +187,7 @@ def whole_images(x: Tensor) -> Tensor:
 
 
 def as_images(x: Tensor) -> Tensor:
-    """Returns images that are sharded by examples only, sharded in space like the inputs.
+    """Returns images sharded by examples only, sharded in space like the inputs.
 
     If the mesh does not shard space, this fixes the sharding by examples. Otherwise a sharding that a later layer asks
     for, such as that of a dense kernel's rows, would propagate back to the convolution or window, which does not
@@ -196,7 +199,9 @@ def as_images(x: Tensor) -> Tensor:
 
 
 def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
-    """Returns a layer's input with its last dim sharded like its kernel's first, if a mesh axis shards that.
+    """Returns a layer's input with its last dim sharded like its kernel's first.
+
+    Unchanged if no mesh axis shards that.
 
     Args:
       x: (batch, in) or (batch, tokens, in).
@@ -215,7 +220,7 @@ def as_rows(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def met_by(x_bthk: Tensor, kernel: Tensor, other: Tensor) -> Tensor:
-    """Returns heads, replicated if those that they are multiplied with are sharded over another axis.
+    """Returns heads, replicated if another axis shards those that they meet.
 
     DTensor has no rule for a product of dims that two axes shard.
 

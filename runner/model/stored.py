@@ -23,7 +23,10 @@ class StoredValue(Protocol):
         ...
 
     def read(self, index: tuple[slice, ...]) -> Array:
-        """Returns a part, one slice per dim, of any float dtype; it is cast to the variable's."""
+        """Returns a part, one slice per dim, of any float dtype.
+
+        It is cast to the variable's.
+        """
         ...
 
 

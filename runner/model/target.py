@@ -16,11 +16,12 @@ LAYOUTS = "layouts"
 _KEY = "model._target_"
 
 _SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+# Beginnings of annotations of lists, which end with `]`.
 _LIST_PREFIXES = ("list[", "Sequence[", "tuple[")
 
 
 def check(config: ModelConfig) -> None:
-    """Checks that the builder exists, is callable, and accepts the options of the config.
+    """Checks that the builder exists and accepts the options of the config.
 
     Raises:
       ConfigError: no such module or name, not callable, or options that don't match the builder's signature.
@@ -31,8 +32,12 @@ def check(config: ModelConfig) -> None:
 
 
 def takes(config: ModelConfig, name: str) -> bool:
-    """Returns whether a builder that `check` has passed takes a parameter; True if its source does not tell."""
+    """Returns whether a builder that `check` has passed takes a parameter.
+
+    True if its source does not tell.
+    """
     arguments = definition.find(config.target).arguments
+    # A builder with `**kwargs` takes everything.
     if arguments is None or arguments.kwarg is not None:
         return True
     return name in _names([*arguments.args, *arguments.kwonlyargs])
@@ -79,7 +84,9 @@ def _check_signature(config: ModelConfig, name: str, arguments: ast.arguments) -
 
 
 def _check_type(name: str, value: Any, annotation: str) -> None:
-    """Checks a value against an annotation of scalars and lists of these; any other annotation passes.
+    """Checks a value against an annotation of scalars and lists of these.
+
+    Any other annotation passes.
 
     Args:
       name: of the option.
@@ -106,7 +113,10 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
 
 
 def _element(kind: str) -> str:
-    """Returns the type of the elements of a list's annotation; that of a scalar is returned as it is."""
+    """Returns the type of the elements of a list's annotation.
+
+    That of a scalar is returned as it is.
+    """
     for prefix in _LIST_PREFIXES:
         if kind.startswith(prefix) and kind.endswith("]"):
             return kind[len(prefix) : -1].removesuffix(", ...")

@@ -69,7 +69,10 @@ class Sizes:
 
 
 class TokenEmbedding(PortableLayer):
-    """Embeds token ids (B, T) as (B, T, D); can also return the table (V, D), for tied embeddings."""
+    """Embeds token ids (B, T) as (B, T, D).
+
+    It can also return the table (V, D), for tied embeddings.
+    """
 
     def __init__(self, vocabulary: int, dim: int, *, gives_table: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -121,7 +124,10 @@ class PositionEmbedding(PortableLayer):
 
 
 class RMSNorm(PortableLayer):
-    """x / sqrt(mean(x^2) + epsilon) * scale over the last dim, computed in float32: arXiv:1910.07467."""
+    """Root-mean-square norm of the last dim, in float32: arXiv:1910.07467.
+
+    The output is x / sqrt(mean(x^2) + epsilon) * scale.
+    """
 
     def __init__(self, epsilon: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -144,7 +150,10 @@ class RMSNorm(PortableLayer):
 
 
 class Mix(PortableLayer):
-    """Causal attention of each head: softmax(q k^T / sqrt(K)) v over the earlier tokens of the same document."""
+    """Causal attention of each head, within the same document.
+
+    The output is softmax(q k^T / sqrt(K)) v over the earlier tokens.
+    """
 
     def __init__(self, rotary: float | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -270,7 +279,10 @@ class Block(PortableLayer):
         return self.attention["output"](self.attention["mix"]([q, k, v], segments=segments))
 
     def _feedforward_branch(self, x_btd: Tensor) -> Tensor:
-        """Returns the output of the hidden units: gated by SiLU (SwiGLU, arXiv:2002.05202), or GELU."""
+        """Returns the output of the hidden units.
+
+        These are gated by SiLU (SwiGLU, arXiv:2002.05202), or GELU.
+        """
         up = self.feedforward["up"](x_btd)
         if not self.sizes.gated:
             return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
@@ -279,7 +291,10 @@ class Block(PortableLayer):
 
 
 class Blocks(PortableLayer):
-    """All blocks as one layer: their variables are stacked (depth, ...) and a scan computes them, compiled once."""
+    """All blocks as one layer, with stacked variables (depth, ...).
+
+    A scan computes them, compiled once.
+    """
 
     def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -440,7 +455,10 @@ def _from_heads(keras: ModuleType, sizes: Sizes, name: str, scale: float) -> Any
 
 
 def _normal(keras: Any, scale: float = 1.0) -> Any:
-    """Returns a new normal initializer, one per variable: in Keras 3 each draws its seed when it is created."""
+    """Returns a new normal initializer, one per variable.
+
+    In Keras 3 each draws its seed when it is created.
+    """
     return keras.initializers.RandomNormal(stddev=_STDDEV * scale)
 
 
@@ -451,7 +469,10 @@ def _identity(x: Tensor) -> Tensor:
 def _dropout_masks(
     ops: Any, dropouts: Sequence[Any], x: Tensor, sizes: Sizes, *, training: bool | None
 ) -> list[Tensor]:
-    """Returns the mask of each dropout layer, True where an element is kept; none if there is no dropout."""
+    """Returns the mask of each dropout layer, True where an element is kept.
+
+    Empty if there is no dropout.
+    """
     if not training or not sizes.dropout:
         return []
     return [ops.greater(dropout(ops.ones_like(x), training=True), 0) for dropout in dropouts]

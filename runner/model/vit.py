@@ -30,7 +30,10 @@ class Patches(PortableLayer):
         return {**super().get_config(), "patch": self.patch}
 
     def call(self, images: Tensor) -> Tensor:
-        """Returns the tokens, sharded like the images' height if the axis divides the rows of patches."""
+        """Returns the tokens.
+
+        They are sharded like the images' height if the axis divides the rows of patches.
+        """
         p = self.patch
         _, height, width, channels = images.shape
         rows = height // p
@@ -60,7 +63,10 @@ class Position(PortableLayer):
 
 
 class Mix(PortableLayer):
-    """Attention of each head: softmax(q k^T / sqrt(head_width)) v, all (batch, tokens, heads, head_width)."""
+    """Attention of each head: softmax(q k^T / sqrt(head_width)) v.
+
+    All tensors are (batch, tokens, heads, head_width).
+    """
 
     def call(self, inputs: Sequence[Tensor]) -> Tensor:
         """Returns the attended values of queries, keys and values."""
@@ -133,7 +139,10 @@ def build(
 
 
 def _attention(keras: Any, x_btd: Tensor, dim: int, heads: int, name: str) -> Tensor:
-    """Returns multi-head self-attention: projections to heads, mixing of the tokens, projection back."""
+    """Returns multi-head self-attention.
+
+    It projects to heads, mixes the tokens and projects back.
+    """
     layers = keras.layers
 
     def to_heads(part: str) -> Tensor:

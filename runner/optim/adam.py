@@ -16,7 +16,9 @@ _KERAS_RATE = 0.001
 
 
 def adam_learning_rate(builder: str) -> float:
-    """Returns the default learning rate of Adam for a model; conf/optimizer/adam.yaml refers to it.
+    """Returns the default learning rate of Adam for a model.
+
+    conf/optimizer/adam.yaml refers to it.
 
     Args:
       builder: import path of the model's builder, `model._target_`.

@@ -36,7 +36,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """All that the runner knows of one optimizer; `runner.optim.registry` lists the entries by name.
+    """All that the runner knows of one optimizer.
+
+    `runner.optim.registry` lists the entries by name.
 
     Attributes:
       keys: keys of the config group `optimizer` that the rule uses; each must have a value, and others must be null.

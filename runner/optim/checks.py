@@ -120,7 +120,10 @@ def _check_schedule(config: ScheduleConfig) -> None:
 
 
 def _check_schedule_keys(config: ScheduleConfig) -> None:
-    """Rejects keys of another schedule; at its default, a key is in the YAML of every option."""
+    """Rejects keys of another schedule.
+
+    At its default, a key is in the YAML of every option.
+    """
     used = SCHEDULE_KEYS[config.name]
     keys_of_others = sorted(set().union(*SCHEDULE_KEYS.values()) - set(used))
     for key in changed(config, keys_of_others):
@@ -140,6 +143,7 @@ def _check_pieces(config: ScheduleConfig) -> None:
     if not config.boundaries:
         problem = f"needs {_SCHEDULE}.boundaries, the steps at which the rate changes"
         raise invalid(f"{_SCHEDULE}.name", config.name, problem=problem, fix=fix)
+    # One factor holds before each boundary, and one after the last.
     if len(factors) != len(config.boundaries) + 1:
         problem = f"must have {len(config.boundaries) + 1} entries, one more than {_SCHEDULE}.boundaries"
         raise invalid(key, factors, problem=problem, fix=fix)
@@ -184,7 +188,9 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
 
 
 def check_restores(config: OptimizerConfig, factor: float, restores: int) -> None:
-    """Checks that the learning rate stays above 0 in float32 after every restore of `trainer.on_nan=restore`.
+    """Checks that the learning rate stays above 0 in float32.
+
+    Each restore of `trainer.on_nan=restore` lowers it.
 
     Args:
       config: checked.

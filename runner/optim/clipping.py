@@ -10,7 +10,9 @@ from runner.config.schema import ClipConfig
 
 
 def clip(config: ClipConfig, gradients: list[Tensor], ops: ModuleType) -> list[Tensor]:
-    """Returns clipped gradients: each by its own norm, all by their global norm, or each element by value.
+    """Returns clipped gradients.
+
+    Each is clipped by its own norm, all by their global norm, or each element by value.
 
     Args:
       config: at most one of its keys is set.

@@ -37,7 +37,9 @@ def is_variable(path: str) -> bool:
 
 
 def owner_of(path: str) -> str:
-    """Returns the path of the variable that a slot or an average belongs to; a variable's path as it is.
+    """Returns the path of the variable that a slot or an average belongs to.
+
+    A variable's path is returned as it is.
 
     Example:
       >>> owner_of("optimizer/m/d1/kernel"), owner_of("ema/d1/kernel"), owner_of("d1/kernel")

@@ -34,7 +34,7 @@ def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:
 
 
 def average(decay: float, old: Tensor, weight: Tensor, step: Tensor, ops: ModuleType) -> Tensor:
-    """Returns the new exponential moving average (EMA) of a weight, by Keras 3's formula.
+    """Returns the new exponential moving average (EMA), by Keras 3's formula.
 
     Args:
       decay: share of the old average that is kept.

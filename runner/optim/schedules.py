@@ -44,7 +44,10 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
 
 
 def _cosine(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns a linear rise from 0, then half a cosine (Loshchilov and Hutter, 2017) down to `final_factor`."""
+    """Returns a linear rise from 0, then half a cosine down to `final_factor`.
+
+    Loshchilov and Hutter, 2017.
+    """
     warmup = schedule.warmup_steps
     final = schedule.final_factor
     span = cosine_span(schedule, total_steps)
@@ -58,7 +61,10 @@ def _cosine(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Elemen
 
 
 def _piecewise(schedule: ScheduleConfig, step: Tensor, xp: Elementary) -> Tensor:
-    """Returns the factor of the step's piece, as a sum of the changes at the boundaries that are passed."""
+    """Returns the factor of the step's piece.
+
+    It is a sum of the changes at the boundaries that are passed.
+    """
     factors = schedule.factors
     factor = factors[0]
     # A checked config has one factor more than boundaries: one before each boundary, and one after the last.
@@ -68,5 +74,8 @@ def _piecewise(schedule: ScheduleConfig, step: Tensor, xp: Elementary) -> Tensor
 
 
 def cosine_span(schedule: ScheduleConfig, total_steps: int) -> int:
-    """Returns the steps that the cosine takes to fall after its warm-up: by default, the rest of the training."""
+    """Returns the steps that the cosine takes to fall after its warm-up.
+
+    By default, these are the rest of the training.
+    """
     return schedule.decay_steps or max(total_steps - schedule.warmup_steps, 1)

@@ -14,7 +14,7 @@ _CLIP_ARGUMENTS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value"
 
 
 def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> Any:
-    """Returns the stock optimizer of a Keras, with the config's schedule and clipping.
+    """Returns Keras's own optimizer, with the config's schedule and clipping.
 
     Args:
       config: a checked config.

@@ -1,1 +1,4 @@
-"""The plan of a run: every variable's place, bytes per device, and what one step communicates and computes."""
+"""The plan of a run.
+
+Every variable's place, bytes per device, and what one step communicates and computes.
+"""

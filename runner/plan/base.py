@@ -85,7 +85,9 @@ class Total:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The collectives of one kind, axis and phase of a training step, counted in its program.
+    """The collectives of one kind, axis and phase of a training step.
+
+    They are counted in the step's program.
 
     Attributes:
       kind: as in `runner.engine.base.Collective`.
@@ -175,7 +177,10 @@ class Plan:
         return sorted(self.layers, key=lambda layer: -layer.bytes_per_device)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the figures that runs are compared by: memory, communication and FLOPs per device and step."""
+        """Returns the figures that runs are compared by.
+
+        Memory, communication and FLOPs per device and step.
+        """
         state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
         collective_bytes = sum(group.bytes for group in self.traffic)
         return {

@@ -24,7 +24,9 @@ from runner.training import lengths
 
 
 def plan_config(config: RunConfig) -> Plan:
-    """Plans a run without training: builds the engine, compiles its step for one batch and reads the program.
+    """Plans a run without training.
+
+    Builds the engine, compiles its step for one batch and reads the program.
 
     Any kind of mesh is planned on virtual CPU devices. So a plan needs no accelerator and takes none of its memory;
     the rates are still those of the mesh's own kind of device.
@@ -83,7 +85,9 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
 
 
 def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
-    """Returns the plan of an engine whose step is compiled, named after Hydra's choices.
+    """Returns the plan of an engine whose step is compiled.
+
+    It is named after Hydra's choices.
 
     Args:
       config: a checked config.

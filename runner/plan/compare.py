@@ -15,7 +15,9 @@ from runner.sweep.jobs import Job
 
 
 def comparison(jobs: Sequence[Job], shown: slice = slice(None)) -> rows.Rows:
-    """Returns a table with one column per job: what varies, and memory, communication and compute per device.
+    """Returns a table with one column per job.
+
+    What varies, and memory, communication and compute per device.
 
     Args:
       jobs: of one multirun; a job whose folder has no plan.json has failed.
@@ -65,7 +67,10 @@ def varying(overrides: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _description(folder: Path) -> dict[str, str]:
-    """Returns the figures of a job's plan by name; none if it has no plan of this release's format."""
+    """Returns the figures of a job's plan by name.
+
+    None if it has no plan of this release's format.
+    """
     path = folder / "plan.json"
     if not path.is_file():
         return {}

@@ -1,4 +1,6 @@
-"""Activations and FLOPs of layers, estimated from shapes alone. Imports no TensorFlow.
+"""Activations and FLOPs of layers, estimated from shapes alone.
+
+Imports no TensorFlow.
 
 The sharding of a layer's output is assumed to follow these rules:
 
@@ -31,7 +33,9 @@ _WITHOUT_INPUT_GRADIENT = 2
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """A model's variables and layers on a mesh, from which memory and FLOPs are estimated.
+    """A model's variables and layers on a mesh.
+
+    Memory and FLOPs are estimated from them.
 
     Attributes:
       placements: placement by canonical path.
@@ -101,11 +105,17 @@ class PlacedModel:
         return by_owner
 
     def inner_kernels(self, layer: str) -> list[Placement]:
-        """Returns the kernels of layers inside a layer that is known as one, such as an attention's projections."""
+        """Returns the kernels of layers inside a layer that is known as one.
+
+        These are, for example, an attention's projections.
+        """
         return self._inner_kernels.get(layer, [])
 
     def used_spec(self, variable: Placement) -> Spec:
-        """Returns a variable's spec where layers use it: gathered over data axes, sharded over the others."""
+        """Returns a variable's spec where layers use it.
+
+        Gathered over data axes, sharded over the others.
+        """
         if variable.path in self.whole:
             return (None,) * len(variable.spec)
         return without_axes(variable.spec, self.data_axes)
@@ -128,7 +138,7 @@ class PlacedModel:
         return tuple(entries)
 
     def followed(self, output: LayerOutput, ends: Callable[[LayerOutput], bool], question: str) -> LayerOutput:
-        """Follows an output back to its layer's first input, that one's layer's first input, and so on.
+        """Follows an output back through the first inputs of layers.
 
         Args:
           output: where to begin.
@@ -159,7 +169,10 @@ class PlacedModel:
         return output
 
     def has_trained_inputs(self, output: LayerOutput) -> bool:
-        """Returns whether a layer's inputs depend on trained variables, so that it computes their gradient."""
+        """Returns whether a layer's inputs depend on trained variables.
+
+        The layer then computes their gradient.
+        """
         providers = {layer_input.layer for layer_input in output.inputs}
         if not providers or "" in providers:
             # Most likely the inputs of all layers but the first depend on trained variables.
@@ -176,7 +189,7 @@ class PlacedModel:
 
     @functools.cached_property
     def _trained_layers(self) -> set[str]:
-        """Layers with trained variables, and those that are computed from the outputs of such layers."""
+        """Layers with trained variables, and those that depend on their outputs."""
         owners = set[str]()
         for path in self.trained:
             if path in self.placements:
@@ -205,14 +218,20 @@ def _kernels(variables: Iterable[Placement]) -> list[Placement]:
 
 
 def features(output: LayerOutput, kernel: Placement) -> int:
-    """Returns how many of a kernel's last dims are dims of the output: two for (dim, heads, head dim), else one."""
+    """Returns how many of a kernel's last dims are dims of the output.
+
+    Two for (dim, heads, head dim), else one.
+    """
     if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind:
         return 2
     return 1
 
 
 def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
-    """Returns the spec of the model's input that a layer reads; None if it reads something else."""
+    """Returns the spec of the model's input that a layer reads.
+
+    None if it reads something else.
+    """
     if layer_input.layer == INPUTS:
         return next(iter(model.inputs.values()))
     prefix, _, name = layer_input.layer.partition("/")
@@ -257,7 +276,10 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 
 
 def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
-    """Returns the spec of a layer's output: the last dims as its kernel's, the others as its input's."""
+    """Returns the spec of a layer's output.
+
+    The last dims as its kernel's, the others as its input's.
+    """
 
     def ends(candidate: LayerOutput) -> bool:
         changes_shape = not candidate.inputs or candidate.inputs[0].shape != candidate.shape
@@ -276,7 +298,10 @@ def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
 
 
 def output_bytes(model: PlacedModel, output: LayerOutput, width: int) -> int:
-    """Returns the bytes of one device's part of a layer's output, at `width` bytes per number."""
+    """Returns the bytes of one device's part of a layer's output.
+
+    A number has `width` bytes.
+    """
     return math.prod(output.shape) * width // model.shards(output_spec(model, output))
 
 
@@ -312,15 +337,16 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _product(model: PlacedModel, kernel: Placement, positions: int) -> int:
-    """Returns the FLOPs of a product of vectors at some positions with a device's part of a kernel."""
+    """Returns a device's FLOPs for products of vectors with its part of a kernel."""
     return _MULTIPLY_ADD * math.prod(model.used_shape(kernel)) * positions
 
 
 def _experts(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs of one product of every token with each of a layer's kernels of experts."""
+    """Returns the FLOPs of one product of every token with each expert kernel."""
     kernels = [variable for variable in model.variables(output.layer) if variable.path in model.experts]
     if not kernels or not output.inputs:
         return 0
+    # Tokens are sharded over an axis only under a layout with sequence parallelism.
     token_axis = None
     if model.tokens is not None:
         token_axis = model.tokens[1]
@@ -330,7 +356,9 @@ def _experts(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _tied(model: PlacedModel, output: LayerOutput) -> int:
-    """Returns the FLOPs of one product with an embedding table, as of a head that is tied to the embeddings.
+    """Returns the FLOPs of one product with an embedding table.
+
+    A head that is tied to the embeddings computes it.
 
     Either the layer turns vectors (batch, tokens, dim) into logits by its own table, (vocabulary, dim) or (dim,
     vocabulary); or it has no variables and takes the table of another layer as its second input.
@@ -347,7 +375,10 @@ def _tied(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
-    """Returns a layer's own table that turns vectors into logits; None if it has none."""
+    """Returns a layer's own table that turns vectors into logits.
+
+    None if it has none.
+    """
     sizes = {output.inputs[0].shape[-1], output.shape[-1]}
     tables = []
     for variable in model.variables(output.layer):
@@ -375,7 +406,9 @@ def _positions(model: PlacedModel, output: LayerOutput) -> int:
 
 
 def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[Placement]) -> int:
-    """Returns the FLOPs of attention scores and of their product with the values, forward and both gradients.
+    """Returns the FLOPs of attention scores and their product with the values.
+
+    They are those of the forward pass and of both gradients.
 
     The layer is one of three kinds: one that takes queries, keys and values (batch, tokens, heads, head dim), and
     perhaps documents (batch, tokens); a block that holds an attention, or a scanned stack of such, (depth, ...); or a
@@ -416,7 +449,10 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
 
 
 def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:
-    """Returns the kernel that makes queries, (..., dim, heads, head dim); None if the layer holds no attention."""
+    """Returns the kernel that makes queries, (..., dim, heads, head dim).
+
+    None if the layer holds no attention.
+    """
     first = None
     for kernel in kernels:
         if len(kernel.shape) < 3:

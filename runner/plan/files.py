@@ -1,4 +1,4 @@
-"""plan.json, plan.md and plan.png in a run's folder, and layout.yaml of layout=auto."""
+"""Writes plan.json, plan.md, plan.png and layout.yaml into a run's folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _PROPOSED = "layout.yaml"
 
 
 def write_files(plan: Plan, folder: Path) -> list[Path]:
-    """Writes the plan and its picture; a file that can't be written prints a warning and is left out.
+    """Writes the plan and its picture.
+
+    A file that can't be written prints a warning and is left out.
 
     Returns:
       The files that were written.

@@ -1,4 +1,7 @@
-"""Equal blocks shown once: of a transformer's twelve, the first, with their number."""
+"""Equal blocks shown once.
+
+Of a transformer's twelve blocks, the first is shown, with their number.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _NUMBERED = re.compile(r"((?:[^/]*/)*?[^/]*?)(\d+)/(.+)")
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks whose variables are equal except for the block's number, or one variable.
+    """Blocks that are equal except for their numbers, or one variable.
 
     Attributes:
       name: `block_0 ... block_11 (x12)`; empty for a single variable.

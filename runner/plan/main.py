@@ -41,7 +41,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
 
 
 def compare(sweep: Sweep) -> None:
-    """Prints the jobs' plans side by side and writes compare.md into the sweep's folder."""
+    """Prints the jobs' plans side by side and writes the sweep's compare.md."""
     console = plan_console()
     path = sweep.folder / "compare.md"
     jobs = sweep.ledger.jobs

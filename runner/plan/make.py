@@ -112,7 +112,9 @@ def make_plan(
 
 
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:
-    """Returns the model's variables and layers on the mesh, from which memory and FLOPs are estimated.
+    """Returns the model's variables and layers on the mesh.
+
+    Memory and FLOPs are estimated from them.
 
     Args:
       config: checked.
@@ -157,7 +159,10 @@ def _sharded_tokens(config: RunConfig, data: DataSpec) -> tuple[int, str] | None
 
 
 def _rule_of(placement: Placement, places: Sequence[str], auto_reasons: Mapping[str, str]) -> str:
-    """Returns where the rule that matched a variable is written, or what placed it instead; empty if nothing did."""
+    """Returns where the rule that matched a variable is written.
+
+    If there is none, returns what placed the variable instead; empty if nothing did.
+    """
     if placement.rule is None:
         return ""
     if placement.rule < len(places):
@@ -199,7 +204,10 @@ def _whole_bytes(info: VariableInfo) -> int:
 
 
 def _layer(model: estimate.PlacedModel, output: LayerOutput, microbatches: int) -> LayerPlan:
-    """Returns a layer's activations and FLOPs; the layer is called once per microbatch of a step."""
+    """Returns a layer's activations and FLOPs.
+
+    The layer is called once per microbatch of a step.
+    """
     return LayerPlan(
         layer=output.layer,
         kind=output.kind,

@@ -1,4 +1,6 @@
-"""The picture of a plan: every variable's shards, colored by the mesh coordinates that they are on.
+"""The picture of a plan.
+
+Every variable's shards, colored by the mesh coordinates that they are on.
 
 A bar beside each variable shows its bytes, all to one scale; the dark part is on one device. Equal blocks are drawn
 once.
@@ -123,7 +125,7 @@ def draw(plan: Plan, path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    """A variable, or the heading of equal blocks, with its text in lines that fit the column.
+    """A variable or the heading of equal blocks, in lines that fit the column.
 
     Attributes:
       variable: None for a heading.
@@ -146,7 +148,10 @@ class _Row:
 
 
 def _rows(plan: Plan) -> tuple[list[_Row], int]:
-    """Returns the rows of the largest variables, in the model's order, and how many variables are left out."""
+    """Returns the rows of the largest variables, and how many are left out.
+
+    The rows are in the model's order.
+    """
     groups = folded(plan.variables)
     bytes_by_id: dict[int, int] = {}
     for group in groups:
@@ -316,6 +321,7 @@ def _draw_shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan
 
 def _coordinates(plan: Plan, axes: Sequence[str | None]) -> list[dict[str, int]]:
     """Returns the mesh coordinates of the shards that axes make."""
+    # A variable without sharded dims has one shard, with no coordinates.
     coordinates: list[dict[str, int]] = [{}]
     for axis in axes:
         if axis is None:
@@ -342,7 +348,7 @@ def _text(
 
 @functools.cache
 def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns the font that Matplotlib ships, or Pillow's default font if it is not found."""
+    """Returns the font that Matplotlib ships, or else Pillow's default font."""
     matplotlib = importlib.util.find_spec("matplotlib")
     if matplotlib is None:
         return ImageFont.load_default(size)

@@ -1,4 +1,7 @@
-"""Time estimates from bytes and FLOPs: stated rates, ring algorithms, no latency and no overlap."""
+"""Time estimates from bytes and FLOPs.
+
+Stated rates, ring algorithms, no latency and no overlap.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ _CPU_GFLOPS_PER_CORE = 30.0
 
 
 def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
-    """Returns the rates that times are estimated with: the config's, else those of the mesh's kind of device.
+    """Returns the rates that times are estimated with.
+
+    The config's, else those of the mesh's kind of device.
 
     Args:
       config: a rate that is set is the rate of one device.
@@ -71,7 +76,9 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
 
 
 def utilization(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
-    """Returns the model FLOPs utilization (MFU): the share of a device's peak rate that the model's FLOPs take.
+    """Returns the model FLOPs utilization (MFU).
+
+    The share of a device's peak rate that the model's FLOPs take.
 
     The peak is `plan.gflops`, since it depends on the device's make and on the precision. The FLOPs are the plan's: of
     kernels, forward and backward, without recomputation (PaLM, arXiv:2204.02311, appendix B).

@@ -42,7 +42,7 @@ class Rows:
 
 
 def operations(count: float) -> str:
-    """Returns a number of operations in decimal units, with three digits: `1.24 GFLOP`."""
+    """Returns a number of operations in decimal units, such as `1.24 GFLOP`."""
     unit = ""
     for larger in ("k", "M", "G", "T", "P"):
         if count < 1000:
@@ -84,7 +84,10 @@ def title(plan: Plan) -> str:
 
 
 def broken(path: str, fits: Callable[[str], bool], indent: str) -> list[str]:
-    """Returns a path in lines that fit, each broken after its last slash; a part that does not fit stays whole."""
+    """Returns a path in lines that fit, each broken after its last slash.
+
+    A part that does not fit stays whole.
+    """
     lines = [""]
     for part in path.replace("/", "/\0").split("\0"):
         if lines[-1].strip() and not fits(lines[-1] + part):
@@ -94,7 +97,9 @@ def broken(path: str, fits: Callable[[str], bool], indent: str) -> list[str]:
 
 
 def variables(plan: Plan, *, fold: bool = False) -> Rows:
-    """Returns every variable's sharding, and its bytes and communication per device and step.
+    """Returns every variable's sharding, bytes and communication.
+
+    The latter two are per device and step.
 
     Args:
       plan: of the run.
@@ -126,6 +131,7 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
                 cells.append(variable.reason)
             rows.append((*cells, *_bytes(variable)))
 
+    # The optional columns come where the cells of the rows above have them.
     columns = ["variable", "shape", "rule", "spec", "bytes", "per device", "moved"]
     if has_reason:
         columns.insert(columns.index("bytes"), "why")
@@ -140,7 +146,10 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
 
 
 def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
-    """Returns the bytes of a variable or of blocks: whole, per device, and communicated per step."""
+    """Returns the bytes of a variable or of blocks.
+
+    Whole, per device, and communicated per step.
+    """
     moved = "-"
     if counted.moved_bytes:
         moved = size(counted.moved_bytes)
@@ -148,7 +157,7 @@ def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
 
 
 def totals(plan: Plan) -> Rows:
-    """Returns the memory of one device by kind, and the layers with the largest outputs."""
+    """Returns one device's memory by kind, and the layers with the largest outputs."""
     names = {
         "parameters": "parameters",
         "gradients": "gradients",
@@ -166,7 +175,10 @@ def totals(plan: Plan) -> Rows:
 
 
 def program(plan: Plan) -> Rows:
-    """Returns the memory and operations of the step's program; no rows if its compiler does not count them."""
+    """Returns the memory and operations of the step's program.
+
+    No rows if its compiler does not count them.
+    """
     cost = plan.program
     rows: list[tuple[str, str]] = []
     if cost is not None:
@@ -181,7 +193,10 @@ def program(plan: Plan) -> Rows:
 
 
 def traffic(plan: Plan) -> Rows:
-    """Returns the collectives of one step by phase, kind, axis and, with several processes, link."""
+    """Returns the collectives of one step by phase, kind and axis.
+
+    With several processes, they are also grouped by link.
+    """
     has_link = plan.processes > 1
     rows: list[tuple[str, ...]] = []
     for group in plan.traffic:
@@ -211,7 +226,10 @@ def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
 
 
 def in_a_line(plan: Plan) -> str:
-    """Returns the plan's summary: memory per device, whether it fits if that is known, and communication per step."""
+    """Returns the plan's summary.
+
+    Memory per device, whether it fits if that is known, and communication per step.
+    """
     state = 0
     activations = 0
     for kind, total in plan.totals.items():
@@ -236,7 +254,10 @@ def in_a_line(plan: Plan) -> str:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Returns what the tables leave out: times and how they are estimated, and rules that did not fit a variable."""
+    """Returns what the tables leave out.
+
+    Times and how they are estimated, and rules that did not fit a variable.
+    """
     _, _, communication = traffic_sum(plan.traffic)
     rates = plan.rates
     network = ""

@@ -28,7 +28,9 @@ _ATTENTION = 12.0
 
 
 def peak_gflops(config: RunConfig) -> float | None:
-    """Returns the peak rate of one device in 1e9 operations per second; None if it is not known.
+    """Returns the peak rate of one device in 1e9 operations per second.
+
+    None if it is not known.
 
     It is `plan.gflops`, else the data sheet's rate of a known GPU in bfloat16.
     """
@@ -45,7 +47,9 @@ def peak_gflops(config: RunConfig) -> float | None:
 def step_flops(
     shapes: Mapping[str, Sequence[int]], trained: Collection[str], tokens: int, length: int, vocabulary: int
 ) -> float:
-    """Returns the FLOPs of a step on all devices, forward and backward, without recomputation.
+    """Returns the FLOPs of a step on all devices, without recomputation.
+
+    They are those of the forward and the backward pass.
 
     Six per parameter and token, without tables that are only looked up, and twelve per token, position and unit of
     attention (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B). A table that is tied to the head counts as the
@@ -88,14 +92,20 @@ def step_flops(
 
 
 def _is_head(path: str, shape: Sequence[int], role: Role | None, vocabulary: int) -> bool:
-    """Returns whether a matrix (D, V) is the head; another part of a transformer may have the width V too."""
+    """Returns whether a matrix (D, V) is the head.
+
+    Another part of a transformer may have the width V too.
+    """
     is_other_part = role is not None and role.noun != VOCABULARY
     is_matrix = len(shape) == 2 and shape[1] == vocabulary
     return is_matrix and not is_other_part and not _ADAPTER.search(path)
 
 
 def _input_features(shape: Sequence[int], role: Role | None) -> int:
-    """Returns D of a query's kernel, by its role, else by shape: (D, H, K), (L, D, H, K) or (D, H K)."""
+    """Returns D of a query's kernel, by its role, else by shape.
+
+    (D, H, K), (L, D, H, K) or (D, H K).
+    """
     if role is not None and role.width is not None:
         return shape[role.width]
     if len(shape) >= 3:

@@ -77,7 +77,9 @@ def host_values(variables: Mapping[str, tf.Variable]) -> dict[str, Array]:
 
 
 def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
-    """Returns the whole host array of a DTensor or DVariable, assembled from its shards.
+    """Returns the whole host array of a DTensor or DVariable.
+
+    It is assembled from the shards.
 
     If the shards are in several processes, this is a collective call of all of them.
     """

@@ -1,4 +1,4 @@
-"""The canary: two training steps on the mesh, compared with NumPy before a run starts.
+"""Compares two training steps on the mesh with NumPy before a run starts.
 
 With its all-reduce combiner on, DTensor moves operations across the writes of variables, without an error: tf_keras's
 optimizers then update the weights with the previous step's moments. On MNIST with 8 devices the first epoch ends at
@@ -28,7 +28,7 @@ TOLERANCE = 1e-5
 
 
 def check(mesh: dtensor.Mesh, batch_axis: str | None, *, reread: bool) -> None:
-    """Runs two momentum steps of a two-layer net and compares every weight with NumPy.
+    """Compares two momentum steps of a two-layer net on the mesh with NumPy.
 
     Args:
       mesh: DTensor mesh that training will use.

@@ -98,7 +98,9 @@ def collectives(
 
 
 def _collective_nodes(function: str, seen: set[str]) -> Iterator[tuple[_Nodes, NodeDef]]:
-    """Yields (all nodes of its function, node) for the collectives of a function and of those that it calls.
+    """Yields the collectives of a function and of those that it calls.
+
+    Each comes as (all nodes of its function, node).
 
     Args:
       function: its name.
@@ -150,7 +152,7 @@ def _read(
 
 
 def _members(nodes: _Nodes, node: NodeDef) -> list[Member]:
-    """Returns the tensors of a merged all-reduce, in the order in which its buffer is filled."""
+    """Returns the tensors of a merged all-reduce, in the order of its buffer."""
     members: list[Member] = []
     # The combiner writes one tensor after another into a buffer, each by a node whose input is the node before it.
     buffer = _producer(nodes, node.input[0])
@@ -167,7 +169,10 @@ def _members(nodes: _Nodes, node: NodeDef) -> list[Member]:
 
 
 def _producer(nodes: _Nodes, tensor: str) -> NodeDef | None:
-    """Returns the node that computes a tensor of a function, None if it is one of the function's inputs."""
+    """Returns the node that computes a tensor of a function.
+
+    It is None if the tensor is one of the function's inputs.
+    """
     return nodes.get(tensor.removeprefix("^").split(":")[0])
 
 

@@ -1,4 +1,7 @@
-"""The process's TensorFlow devices, settled as soon as TensorFlow is imported, by whatever module."""
+"""Settles the process's TensorFlow devices as soon as TensorFlow is imported.
+
+It does not matter which module imports it.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ Call = Callable[[Mapping[str, tf.Tensor], tf.Tensor], tuple[dict[str, tf.Tensor]
 
 
 def _optimize(optimizes: bool) -> None:
-    """Sets whether grappler optimizes what is compiled next, which is half of a compilation's time.
+    """Sets whether grappler optimizes what is compiled next.
+
+    It takes half of a compilation's time.
 
     Must be called before the first program: one that ran before the first call is compiled again.
     """
@@ -150,7 +152,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._state.assign(values)
 
     def _gather_for_use(self) -> None:
-        """Gathers for use the dims that are sharded over an axis of the inputs, and kernels that are needed whole."""
+        """Gathers variables for use.
+
+        These are the dims that are sharded over an axis of the inputs, and kernels that are needed whole.
+        """
         needed_whole = self.used_whole()
         for path, placement in self.placements.items():
             used_spec = []
@@ -184,7 +189,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         self._judged: dict[int | None, Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]] = {}
 
     def _packing(self) -> Packing | None:
-        """Returns the packing of the state within a call, None if each variable stays by itself."""
+        """Returns the packing of the state within a call.
+
+        None if each variable stays by itself.
+        """
         optimizer = self._config.optimizer
         # `combine_all_reduces=false` asks for one sum per gradient. Slots that are read back must be variables.
         if not self._config.engine.combine_all_reduces or optimizer.reread_slots:
@@ -203,7 +211,10 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return packing(trainable, groups, elementwise=make_rule(optimizer, tf).elementwise)
 
     def _traced(self, function: F) -> F:
-        """Returns a graph function. Only a user's own code may need AutoGraph, which doubles the time of a trace."""
+        """Returns a graph function.
+
+        Only a user's own code may need AutoGraph, which doubles the time of a trace.
+        """
         config = self._config
         has_user_code = needs_autograph(self._model) or self._data.task.runs_user_code
         traced: F = tf.function(function, autograph=has_user_code and not target.is_own(config.model))
@@ -276,7 +287,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return call
 
     def _raise_unless_collision(self, error: tf.errors.InvalidArgumentError, left: int) -> None:
-        """Raises an error again, unless it is DTensor's collision of names and another compilation may be tried.
+        """Raises an error again, unless another compilation may be tried.
+
+        That is so for DTensor's collision of names.
 
         Args:
           error: of a compilation.
@@ -322,7 +335,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return tuple(self._state.trainable)
 
     def collectives(self) -> list[Collective]:
-        """Returns the compiled step's communication, read from the program that DTensor made.
+        """Returns the compiled step's communication, read from DTensor's program.
 
         Raises:
           EngineError: nothing was compiled yet.
@@ -387,7 +400,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         return self._adapter.whole(self._model)
 
     def variables(self) -> dict[str, VariableInfo]:
-        """Returns the shapes and shardings of variables and slots, as DTensor reports them."""
+        """Returns shapes and shardings of variables and slots as DTensor reports them."""
         infos = {}
         for path, variable in self._state.saved.items():
             shape = tuple(variable.shape)
@@ -420,5 +433,5 @@ make = DTensorEngine  # see `runner.engine.registry`
 
 
 def _stored(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    """Returns the variables themselves in place of wrappers that layers of mixed precision read them through."""
+    """Returns the variables themselves in place of mixed precision's wrappers."""
     return map_values(uncast, variables)

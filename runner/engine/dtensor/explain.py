@@ -1,4 +1,7 @@
-"""DTensor's compile errors as one line: the layer, the operation, and what works instead."""
+"""DTensor's compile errors as one line.
+
+The layer, the operation, and what works instead.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def _alternative(kind: str) -> str:
 
 
 def trace_error(error: Exception, target: str) -> ConfigError:
-    """Returns the error for a step that could not be traced because the model's own code raised.
+    """Returns the error for a step whose trace raised in the model's own code.
 
     Args:
       error: the exception; AutoGraph puts the lines of the user's code before its message.
@@ -106,7 +109,10 @@ def _operation(text: str) -> str:
 
 
 def _layer(kind: str, operations: Iterable[tuple[str, str]], layers: Iterable[str]) -> str:
-    """Returns the layer of the failed operation: the longest layer name among the scopes of operations of its type."""
+    """Returns the layer of the failed operation.
+
+    The longest layer name among the scopes of operations of its type.
+    """
     scopes: set[str] = set()
     for operation_kind, name in operations:
         if operation_kind == kind:

@@ -1,4 +1,7 @@
-"""Checks of a traced step: orders and forms that DTensor computes wrongly without an error, or crashes on."""
+"""Checks of a traced step.
+
+Orders and forms that DTensor computes wrongly without an error, or crashes on.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _Names = Mapping[int, str]  # id of a variable's handle -> its path, for message
 
 
 def check_order(graph: tf.Graph, names: _Names) -> None:
-    """Checks that a traced step reads no variable after writing it, and writes none twice.
+    """Checks that a step reads no variable after writing it, and writes none twice.
 
     DTensor's all-reduce combiner keeps the order of data but not that of variable accesses: a step that depends on
     the latter is computed wrongly, without an error. A step that passes has no such order to lose.
@@ -45,7 +48,7 @@ def check_order(graph: tf.Graph, names: _Names) -> None:
 
 
 def written(graph: tf.Graph, names: _Names) -> list[str]:
-    """Returns the paths of the variables that a traced step writes, among those of `names`.
+    """Returns the paths of the variables among `names` that a traced step writes.
 
     Args:
       graph: the function graph with the step's operations.
@@ -61,7 +64,10 @@ def written(graph: tf.Graph, names: _Names) -> list[str]:
 
 
 def _variable_name(graph: tf.Graph, resource: tf.Tensor, names: _Names) -> str:
-    """Returns the path of a resource tensor's variable, found through the captures of nested function graphs."""
+    """Returns the path of a resource tensor's variable.
+
+    It is found through the captures of nested function graphs.
+    """
     while hasattr(graph, "captures") and tf.is_symbolic_tensor(resource):
         captured = [outer for outer, inner in graph.captures if inner.name == resource.name]
         if not captured:

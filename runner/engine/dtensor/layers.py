@@ -1,4 +1,4 @@
-"""Layers whose inputs need another sharding on a mesh than the one that they arrive in.
+"""Layers whose inputs need another sharding on a mesh than they arrive in.
 
 Builders use tf_keras as it is. `adopt` gives the layers of one model, including those of a user's subclasses, classes
 whose calls reshard their inputs so that DTensor can compute with them: images are gathered before a convolution, both
@@ -21,17 +21,23 @@ from runner.model import scope
 
 
 class Conv2D(tf_keras.layers.Conv2D):  # type: ignore[misc]
-    """A convolution of whole images: sharded ones are gathered before it and sharded again after it."""
+    """A convolution of whole images.
+
+    Sharded ones are gathered before it and sharded again after it.
+    """
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Returns the convolution of (batch, height, width, channel) images, sharded as its input was."""
+        """Returns the convolution of images (B, H, W, C), sharded as its input was."""
         if scope.current() is None or len(inputs.shape) != 4:
             return super().convolution_op(inputs, kernel)
         return scope.as_images(super().convolution_op(scope.whole_images(inputs), kernel))
 
 
 class _OfWholeImages:
-    """A layer that computes with whole images: sharded ones are gathered before it and sharded again after it."""
+    """A layer that computes with whole images.
+
+    Sharded ones are gathered before it and sharded again after it.
+    """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the layer's output, sharded as its input was."""
@@ -83,7 +89,7 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):  # type: ignore[mi
 
 
 class Flatten(tf_keras.layers.Flatten):  # type: ignore[misc]
-    """Flatten; if more than the first of the merged dims is sharded, the others are gathered."""
+    """Flattens; dims after the first merged one are gathered if they are sharded."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns (batch, everything else)."""
@@ -102,7 +108,10 @@ class Dense(tf_keras.layers.Dense):  # type: ignore[misc]
 
 
 class Concatenate(tf_keras.layers.Concatenate):  # type: ignore[misc]
-    """Joined tensors, each sharded along its examples first: DTensor joins none along a sharded dim."""
+    """Joined tensors, each sharded along its examples first.
+
+    DTensor joins none along a sharded dim.
+    """
 
     def call(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the tensors joined along the layer's axis."""
@@ -162,7 +171,9 @@ def adopt(model: tf.Module) -> None:
 
 @functools.cache
 def _adopted(layer_class: Any) -> type:
-    """Returns the class that replaces a layer's: itself if it needs no other sharding.
+    """Returns the class that replaces a layer's.
+
+    A layer's class replaces itself if it needs no other sharding.
 
     A user's subclass of one of tf_keras's layers stays first, so that its `super()` reaches the class that reshards.
     """
@@ -177,7 +188,7 @@ def _adopted(layer_class: Any) -> type:
 
 
 def whole_variables(layer: tf.Module) -> list[tf.Variable]:
-    """Returns the variables that a layer's operations need whole, however they are stored."""
+    """Returns the variables that a layer's operations need whole."""
     if isinstance(layer, (private.Convolution, tf_keras.layers.Embedding, *_CELLS)):
         return list(layer.weights)
     return []

@@ -1,4 +1,6 @@
-"""Random numbers of tf_keras's layers while a step is traced: a function of seed, layer, draw and step.
+"""Random numbers of tf_keras's layers while a step is traced.
+
+A function of seed, layer, draw and step.
 
 The layers stay tf_keras's own. Only the generator that each layer has is replaced: its draws come from the entered
 scope, so that they are the same on every mesh, on one device, and after a run is resumed. tf_keras's own draws depend
@@ -23,7 +25,9 @@ _IN_EVALUATION = -1
 
 @contextmanager
 def masks_from_scope(model: tf.Module) -> Iterator[None]:
-    """Makes the random layers of a model draw from the entered scope, while a call is traced.
+    """Makes a model's random layers draw from the entered scope.
+
+    A call is traced meanwhile.
 
     Args:
       model: of stock layers; left as it was.
@@ -138,7 +142,10 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
 
 
 def _known(shape: tf.Tensor | Sequence[int]) -> tf.Tensor | Sequence[int]:
-    """Returns a shape as integers if the graph tells them, as a draw on a mesh needs it."""
+    """Returns a shape as integers if the graph tells them.
+
+    A draw on a mesh needs them.
+    """
     if not tf.is_tensor(shape):
         return shape
     sizes = tf.get_static_value(shape)

@@ -81,7 +81,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dt
 
 
 def first_device_alone(made: dtensor.Mesh) -> dtensor.Mesh:
-    """Returns a mesh as it looks to one of several clients that owns only the first of its devices.
+    """Returns a mesh of several clients, of which this owns only the first device.
 
     A program compiled for it is that of the whole mesh, but on one device; copying it to every device is most of a
     compilation. It can only be read: if it ran, its collectives would wait for the other devices for ever.

@@ -1,4 +1,4 @@
-"""Finds the variable or layer that a collective serves, from its node's name and shape. Imports no TensorFlow."""
+"""Finds the variable or layer that a collective serves, by name and shape."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def phase(name: str) -> str:
 
 
 class Origins:
-    """Finds the variable or layer that a collective serves, from its node's name and its shape."""
+    """Finds the variable or layer that a collective serves, by name and shape."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class Origins:
         return variable or self._layers[layer][0].rpartition("/")[0]
 
     def _is_of_variable(self, member: Member, phase: str, axis: str) -> bool:
-        """Returns whether a collective communicates a variable or its gradient, and not activations."""
+        """Returns whether a collective communicates a variable or its gradient."""
         if phase == "forward":
             # The forward pass sums activations, and communicates a variable only where it is read.
             return "ReadVariableOp" in member.name or f"{GATHER_SCOPE}/" in member.name
         return sums_gradients(axis, self._data_axes)
 
     def _variable(self, layer: str, member: Member, phase: str, axis: str) -> str | None:
-        """Returns the layer's variable that fits the shape best and was not returned before; None if none fits."""
+        """Returns the layer's variable that fits the shape best, if any is left."""
         paths: Sequence[str] = self._layers[layer]
         if phase == "backward":
             paths = [path for path in paths if path in self._trainable]
@@ -115,7 +115,7 @@ class Origins:
         return self._claims.first_free(fits, phase, axis)
 
     def _is_part(self, shape: tuple[int, ...], path: str) -> bool:
-        """Returns whether a shape is the variable's, divided by axes that its spec does not name.
+        """Returns whether a shape is the variable's, divided by axes not in its spec.
 
         DTensor may shard a gradient along such axes before it sums it.
         """
@@ -126,12 +126,18 @@ class Origins:
         return all(size % part == 0 and size // part in ratios for size, part in zip(whole, shape, strict=True))
 
     def _shapes(self, path: str, axis: str) -> list[tuple[int, ...]]:
-        """Returns the shapes that a device may hold of a variable: whole, gathered over some axes, and stored."""
+        """Returns the shapes that a device may hold of a variable.
+
+        Whole, gathered over some axes, and stored.
+        """
         placement = self._placements[path]
         shapes = [placement.shape, *device_shapes(placement, axis, self._axes)]
         return list(map(_without_ones, shapes))
 
 
 def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns a shape without its dims of 1: the sum that is a bias's gradient keeps the dims that it reduces."""
+    """Returns a shape without its dims of 1.
+
+    The sum that is a bias's gradient keeps the dims that it reduces.
+    """
     return tuple(size for size in shape if size != 1)

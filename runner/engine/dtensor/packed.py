@@ -1,4 +1,6 @@
-"""Packs tensors into the vector of the trainable variables, and sums their gradients over the devices as one.
+"""Packs tensors into the vector of the trainable variables.
+
+Their gradients are summed over the devices as one.
 
 The gradients are packed before the sum over the devices. Otherwise DTensor would sum each by itself, and merge the
 sums by writes of single elements, which cost as much as the rest of the step.
@@ -22,7 +24,10 @@ class NotPacked(Exception):  # noqa: N818 (not an error of the user's: the step 
 
 
 def pack(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the vector (N,) of values in the order of `Packing.paths`, with zeros between them."""
+    """Returns the vector (N,) of values in the order of `Packing.paths`.
+
+    There are zeros between them.
+    """
     return tf.concat([_padded(tf.reshape(value, [-1])) for value in values], 0)
 
 
@@ -33,7 +38,7 @@ def unpack(packing: Packing, vector: tf.Tensor) -> list[tf.Tensor]:
 
 
 def summed(packing: Packing, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the vector (N,) of gradients, summed over the devices by one all-reduce.
+    """Returns the vector (N,) of gradients, summed by one all-reduce.
 
     A gradient such as X^T Y already contains the sum over all devices' rows. It is computed again from its operands as
     D partial products, one per device, so that the sum can wait until all gradients are in one vector; the original
@@ -50,7 +55,7 @@ def summed(packing: Packing, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _padded(share: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor with zeros at the end of its last dim, up to a multiple of the alignment."""
+    """Pads a tensor's last dim with zeros to a multiple of the alignment."""
     missing = -int(share.shape[-1]) % ALIGNMENT
     if not missing:
         return share

@@ -68,6 +68,7 @@ def packing(variables: Mapping[str, VariableInfo], groups: int, *, elementwise: 
         if not is_replicated_float32 or len(info.shape) > 2:
             return None
         shapes.append(info.shape)
+    # A rule that is not elementwise computes norms or products of each variable by itself.
     elements = sum(map(math.prod, shapes))
     if not elementwise or not 0 < elements <= _MOST_ELEMENTS:
         return None

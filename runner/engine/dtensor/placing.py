@@ -1,4 +1,7 @@
-"""Puts a plain model on a mesh: every variable gets its layout, wherever the model's objects refer to it."""
+"""Puts a plain model on a mesh.
+
+Every variable gets its layout, wherever the model's objects refer to it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class PlacedVariable(dtensor.DVariable):  # type: ignore[misc]
 def place(
     model: tf.Module, variables: Mapping[str, tf.Variable], layouts: Mapping[str, dtensor.Layout], mesh: dtensor.Mesh
 ) -> None:
-    """Replaces a plain model's variables by zeros under their layouts, and its constants by replicated ones.
+    """Replaces a plain model's variables by zeros under their layouts.
+
+    Its constants are replaced by replicated ones.
 
     Args:
       model: plain; its objects are changed.
@@ -112,7 +117,7 @@ class _Exchange:
         return value
 
     def _exchange_closure(self, function: types.FunctionType) -> None:
-        """Exchanges the variables that a function, such as a regularization loss, refers to."""
+        """Exchanges the variables that a function refers to, as of a regularizer."""
         for cell in function.__closure__ or ():
             content = _content(cell)
             if id(content) in self._replacements:
@@ -138,7 +143,10 @@ class _Exchange:
             items[key] = self._exchanged(item)
 
     def _constant(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a layer's constant replicated: DTensor accepts no tensor of one device in a step."""
+        """Returns a layer's constant replicated.
+
+        DTensor accepts no tensor of one device in a step.
+        """
         is_eager = hasattr(value, "numpy")
         dtype = value.dtype
         if not is_eager or not (dtype.is_floating or dtype.is_integer or dtype.is_bool):

@@ -1,4 +1,6 @@
-"""The engine's uses of private interfaces of TensorFlow and tf_keras, each with what breaks without it.
+"""Uses of private interfaces of TensorFlow and tf_keras.
+
+Each says what breaks without it.
 
 `tests/engine/test_dtensor_private.py` calls each one, and names the versions where one has changed.
 """
@@ -71,7 +73,7 @@ def function_nodes(name: str) -> dict[str, NodeDef]:
 
 
 def is_functional(model: tf_keras.layers.Layer) -> bool:
-    """Returns whether a layer is a Sequential or functional model, whose layers know their shapes and inputs.
+    """Returns whether a layer is a Sequential or functional model.
 
     Without it a functional model looks like a subclassed one, and its variables get other paths.
     """
@@ -95,7 +97,9 @@ def giver(tensor: Any) -> tf_keras.layers.Layer:
 
 
 def attributes(owner: tf_keras.layers.Layer, kind: type) -> Iterator[tuple[str, Any]]:
-    """Yields (attribute path with slashes, value) for a layer's objects of a class, as tf_keras's LayoutMap does.
+    """Yields (attribute path with slashes, value) for a layer's objects.
+
+    They are of one class, as in tf_keras's LayoutMap.
 
     Without it variables have no canonical paths.
     """
@@ -117,7 +121,9 @@ def build_by_call(model: tf_keras.Model, inputs: Any) -> None:
 
 
 def let_walk(model: tf.Module) -> None:
-    """Makes `submodules` skip the caches of recurrent cells, on which it fails once two graphs have filled them.
+    """Makes `submodules` skip the caches of recurrent cells.
+
+    It fails on them once two graphs have filled them.
 
     Without it a model with recurrent dropout can't be walked after its step was traced.
     """
@@ -133,7 +139,9 @@ def let_walk(model: tf.Module) -> None:
 
 
 def needs_autograph(model: tf.Module) -> bool:
-    """Returns whether a layer has a user's own code, which may branch on tensors: tf_keras converts no other code.
+    """Returns whether a layer has a user's own code, which may branch on tensors.
+
+    tf_keras converts no other code.
 
     Without it every user's model is traced by AutoGraph, which takes twice the time.
     """
@@ -151,7 +159,7 @@ def generator(layer: tf_keras.layers.Layer) -> Any:
 
 
 def uncast(variable: tf.Variable) -> tf.Variable:
-    """Returns the variable that a layer of mixed precision reads in another dtype through a wrapper; else itself.
+    """Returns the variable itself, without mixed precision's wrapper.
 
     Without it such a variable is not placed.
     """
@@ -161,7 +169,7 @@ def uncast(variable: tf.Variable) -> tf.Variable:
 
 
 def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:
-    """Exchanges the variable in a wrapper of mixed precision, and returns the wrapper.
+    """Exchanges the variable in mixed precision's wrapper; returns the wrapper.
 
     Without it the same breaks as without `uncast`.
 
@@ -176,7 +184,7 @@ def recast(variable: tf.Variable, stored: tf.Variable) -> tf.Variable:
 
 
 def reads_by(stored: type, give: Callable[[Any, Any], tf.Tensor], *, reads: bool = True) -> type:
-    """Returns a subclass of a variable's class whose ordinary reads return another value.
+    """Returns a subclass of a variable's class whose reads return another value.
 
     Without `_dense_var_to_tensor` operations that take the variable itself, such as a matmul, get the stored value.
 

@@ -1,4 +1,7 @@
-"""DTensor's part in runs of several processes: each is a client, and tensors have shards in several of them."""
+"""DTensor's part in runs of several processes.
+
+Each is a client, and tensors have shards in several of them.
+"""
 
 from __future__ import annotations
 

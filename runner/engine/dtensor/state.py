@@ -52,7 +52,10 @@ class State:
         return others
 
     def assign(self, values: Mapping[str, Array]) -> None:
-        """Sets variables and slots from whole arrays by path, see `runner.engine.base.part_of`."""
+        """Sets variables and slots from whole arrays by path.
+
+        See `runner.engine.base.part_of`.
+        """
         saved = self.saved
         for path in values:
             variable = saved[path]
@@ -60,7 +63,8 @@ class State:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Puts the EMA of the weights, if the run keeps it, into the variables within the context."""
+        """Puts the EMA, if the run keeps it, into the variables in the context."""
+        # The slots have averages only if the run keeps an EMA.
         averages = {}
         for path in self.trainable:
             if ema_path(path) in self.slots:

@@ -18,7 +18,10 @@ from runner.engine.mappings import subset
 
 
 class StateReader:
-    """Reads variables; all replicated ones arrive as one vector, whatever their number."""
+    """Reads variables.
+
+    All replicated ones arrive as one vector, whatever their number.
+    """
 
     def __init__(self, variables: Mapping[str, dtensor.DVariable]) -> None:
         """Creates the program.

@@ -1,4 +1,6 @@
-"""The traced parts of a DTensor engine: a call of several training steps, a step's gradients, an evaluation.
+"""The traced parts of a DTensor engine.
+
+A call of several training steps, a step's gradients, an evaluation.
 
 Shapes: K steps per call, B global batch; with gradient accumulation, K and B are those of the microbatches.
 """
@@ -110,7 +112,9 @@ class Steps:
         self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Runs a call's training steps: returns each example's loss and metrics (K, B), and regularization (K,).
+        """Runs a call's training steps.
+
+        Returns each example's loss and metrics (K, B), and regularization (K,).
 
         The steps are a while loop and not unrolled: DTensor's passes take longer than linear time in the size of a
         program, and the number of steps can be an input. A step of several microbatches is as many rounds of the loop.
@@ -181,7 +185,9 @@ class Steps:
             return self._backward(_batch(arrays, i), share_b, tf.gather(numbers, 1)).gradients
 
     def evaluate(self, arrays: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], Outputs]:
-        """Evaluates one batch, arrays (1, B, ...): returns losses (B,), the task's totals, the outputs.
+        """Evaluates one batch, arrays (1, B, ...).
+
+        Returns losses (B,), the task's totals, the outputs.
 
         The outputs are empty if the task keeps none.
         """
@@ -224,7 +230,7 @@ class Steps:
         return loss_b, totals
 
     def next_logits(self, arrays: Batch) -> tf.Tensor:
-        """Returns the logits (B, V) that the task selects from one batch's outputs, arrays (1, B, ...)."""
+        """Returns the logits (B, V) that the task selects, arrays (1, B, ...)."""
         return self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
 
     def _position(self, first: tf.Tensor, i: tf.Tensor) -> Position:
@@ -259,7 +265,9 @@ class Steps:
     def _step(
         self, batch: Batch, share_b: tf.Tensor, at: Position, factor: tf.Tensor, vectors: tuple[tf.Tensor, ...]
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tuple[tf.Tensor, ...]]:
-        """Runs one step: reads everything, then computes everything, then writes everything.
+        """Runs one step.
+
+        Reads everything, then computes everything, then writes everything.
 
         DTensor's all-reduce combiner does not keep the order of reads and writes; a step without such an order has
         none to lose, and `_check` verifies that.
@@ -360,7 +368,9 @@ class Steps:
         microstep: tf.Tensor | None,
         reduced: Callable[[arrays.Arrays, Outputs, Batch], Outputs] | None = None,
     ) -> Outputs:
-        """Returns the model's outputs, reduced by the task: float32 (B, ...), sharded as batches are.
+        """Returns the model's outputs, reduced by the task.
+
+        They are float32 (B, ...), sharded as batches are.
 
         Args:
           batch: arrays by name.
@@ -375,7 +385,9 @@ class Steps:
             return tf.nest.map_structure(lambda y: scope.by_batch(tf.cast(y, tf.float32)), outputs)
 
     def _inputs(self, batch: Batch) -> Any:
-        """Returns the model's inputs, sharded as the layout says, whatever sharding the first layers prefer.
+        """Returns the model's inputs, sharded as the layout says.
+
+        It does not matter which sharding the first layers prefer.
 
         Without this DTensor passes a layer's preference on to the operation that takes a batch out of several, and
         rejects it there.
@@ -403,7 +415,9 @@ def _shares(arrays: Batch, numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _space(data: DataSpec, specs: Mapping[str, Spec]) -> tuple[str | None, str | None]:
-    """Returns the axes that shard the height and the width of the model's images: of the first input that is sharded.
+    """Returns the axes that shard the height and the width of the model's images.
+
+    They are those of the first input that is sharded.
 
     Args:
       data: specs of the model's inputs.

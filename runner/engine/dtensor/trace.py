@@ -1,4 +1,7 @@
-"""Traces of TensorFlow's operations: an XSpace for TensorBoard, and the same as JSON for Perfetto."""
+"""Traces of TensorFlow's operations.
+
+An XSpace for TensorBoard, and the same as JSON for Perfetto.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def trace(folder: Path) -> Iterator[None]:
 
 
 def _write_json(source: Path, target: Path) -> None:
-    """Writes an XSpace in the Trace Event Format: each plane is a process, each line a thread."""
+    """Writes an XSpace in the Trace Event Format.
+
+    Each plane is a process, each line a thread.
+    """
     space = xplane_pb2.XSpace.FromString(source.read_bytes())
     events: list[dict[str, Any]] = []
     for process, plane in enumerate(space.planes):

@@ -1,4 +1,7 @@
-"""The traced update of a step, from gradients to new weights, slots and EMA, variable by variable or packed."""
+"""The traced update of a step, from gradients to weights, slots and EMA.
+
+It goes variable by variable, or is packed.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,10 @@ class Update:
         return tuple(new_vectors)
 
     def packed_variables(self, packing: Packing) -> list[list[dtensor.DVariable]]:
-        """Returns the variables in each packed vector: the weights, one list per slot, the EMA."""
+        """Returns the variables in each packed vector.
+
+        The weights, one list per slot, the EMA.
+        """
         state = self._state
         groups = [[state.variables[path] for path in packing.paths]]
         for slot in self._rule.slots:
@@ -158,7 +164,9 @@ class Update:
         return groups
 
     def _constrained(self, path: str, weight: tf.Tensor, layout: dtensor.Layout | None = None) -> tf.Tensor:
-        """Returns a new weight after its constraint, which gets the whole weight, as it may compute its norm.
+        """Returns a new weight after its constraint.
+
+        The constraint gets the whole weight, as it may compute its norm.
 
         Args:
           path: canonical.
@@ -212,7 +220,9 @@ class Update:
         rate: tf.Tensor,
         step: tf.Tensor,
     ) -> tf.Tensor:
-        """Assigns the slots and computes the weight from what is read back: wrong under the all-reduce combiner.
+        """Assigns the slots and computes the weight from what is read back.
+
+        The result is wrong under the all-reduce combiner.
 
         It reproduces tf_keras's optimizers, for `optimizer.reread_slots`.
         """

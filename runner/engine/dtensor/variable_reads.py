@@ -1,4 +1,4 @@
-"""Variables whose readers get another value than the stored one, while a step is traced.
+"""Variables whose readers get another value while a step is traced.
 
 - `gather_for_use`: a variable is stored in shards and gathered for use, as FSDP and sharded convolution kernels need.
   Without it DTensor would keep a kernel that is sharded over the batch axis as it is, and gather the activations. Here
@@ -92,7 +92,7 @@ def _reclassed(
 
 @contextlib.contextmanager
 def lent(variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Makes every ordinary read of a variable return a tensor instead of its value, within the context."""
+    """Makes reads of variables return tensors instead, within the context."""
     with _reclassed(variables, _lent_class, "lent", values):
         yield
 

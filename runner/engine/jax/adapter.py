@@ -1,4 +1,7 @@
-"""Builds and checks Keras 3 models for the engine `jax`; what a builder returns depends on the seed alone."""
+"""Builds and checks Keras 3 models for the engine `jax`.
+
+What a builder returns depends on the seed alone.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ _IN_TENSORFLOW = (
 
 
 class Keras3Factory:
-    """Calls a config's builder with Keras 3; weights and dropout seeds depend on the config's seed alone."""
+    """Calls a config's builder with Keras 3.
+
+    Weights and dropout seeds depend on the config's seed alone.
+    """
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int, precision: str = "float32") -> None:
         """Loads the builder.
@@ -72,7 +78,9 @@ class Keras3Factory:
         return model
 
     def build_for_mesh(self, *, eager: bool = False) -> tuple[keras.Model, Initial]:
-        """Returns the model with variables that hold no values, and their initial values, not yet computed.
+        """Returns the model without values, and its variables' initial values.
+
+        These are not computed yet.
 
         The build is traced, so that no value is computed. A builder that needs values as it builds, or layers that
         keep what they computed then, are built eagerly on one device; each value is released when it is placed.
@@ -98,7 +106,9 @@ class Keras3Factory:
         return model, Initial(initial)
 
     def build_with(self, values: Mapping[str, Array]) -> keras.Model:
-        """Returns the model, replicated on one device, with the given values; no initial value is drawn.
+        """Returns the model, replicated on one device, with the given values.
+
+        No initial value is drawn.
 
         Args:
           values: whole arrays by canonical path; each is read after the one before it is set.
@@ -121,7 +131,9 @@ class Keras3Factory:
         return model
 
     def build_abstract(self, *, eager: bool = False) -> keras.Model:
-        """Returns the model with variables that have shapes and no values: none is drawn or kept.
+        """Returns the model with variables that have shapes and no values.
+
+        None is drawn or kept.
 
         Args:
           eager: as for `build_for_mesh`; the variables then have values.
@@ -141,7 +153,10 @@ class Keras3Factory:
         return built[0]
 
     def _trace(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
-        """Returns a model and how its variables' values are computed, by id; None if the build can't be traced."""
+        """Returns a model and how its variables' values are computed, by id.
+
+        None if the build can't be traced.
+        """
         built: list[keras.Model] = []
 
         def values() -> list[jax.Array]:
@@ -172,7 +187,10 @@ class Keras3Factory:
         return model, {id(variable): HostValue(variable.value) for variable in model.weights}
 
     def _call_builder(self) -> keras.Model:
-        """Returns the built and checked model, computing whatever values its builder draws."""
+        """Returns the built and checked model.
+
+        All values that its builder draws are computed.
+        """
         arguments = builder.data_arguments(self._builder, self._config, self._data)
         if target.LAYOUTS in builder.parameters(self._builder):
             # Layouts by variable are DTensor's; here the sharding of the step's state says all.
@@ -189,7 +207,10 @@ class Keras3Factory:
         return model
 
     def _with_variables(self, model: keras.Model) -> keras.Model:
-        """Returns the builder's model; one that is not built yet makes its variables by a symbolic call."""
+        """Returns the builder's model.
+
+        One that is not built yet makes its variables by a symbolic call.
+        """
         if isinstance(model, keras.Model) and not model.built:
             contract.check_steps(model, keras.Model, self._config)
             model(model_inputs(self._data, lambda spec: keras.KerasTensor((1, *spec.shape), spec.dtype)))
@@ -197,7 +218,10 @@ class Keras3Factory:
 
 
 def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str, T]:
-    """Returns a model's argument, the only input or all by name, with `make` of each input's spec as the input."""
+    """Returns a model's argument, the only input or all by name.
+
+    Each input is `make` of its spec.
+    """
     return as_called(map_values(make, data.inputs))
 
 
@@ -236,7 +260,10 @@ def check_model(model: keras.Model, config: RunConfig, data: DataSpec) -> None:
 
 
 def _check_layers(model: keras.Model, config: RunConfig) -> None:
-    """Rejects layers that a traced step can't compute, that draw without a seed, or that would count padding."""
+    """Rejects layers that a step can't compute or that would count padding.
+
+    Layers that draw without a seed are rejected too.
+    """
     pads = config.dataset.remainder == "pad"
     for layer in private.all_layers(model):
         if isinstance(layer, _IN_TENSORFLOW):
@@ -256,7 +283,7 @@ def _check_layers(model: keras.Model, config: RunConfig) -> None:
 
 
 def _output_shapes(model: keras.Model, config: RunConfig, data: DataSpec) -> dict[str, Shape]:
-    """Returns the shape of each output, by name if the model names them, else by number."""
+    """Returns the shape of each output, by name or else by number."""
     if private.is_functional(model) and len(data.inputs) == 1 and len(model.outputs) == 1:
         return {"": tuple(model.outputs[0].shape)}
     training = private.training_argument(model, training=False)
@@ -291,13 +318,13 @@ def _check_outputs(shapes: Mapping[str, Shape], data: DataSpec) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Returns an error's message in one line, without the arguments that Keras lists after it."""
+    """Returns an error's message in one line, without Keras's list of arguments."""
     message, _, _ = str(error).partition("Arguments received by")
     return in_one_line(f"{type(error).__name__}: {message}")
 
 
 def variable_shapes(model: keras.Model) -> list[list[jax.ShapeDtypeStruct]]:
-    """Returns the shapes of a model's trainable and other variables, as `stateless_call` takes them."""
+    """Returns the shapes of a model's variables as `stateless_call` takes them."""
     return [list(map(kind_of, model.trainable_variables)), list(map(kind_of, model.non_trainable_variables))]
 
 

@@ -46,7 +46,7 @@ _BF16_BYTES = 2
 
 @dataclass(frozen=True)
 class _Program:
-    """What the lines of a program are read with.
+    """The context in which the lines of a program are read.
 
     Attributes:
       axes: mesh axis to size.
@@ -121,7 +121,10 @@ def _operations(text: str) -> dict[str, str]:
 
 
 def _lines(text: str, *, entry: bool) -> Iterator[tuple[str, int]]:
-    """Yields the program's lines, with or without those of its entry computation, and how often each is run."""
+    """Yields the program's lines and how often each is run.
+
+    Those of its entry computation may be left out.
+    """
     is_in_entry = False
     for line, count in hlo.lines_with_counts(text):
         if line.startswith("ENTRY"):
@@ -200,7 +203,10 @@ def _merged_names(name: str) -> list[str]:
 
 
 def _width(element_type: str) -> int:
-    """Returns the bytes of an element: `bf16` has 2, `pred` 1; those of fewer than 8 bits are stored in a byte."""
+    """Returns the bytes of an element: `bf16` has 2, `pred` 1.
+
+    Those of fewer than 8 bits are stored in a byte.
+    """
     bits = re.match(r"[a-z]+(\d+)", element_type)
     if bits is None:
         return 1
@@ -208,7 +214,10 @@ def _width(element_type: str) -> int:
 
 
 def _axis(attributes: str, axes: Mapping[str, int]) -> str:
-    """Returns the axes over whose devices a collective runs, joined by `+`; empty if each device is alone."""
+    """Returns the axes over whose devices a collective runs, joined by `+`.
+
+    Empty if each device is alone.
+    """
     pairs = hlo.source_target_pairs(attributes)
     if pairs is not None:
         return _axes_between(pairs, axes)
@@ -226,7 +235,7 @@ def _axis(attributes: str, axes: Mapping[str, int]) -> str:
 
 
 def _axes_between(pairs: Iterable[tuple[int, int]], axes: Mapping[str, int]) -> str:
-    """Returns the axes along which the two devices of any pair have different places, joined by `+`."""
+    """Returns the axes along which the devices of a pair differ, joined by `+`."""
     sizes = tuple(axes.values())
     different = set()
     for source, target in pairs:

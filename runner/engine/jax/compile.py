@@ -66,7 +66,9 @@ def choose(
     config: RunConfig,
     batch: Mapping[str, jax.ShapeDtypeStruct],
 ) -> ExecutionMode:
-    """Traces the gradients, checks that they reach every variable, and chooses by the operations that they contain.
+    """Traces the gradients and chooses how steps run by their operations.
+
+    The gradients are checked to reach every variable.
 
     Args:
       step: the model's functions.
@@ -151,7 +153,9 @@ def _check_dependence(trace: jax.core.Jaxpr, trainable: Sequence[str], config: R
 
 
 def slow_in_loops(trace: jax.core.Jaxpr) -> int:
-    """Returns the number of convolutions that XLA's CPU compiler brings to a fast form, but only outside of loops.
+    """Returns the number of convolutions that are slow in loops on a CPU.
+
+    XLA brings them to a fast form outside of loops only.
 
     Args:
       trace: traces that it calls are counted too.
@@ -168,7 +172,7 @@ def slow_in_loops(trace: jax.core.Jaxpr) -> int:
 
 
 def compiled(lowered: Lowered, options: Options) -> Compiled:
-    """Compiles a program with options, or without them if this version of XLA does not know them.
+    """Compiles a program with those options that this version of XLA knows.
 
     XLA's options are not stable: they come and go between versions of jaxlib, and an unknown one is an error that
     names it. All that they change is speed, so a second attempt without any gives the same program, only slower.
@@ -187,7 +191,9 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
 
 
 def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
-    """Returns what XLA counts of a compiled program on one device; None if it counts nothing.
+    """Returns what XLA counts of a compiled program on one device.
+
+    None if it counts nothing.
 
     Args:
       program: one round of it computes one micro-batch. Of a loop, XLA counts the body once.

@@ -1,4 +1,7 @@
-"""Sets the number of the process's devices as soon as JAX is imported, whoever imports it. Imports no Keras."""
+"""Sets the number of the process's devices as soon as JAX is imported.
+
+It does not matter who imports it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The engine `jax`: a Keras 3 model on the JAX backend, placed by jax.sharding and stepped by one jitted function.
+"""The engine `jax`.
+
+A Keras 3 model on the JAX backend, placed by jax.sharding and stepped by one jitted function.
 
 Every variable gets a NamedSharding from the resolved plan; XLA's partitioner inserts the communication. Shapes: K
 steps per call, B global batch.
@@ -57,7 +59,9 @@ _LEAST_CACHED_S = 0.5
 
 
 class _RunningProgram:
-    """The last program that this process started on several CPU devices; there is one, whichever engine started it.
+    """The last program that this process started on several CPU devices.
+
+    There is one, whichever engine started it.
 
     Virtual devices share XLA's threads, and two programs at a time would need twice as many, see
     `runner.engine.jax.environment.threads`. A second engine in the process, as in a comparison, shares them too.
@@ -141,7 +145,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         return with_own_map(config, self._model, self._names.variables, self._axes)
 
     def _make_state(self) -> None:
-        """Orders the variables as Keras wants them, and computes their initial values, each shard on its device."""
+        """Orders the variables as Keras wants them, and draws initial values.
+
+        Each shard is computed on its device.
+        """
         variables = self._names.variables
         paths = keys_by_id(variables)
         generator_states = randomness.seed_indices(self._model)
@@ -174,7 +181,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:
-        """Decides how steps are run and wraps the step's functions for compilation, with the shardings of results."""
+        """Decides how steps are run, and prepares the programs for compilation.
+
+        The shardings of results are fixed here.
+        """
         partitioning = self._partitioning()
         step = Step(self._model, self._config, self._data.task, self._total_steps, self._randomness(), partitioning)
         self._functions = step
@@ -237,7 +247,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._split is not None
 
     def cache_on_device(self, source: DataSource) -> None:
-        """Keeps a split's arrays on every device: all examples, their dims split as a batch's are."""
+        """Keeps a split's arrays on every device.
+
+        All examples, their dims split as a batch's are.
+        """
         shardings = {}
         for name in self._data.arrays:
             _, *example_spec = self._array_specs[name]
@@ -253,7 +266,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         return PlacedBatches(arrays, batches.weights, batches.steps)
 
     def _arguments(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[object, ...]:
-        """Returns a step's arguments after the state: the cached split, or None; arrays; numbers."""
+        """Returns a step's arguments after the state.
+
+        These are the cached split, or None; the arrays; the numbers.
+        """
         split = None
         if ROW in batches.arrays:
             split = self._split
@@ -262,7 +278,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         return split, batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
 
     def compile(self, batches: PlacedBatches) -> None:
-        """Makes the training program for batches of these shapes, from disk if an earlier run left it there."""
+        """Makes the training program for batches of these shapes.
+
+        It comes from disk if an earlier run left it there.
+        """
         self._compiled(batches)
 
     def _compiled(self, batches: PlacedBatches) -> Compiled:
@@ -284,7 +303,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {}
 
     def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> PendingCall[jax.Array]:
-        """Runs the steps in one program, or one after another, and does not wait for the last program to end."""
+        """Runs the steps in one program, or one after another.
+
+        It does not wait for the last program to end.
+        """
         program = self._compiled(batches)
         arguments = self._arguments(batches, first_step, rate_factor)
         if self._mode.loop_on_device:
@@ -310,7 +332,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         )
 
     def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:
-        """Returns rows (B,) as they are, or, with several processes, as one array that a single gather has read."""
+        """Returns rows (B,) as they are, or as one array.
+
+        With several processes, a single gather has read that array.
+        """
         if processes.is_readable(rows[0]):
             return rows
         # Padded to a power of two: each length is a program of its own to compile.
@@ -319,7 +344,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         return self._run(self._stack, [*rows, *padding])
 
     def _run(self, program: Callable[..., T], *arguments: object) -> T:
-        """Starts a program; if several devices share a CPU's threads, after the one before has ended."""
+        """Starts a program.
+
+        If several devices share a CPU's threads, after the one before has ended.
+        """
         if not self._mode.on_cpus or self._mesh.size == 1:
             return program(*arguments)
         with current().waiting():
@@ -329,12 +357,18 @@ class JaxEngine(MeshEngine[jax.Array]):
         return results
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
-        """Traces what runs in the context: an XSpace for TensorBoard, and JSON for Perfetto."""
+        """Traces what runs in the context.
+
+        An XSpace for TensorBoard, and JSON for Perfetto.
+        """
         traced: AbstractContextManager[None] = jax.profiler.trace(folder)
         return traced
 
     def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
-        """Returns the first batch's whole gradients; batch statistics are put back as they were."""
+        """Returns the first batch's whole gradients.
+
+        Batch statistics are put back as they were.
+        """
         before = self._state
         try:
             return super().gradients(batches, step)
@@ -354,14 +388,20 @@ class JaxEngine(MeshEngine[jax.Array]):
             return np.asarray(readable)
 
     def _readable(self, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """Returns arrays that this process can read whole; if other processes hold parts, gathered by one program."""
+        """Returns arrays that this process can read whole.
+
+        If other processes hold parts, they are gathered by one program.
+        """
         if all(map(processes.is_readable, values)):
             return values
         return self._run(self._gather, list(values))
 
     @property
     def _weights(self) -> Weights:
-        """Returns the weights that an evaluation uses: moving averages if the run keeps them, and the others."""
+        """Returns the weights that an evaluation uses.
+
+        Moving averages if the run keeps them, and the others.
+        """
         return self._state.ema or self._state.trainable, self._state.non_trainable
 
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
@@ -376,7 +416,10 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     @cached_property
     def _by_example(self) -> tuple[bool, ...]:
-        """Returns for each of the model's output tensors whether it has a row per example: twice as many for two."""
+        """Returns for each output tensor of the model whether it has a row per example.
+
+        Those have twice as many rows for two examples.
+        """
 
         def output_shapes(factor: int) -> list[tuple[int, ...]]:
             arrays = {}
@@ -398,7 +441,9 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     @property
     def program(self) -> Compiled:
-        """Returns the compiled training program; its memory, cost analysis and text are those of one device.
+        """Returns the compiled training program.
+
+        Its memory, cost analysis and text are those of one device.
 
         Raises:
           EngineError: nothing was compiled yet.
@@ -433,7 +478,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         return set()
 
     def input_pieces(self) -> dict[str, dict[int, tuple[tuple[int, int], ...]]]:
-        """Returns, for each input, device number -> (start, stop) in each dim of its part of a micro-batch."""
+        """Returns each device's piece of a micro-batch: input -> device -> spans.
+
+        A piece has (start, stop) in each dim.
+        """
         numbers = {device: number for number, device in enumerate(self._mesh.devices.flat)}
         parts = {}
         for name, spec in self._data.inputs.items():
@@ -453,11 +501,14 @@ class JaxEngine(MeshEngine[jax.Array]):
         return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
 
     def shards(self) -> dict[str, list[Shard]]:
-        """Returns variables and slots, each in its different shards, as the devices hold them."""
+        """Returns variables and slots in their different shards."""
         return map_values(shards, self._tree.by_path(self._state))
 
     def plain_model(self) -> keras.Model:
-        """Returns the plain Keras 3 model in the host's memory, with the present weights or their moving averages."""
+        """Returns the plain Keras 3 model in the host's memory.
+
+        It has the present weights or their moving averages.
+        """
         model, _ = self._factory.build_for_mesh(eager=self._builds_eagerly)
         arrays = self._tree.by_path(self._state)
         for path, variable in Names(model).variables.items():

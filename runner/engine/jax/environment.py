@@ -1,4 +1,7 @@
-"""Environment variables that must be set before JAX loads. Imports neither JAX nor Keras."""
+"""Environment variables that must be set before JAX loads.
+
+Imports neither JAX nor Keras.
+"""
 
 from __future__ import annotations
 

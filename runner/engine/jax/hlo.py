@@ -1,4 +1,7 @@
-"""Reads the text of a program that XLA compiled: how often each line runs, bfloat16 values, groups of devices."""
+"""Reads the text of a program that XLA compiled.
+
+How often each line runs, bfloat16 values, groups of devices.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _MOVES = ("copy", "bitcast", "reshape", "transpose")
 
 
 def lines_with_counts(text: str) -> Iterator[tuple[str, int]]:
-    """Yields a program's lines, each with how often it runs in one run of the program.
+    """Yields a program's lines, each with how often one run of it runs the line.
 
     The body of a loop of known length, such as a scan's, runs once per turn. A loop whose length the program does not
     know counts once: a call's loop over its steps is one.
@@ -55,7 +58,7 @@ def lines_with_counts(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _computation(line: str, before: str) -> str:
-    """Returns the name of the computation that a line is part of, of that of the line before."""
+    """Returns the name of a line's computation, given that of the line before."""
     header = _HEADER.match(line)
     if header is None:
         return before
@@ -73,7 +76,10 @@ def _called(line: str) -> list[str]:
 
 
 def _run_count(name: str, callers: Mapping[str, list[tuple[str, int]]], known: dict[str, int]) -> int:
-    """Returns how often a computation runs. The recursion ends: XLA has no computation that calls itself."""
+    """Returns how often a computation runs.
+
+    The recursion ends: XLA has no computation that calls itself.
+    """
     if name not in known:
         counts = []
         for caller, trips in callers.get(name, []):
@@ -83,7 +89,7 @@ def _run_count(name: str, callers: Mapping[str, list[tuple[str, int]]], known: d
 
 
 def widened_bf16(text: str) -> set[str]:
-    """Returns the names of float32 instructions whose values are bfloat16 ones that XLA widened.
+    """Returns the names of float32 instructions that XLA widened from bfloat16.
 
     CPUs don't compute in bfloat16, so a program for CPUs communicates in 32 bits what other devices communicate in 16:
     it is converted first, or its reduction has a name that ends in `promoted` (`reduces_bf16`).
@@ -117,12 +123,15 @@ def widened_bf16(text: str) -> set[str]:
 
 
 def reduces_bf16(attributes: str) -> bool:
-    """Returns whether a collective's attributes say that it reduces bfloat16 values in float32."""
+    """Returns whether a collective reduces bfloat16 values in float32."""
     return _PROMOTED.search(attributes) is not None
 
 
 def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
-    """Returns a collective-permute's pairs of devices; None for a collective that has groups."""
+    """Returns a collective-permute's pairs of devices.
+
+    None for a collective that has groups.
+    """
     listed = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
     if listed is None:
         return None
@@ -133,7 +142,9 @@ def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
 
 
 def replica_groups(attributes: str, devices: int) -> list[list[int]]:
-    """Returns the devices of each group of a collective, from the three forms in which XLA prints them.
+    """Returns the devices of each group of a collective.
+
+    XLA prints them in three forms.
 
     Args:
       attributes: of the instruction.
@@ -151,6 +162,7 @@ def replica_groups(attributes: str, devices: int) -> list[list[int]]:
         return groups
     listed = re.search(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}", attributes)
     if listed:
+        # An empty list of groups means one group of all devices.
         every_device = [list(range(devices))]
         return list(map(integers, re.findall(r"\{([\d,]*)\}", listed[1]))) or every_device
     raise EngineError(f"XLA's replica groups have an unknown form: {attributes[:200]}")
@@ -162,7 +174,10 @@ def integers(text: str) -> list[int]:
 
 
 def _device_ids(text: str) -> npt.NDArray[np.int64]:
-    """Returns device numbers (N,) of `[2,4]T(1,0)`: counted row-major over 2 x 4, then read with the dims swapped."""
+    """Returns device numbers (N,) of `[2,4]T(1,0)`.
+
+    Counted row-major over 2 x 4, then read with the dims swapped.
+    """
     matched = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if matched is None:
         raise EngineError(f"XLA's device numbers have an unknown form: {text[:200]}")

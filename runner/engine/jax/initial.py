@@ -1,4 +1,6 @@
-"""Initial values of a model's variables, computed on the devices by shards; the very numbers that Keras draws.
+"""Initial values of a model's variables, computed on the devices by shards.
+
+The very numbers that Keras draws.
 
 A build is traced, so that its variables get no values, and the trace says how each value is computed: a seed, JAX's
 random numbers, some arithmetic. JAX's generator makes each element from the seed and the element's place alone
@@ -57,11 +59,14 @@ class TraceSlice:
 
     @property
     def has_sums(self) -> bool:
-        """Returns whether it adds up; only an untraced build's operations, one by one, give those bits."""
+        """Returns whether it adds up.
+
+        Only an untraced build's operations, one by one, give those bits.
+        """
         return any(equation.primitive.name in _SUMS for equation in equations(self.equations))
 
     def key(self) -> Key:
-        """Returns a key that is equal for slices that compute the same function of their constants."""
+        """Returns a key that is equal for slices that compute the same function."""
         numbers: dict[Var, int] = {}
 
         def atom(value: Var | Literal) -> Key:
@@ -79,7 +84,9 @@ class TraceSlice:
         return tuple(key)
 
     def compute(self, constants: Sequence[jax.Array], zero: jax.Array) -> jax.Array:
-        """Computes the value in a traced function, each equation on its own as an untraced build does.
+        """Computes the value in a traced function.
+
+        Each equation is computed on its own, as an untraced build does.
 
         Args:
           constants: in the order of `constants`.
@@ -103,14 +110,17 @@ class TraceSlice:
         return self.compute(list(self.constants.values()), jnp.uint32(0))
 
     def source(self) -> TraceSlice | StoredValue:
-        """Returns this slice, or the host's array if the build computed nothing but stored a constant."""
+        """Returns this slice, or the host's array if the build stored a constant."""
         if self.equations or isinstance(self.result, Literal):
             return self
         return HostValue(self.constants[self.result])
 
 
 def _parameters(equation: JaxprEqn) -> Key:
-    """Returns an equation's parameters in a comparable form; objects that are no plain values compare by identity."""
+    """Returns an equation's parameters in a comparable form.
+
+    Objects that are no plain values compare by identity.
+    """
 
     def comparable(value: object) -> object:
         if isinstance(value, tuple):
@@ -123,7 +133,7 @@ def _parameters(equation: JaxprEqn) -> Key:
 
 
 def _unmerged(value: jax.Array, zero: jax.Array) -> jax.Array:
-    """Returns floats unchanged, in a form that XLA can't merge with the operations that use them.
+    """Returns floats unchanged, so that XLA can't merge the operations on them.
 
     An untraced build computes each operation in a program of its own, from numbers that the program does not know. If
     XLA merged them, a product and a sum would be rounded once instead of twice, two factors would be multiplied first,
@@ -181,7 +191,10 @@ class HostValue:
 
 
 class Initial:
-    """Initial values of a model's variables; those that can be drawn on the devices are not computed yet."""
+    """Initial values of a model's variables.
+
+    Those that can be drawn on the devices are not computed yet.
+    """
 
     def __init__(self, values: dict[str, TraceSlice | StoredValue]) -> None:
         """Takes ownership of the values.
@@ -192,7 +205,9 @@ class Initial:
         self._values = values
 
     def place(self, kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-        """Returns the values on the devices; may be called once, as values on the host are released.
+        """Returns the values on the devices.
+
+        May be called once, as values on the host are released.
 
         Args:
           kinds: shape, dtype and sharding of each variable by canonical path.
@@ -215,7 +230,9 @@ class Initial:
 
 
 def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """Computes values with few programs: one for all functions that occur equally often.
+    """Computes values with few programs.
+
+    One for all functions that occur equally often.
 
     The kernels of a network's blocks are the same function of other seeds, and are compiled once. The largest
     variables come first, while the devices are empty: their temporaries are several times their size.
@@ -258,7 +275,10 @@ def _placed_constants(part: TraceSlice, kind: jax.ShapeDtypeStruct) -> list[Any]
 
 
 def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
-    """Returns a constant as a program takes it; one of the variable's shape is sharded as the variable is."""
+    """Returns a constant as a program takes it.
+
+    One of the variable's shape is sharded as the variable is.
+    """
     if jnp.issubdtype(value.dtype, jax.dtypes.extended):
         # A random generator's key, which NumPy has no type for.
         return value
@@ -272,7 +292,10 @@ def _placed_constant(value: Any, kind: jax.ShapeDtypeStruct) -> Any:
 def _program(
     paths: Sequence[str], slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]
 ) -> Callable[..., list[jax.Array]]:
-    """Returns a compiled function of (constants of each path's slice, uint32 0) that returns the slices' values."""
+    """Returns a compiled function that computes the paths' slices.
+
+    It takes (constants of each path's slice, uint32 0).
+    """
 
     def draw(constants: Sequence[Sequence[jax.Array]], zero: jax.Array) -> list[jax.Array]:
         values = []
@@ -285,7 +308,10 @@ def _program(
 
 
 def holds_traced(model: keras.Model) -> bool:
-    """Returns whether a model holds, outside of its variables, arrays of a traced build, which have no values."""
+    """Returns whether a model holds traced arrays outside of its variables.
+
+    They are of a traced build, and have no values.
+    """
 
     def is_traced(value: object) -> bool:
         if isinstance(value, jax.core.Tracer):

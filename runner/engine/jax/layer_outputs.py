@@ -14,7 +14,7 @@ from runner.task.base import DataSpec
 
 
 def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerOutput]:
-    """Returns each layer's output for a batch, in the order of the calls, by tracing one call.
+    """Returns each layer's output for a batch by tracing one call.
 
     Args:
       model: built.

@@ -15,7 +15,9 @@ from runner.processes.team import current
 
 
 def configure(config: MeshConfig) -> Mesh:
-    """Makes this process's devices and the mesh of all processes' devices; must be JAX's first use of devices.
+    """Makes this process's devices and the mesh of all processes' devices.
+
+    Must be JAX's first use of devices.
 
     Args:
       config: the mesh group, axes resolved.

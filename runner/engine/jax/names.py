@@ -31,7 +31,9 @@ class _Paths:
 
 
 class Names:
-    """Canonical paths of a model's layers and variables, the same as tf_keras's models have in the DTensor engine.
+    """Canonical paths of a model's layers and variables.
+
+    They are the same as tf_keras's models have in the DTensor engine.
 
     A layer of a Sequential or functional model goes by its name, with slashes for dots; one of a subclassed model by
     its attribute path; a nested functional model adds nothing to the path. If two variables or two layers would share
@@ -94,6 +96,7 @@ class Names:
             for layer in owner.layers:
                 # A layer that is used in several models keeps the path under which it is met first.
                 name = layer_path(layer.name)
+                # A nested functional model adds nothing to the short path.
                 prefix = short
                 if not private.is_functional(layer):
                     prefix = f"{short}{name}/"
@@ -121,7 +124,10 @@ class Names:
 
 
 def _without_underscore(paths: _Paths, name: str) -> _Paths:
-    """Returns a variable's paths with its name for `_<name>`: some layers hide a variable behind a property."""
+    """Returns a variable's paths with its name for `_<name>`.
+
+    Some layers hide a variable behind a property.
+    """
     hidden = f"_{name}"
     if paths.short.rpartition("/")[2] != hidden:
         return paths
@@ -129,7 +135,7 @@ def _without_underscore(paths: _Paths, name: str) -> _Paths:
 
 
 def _unique(paths: Mapping[int, _Paths]) -> dict[int, str]:
-    """Returns the short path of each, or the full path if others have the same short one."""
+    """Returns the short path of each, or the full path if the short one is taken."""
     count = Counter(path.short for path in paths.values())
     names = {}
     for key, path in paths.items():

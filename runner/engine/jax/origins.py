@@ -1,4 +1,6 @@
-"""Finds the variable or layer that a collective of XLA's program serves, from its operation's scopes and its shape.
+"""Finds the variable or layer that a collective of XLA's program serves.
+
+An operation's scopes and the shape tell it.
 
 JAX names an operation by its scopes: the Keras layers, with `transpose(...)` around what the gradient added.
 """
@@ -20,7 +22,9 @@ _Size = tuple[int, ...] | int
 
 @dataclass(frozen=True)
 class CarriedTensor:
-    """One tensor that a collective carries; XLA merges collectives, so that one instruction may carry several.
+    """One tensor that a collective carries.
+
+    XLA merges collectives, so that one instruction may carry several.
 
     Attributes:
       shape: of what a device gets.
@@ -58,7 +62,10 @@ class Traffic:
 
 
 class Origins:
-    """Finds origins, one tensor after another: a variable is the origin of one collective of each traffic."""
+    """Finds origins, one tensor after another.
+
+    A variable is the origin of one collective of each traffic.
+    """
 
     def __init__(
         self,
@@ -68,7 +75,10 @@ class Origins:
         axes: Mapping[str, int],
         data_axes: Collection[str],
     ) -> None:
-        """Takes what a program is about; the arguments are those of `runner.engine.jax.collectives.collectives`."""
+        """Takes what a program is about.
+
+        The arguments are those of `runner.engine.jax.collectives.collectives`.
+        """
         self._placements = placements
         self._trainable = set(trainable)
         self._axes = axes
@@ -87,7 +97,11 @@ class Origins:
         self._next: Counter[tuple[str, Traffic, _Size]] = Counter()
 
     def of(self, tensor: CarriedTensor, traffic: Traffic) -> str:
-        """Returns the canonical path of a variable or layer, empty if the operation's name has neither."""
+        """Returns the canonical path of a variable or layer.
+
+        It is empty if the operation's name has neither.
+        """
+        # Collectives of the update serve no layer.
         layer = None
         if traffic.phase != "update":
             layer = self._layer(tensor.operation)
@@ -100,7 +114,9 @@ class Origins:
         return layer
 
     def _layer(self, operation: str) -> str | None:
-        """Returns the layer with the longest path in an operation's scopes; None if there is none.
+        """Returns the layer with the longest path in an operation's scopes.
+
+        None if there is none.
 
         Every run of scopes is looked up among the layers, and not every layer in the scopes: a deep model has more
         layers, but no longer scopes.
@@ -119,7 +135,7 @@ class Origins:
         return self._layer_of_operation[operation]
 
     def _claim_variable(self, layer: str, tensor: CarriedTensor, traffic: Traffic) -> str | None:
-        """Claims the layer's next variable of the tensor's dims in any order, else of as many elements."""
+        """Claims the layer's next variable of the tensor's dims, or of its size."""
         gathers = traffic.kind == "all_gather"
         index = (layer, gathers, traffic.axis)
         if index not in self._variables_by_size:
@@ -139,7 +155,7 @@ class Origins:
         return None
 
     def _by_size(self, layer: str, axis: str, *, gathers: bool) -> dict[_Size, list[str]]:
-        """Returns a layer's variables that a collective may serve, by their dims and by their elements."""
+        """Returns a layer's variables that a collective may serve, by size."""
         variables: dict[_Size, list[str]] = {}
         for path in self._layers[layer]:
             if not gathers and path not in self._trainable:

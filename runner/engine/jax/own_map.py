@@ -1,4 +1,7 @@
-"""The layout that a model's own author gives, `get_layout_map` of KerasHub's backbones, as rules of the config."""
+"""The layout map of a model's own author as rules of the config.
+
+It is `get_layout_map` of KerasHub's backbones.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ _MODEL_AXIS = "model"
 def with_own_map(
     config: LayoutConfig, model: keras.Model, variables: Mapping[str, keras.Variable], axes: Mapping[str, int]
 ) -> LayoutConfig:
-    """Returns the layout with the model's own map as rules after the config's, one rule per variable.
+    """Returns the layout with the model's own map as rules after the config's.
+
+    There is one rule per variable.
 
     Args:
       config: its rules come first.

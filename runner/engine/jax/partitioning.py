@@ -1,4 +1,6 @@
-"""How the mesh splits what a step computes: shardings that steps pin, and parts that layers and losses use.
+"""The partition of a step's computation over the mesh.
+
+Shardings that steps pin, and parts that layers and losses use.
 
 XLA's partitioner chooses the sharding of every array between the state and the batch. The shardings here replace
 choices of its own that are wrong, or that communicate more than needed.
@@ -33,7 +35,7 @@ from runner.task.language_model import HIDDEN
 
 @dataclass(frozen=True)
 class Partitioning:
-    """How the mesh splits what a step computes.
+    """The partition of a step's computation over the mesh.
 
     Attributes:
       state: shardings of the step's state.
@@ -58,7 +60,7 @@ class Partitioning:
 
 @dataclass(frozen=True)
 class MeshLayout:
-    """What a partitioning is derived from.
+    """The inputs of a partitioning.
 
     Attributes:
       mesh: of the devices.
@@ -87,12 +89,15 @@ class MeshLayout:
         return sharding(self.mesh, spec)
 
     def roles(self) -> dict[str, Role]:
-        """Returns path -> role of the variables in attentions, and of tables and heads of a vocabulary."""
+        """Returns the roles by path, of attentions and of the vocabulary's variables."""
         return dict(transformers.read(shapes_of(self.placements)).roles)
 
 
 def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:
-    """Returns the sharding of a spec, one entry per dim: an axis, None, or UNCONSTRAINED."""
+    """Returns the sharding of a spec, one entry per dim.
+
+    An axis, None, or UNCONSTRAINED.
+    """
     return NamedSharding(mesh, PartitionSpec(*spec))
 
 
@@ -133,7 +138,10 @@ def partition(
 
 
 def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
-    """Returns whether an axis splits devices but no array that a convolution may take: they then hold copies."""
+    """Returns whether devices hold copies of images.
+
+    An axis then splits devices but no array that a convolution may take.
+    """
     image_specs = []
     for name in data.inputs:
         spec = on.array_specs[name]
@@ -147,7 +155,7 @@ def _copies_images(on: MeshLayout, data: DataSpec) -> bool:
 
 
 def _example_parts(on: MeshLayout) -> Parts | None:
-    """Returns how the mesh splits a batch's examples, if it splits no other dim of them."""
+    """Returns how the mesh splits a batch's examples, if no other dim is split."""
     (axis,) = on.array_specs[WEIGHT]
     if axis is None or not splits_examples_alone(on.array_specs):
         return None
@@ -155,13 +163,19 @@ def _example_parts(on: MeshLayout) -> Parts | None:
 
 
 def _gathered(on: MeshLayout, array: jax.Array) -> jax.Array:
-    """Constrains a traced array to be replicated along its first dim; the other dims stay as they are."""
+    """Constrains a traced array to be replicated along its first dim.
+
+    The other dims stay as they are.
+    """
     spec = [None] + [PartitionSpec.UNCONSTRAINED] * (array.ndim - 1)
     return jax.lax.with_sharding_constraint(array, on.sharding(spec))
 
 
 def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> TokenParts:
-    """Returns how the mesh splits examples, tokens along the first dim of the first input's examples, and logits."""
+    """Returns how the mesh splits examples, tokens and logits.
+
+    The tokens are along the first dim of the first input's examples.
+    """
     spec = on.array_specs[data.task.input_names[0]]
     batch_axis = spec[0]
     sequence_axis = None
@@ -184,7 +198,10 @@ def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> T
 
 
 def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
-    """Returns the axis that splits the heads of all attentions alike; None if they are replicated or differ."""
+    """Returns the axis that splits the heads of all attentions alike.
+
+    None if they are replicated or differ.
+    """
     axes_of_heads = set()
     for path, role in roles.items():
         if "heads" in role.noun and role.dim is not None and not role.adapter:
@@ -201,15 +218,19 @@ def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
 def _gathered_for_logits(
     on: MeshLayout, model: keras.Model, trainable: Sequence[str], roles: Mapping[str, Role]
 ) -> dict[int, NamedSharding]:
-    """Returns shardings of tables and heads of the vocabulary, if split twice, for the products that make logits.
+    """Returns gathered shardings of the vocabulary's tables and heads.
+
+    Those that are split twice need them in the products that make logits.
 
     Of a head (D, V) with D sharded over `batch` and V over `model`, XLA would leave D sharded, gather the examples
     instead and sum whole logits over `batch`, and logits are the largest array of the step. A loss in chunks
     constrains the head by itself; a head that is sharded once is gathered by XLA.
     """
-    # A model that returns hidden states leaves the logits to the loss, which computes them in chunks.
-    if private.is_functional(model) and isinstance(model.output, Mapping) and HIDDEN in model.output:
-        return {}
+    if private.is_functional(model):
+        # A Sequential model that was never called with symbolic inputs has no output: Keras raises AttributeError.
+        outputs = getattr(model, "output", None)
+        if isinstance(outputs, Mapping) and HIDDEN in outputs:
+            return {}
     batch_axes = on.data_axes
     gathered = {}
     for index, path in enumerate(trainable):
@@ -223,7 +244,9 @@ def _gathered_for_logits(
 
 
 def _vocabulary_parts(on: MeshLayout, roles: Mapping[str, Role]) -> int:
-    """Returns into how many parts the mesh splits a token's logits, from the tables and heads of the vocabulary.
+    """Returns the number of parts into which the mesh splits a token's logits.
+
+    The vocabulary's tables and heads decide it.
 
     The least of them if they differ, as only the model's code says which of them makes the logits.
     """

@@ -1,4 +1,6 @@
-"""Dtypes of the state, by `engine.state`: weights and slots in float32, in bfloat16, or float32 master weights.
+"""Dtypes of the state, by `engine.state`.
+
+Weights and slots in float32, in bfloat16, or float32 master weights.
 
 - `float32`: all of it; layers that compute in bfloat16 round what they read, as under Keras's policy `mixed_bfloat16`.
 - `master`: trained weights and slots are float32, and the model uses copies of the weights in bfloat16, made again in

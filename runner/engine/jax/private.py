@@ -1,4 +1,6 @@
-"""Private interfaces of JAX and Keras 3 that the engine depends on, each with what breaks without it.
+"""Private interfaces of JAX and Keras 3 that the engine depends on.
+
+Each says what breaks without it.
 
 Written against jax 0.10.2 and keras 3.15.1; tests/engine/test_jax_private.py names those that a later version lacks.
 """
@@ -53,7 +55,9 @@ def devices_are_made() -> bool:
 
 
 def bind_gloo(address: str) -> None:
-    """Makes gloo, which communicates between the CPUs of several processes, listen at an address.
+    """Makes gloo listen at an address.
+
+    It communicates between the CPUs of several processes.
 
     Without it gloo listens at the address that the machine's name resolves to, which may be the loopback device.
 
@@ -64,7 +68,7 @@ def bind_gloo(address: str) -> None:
 
 
 def is_functional(layer: object) -> bool:
-    """Returns whether a layer is a Sequential or functional model, whose layers have names of their own.
+    """Returns whether a layer is a Sequential or functional model.
 
     `keras.Model(inputs, outputs)` makes an object of this class, which has no public name. Without it the paths of its
     variables could not be made of the names of its layers.
@@ -73,7 +77,9 @@ def is_functional(layer: object) -> bool:
 
 
 def reset_layer_names() -> None:
-    """Restarts the numbers of unnamed layers, so that every build of a model gives the same paths.
+    """Restarts the numbers of unnamed layers.
+
+    Every build of a model then gives the same paths.
 
     `keras.utils.clear_session` does it too, but discards the state of other models.
     """
@@ -81,13 +87,18 @@ def reset_layer_names() -> None:
 
 
 def all_layers(model: keras.Model) -> list[keras.Layer]:
-    """Returns a model's layers and, recursively, theirs; `Model.layers` has the outer ones alone."""
+    """Returns a model's layers and, recursively, theirs.
+
+    `Model.layers` has the outer ones alone.
+    """
     layers = model._flatten_layers(include_self=False)
     return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
 def operands(model: keras.Model) -> list[object]:
-    """Returns the arguments of all operations of a functional model, and of functional models inside of it.
+    """Returns the arguments of all operations of a functional model.
+
+    Functional models inside of it are included.
 
     Without it an array that a builder computed and used in an operation, as in `x - ops.array(mean)`, is not seen.
     """
@@ -102,12 +113,15 @@ def operands(model: keras.Model) -> list[object]:
 
 
 def has_hub(model: keras.Model) -> bool:
-    """Returns whether a model has a layer of KerasHub's; its variables then go by Keras's own paths."""
+    """Returns whether a model has a layer of KerasHub's.
+
+    Its variables then go by Keras's own paths.
+    """
     return any(type(layer).__module__.startswith("keras_hub.") for layer in all_layers(model))
 
 
 def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
-    """Returns the keyword `training` for a model's call, or nothing if its own `call` does not take it.
+    """Returns the keyword `training` for a model's call, if the call takes it.
 
     Keras's `fit` checks this too. Without it a subclassed `call(self, x)` raises TypeError.
     """
@@ -146,7 +160,7 @@ def set_dtype(variable: keras.Variable, dtype: str) -> None:
 
 @contextmanager
 def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
-    """Makes Keras compute with variables' values in float32, if they are narrower, while the context lasts.
+    """Makes Keras compute with narrower variables in float32 in the context.
 
     Without it Keras rounds a value that is passed for a variable to the variable's own dtype.
     """
@@ -161,7 +175,9 @@ def in_float32(variables: Sequence[keras.Variable]) -> Iterator[None]:
 
 
 def made_trainable(model: keras.Model) -> set[int]:
-    """Returns the ids of variables that layers made to be trained, frozen or not; the others are their statistics.
+    """Returns the ids of variables that layers made to be trained, frozen or not.
+
+    The others are their statistics.
 
     Without it a frozen weight could not be told from a statistic.
     """
@@ -172,7 +188,9 @@ def made_trainable(model: keras.Model) -> set[int]:
 
 
 def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one equation of a trace; `jax.core.eval_jaxpr` computes all equations.
+    """Returns the results of one equation of a trace.
+
+    `jax.core.eval_jaxpr` computes all equations.
 
     Without it the value of one variable could not be computed separately from the others.
 
@@ -186,7 +204,7 @@ def evaluated(equation: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def without_unused(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[bool]]:
-    """Returns a trace without the equations that its results don't depend on, and which of its inputs are used.
+    """Returns a trace without unused equations, and which inputs are used.
 
     Without it the states of random generators could not be computed without the weights, and no check could find the
     weights that a loss does not depend on.
@@ -226,7 +244,7 @@ def _replaced(holder: Any, name: str, make: Callable[[Function], Function]) -> I
 
 
 def dropout_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
-    """Replaces the dropout operation of Keras's layers and of `keras.random` while the context lasts.
+    """Replaces the dropout of Keras's layers and of `keras.random` in the context.
 
     Without it the single device of a comparison would draw other masks than the mesh.
 
@@ -237,7 +255,7 @@ def dropout_replaced(make: Callable[[Function], Function]) -> AbstractContextMan
 
 
 def take_replaced(make: Callable[[Function], Function]) -> AbstractContextManager[None]:
-    """Replaces the operation with which Keras's layers look up rows of a table while the context lasts.
+    """Replaces Keras's look-up of a table's rows while the context lasts.
 
     Without it the gradients of a bfloat16 table are added up in bfloat16, see `runner.engine.jax.layers.rows`.
 
@@ -259,7 +277,9 @@ def attention_replaced(make: Callable[[Function], Function]) -> AbstractContextM
 
 
 def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:
-    """Replaces `jax.random.bernoulli`, with which Keras's dropout draws its masks, while the context lasts.
+    """Replaces `jax.random.bernoulli` while the context lasts.
+
+    Keras's dropout draws its masks with it.
 
     Args:
       make: shape -> mask.
@@ -271,7 +291,7 @@ def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractCo
 def kernel_gradients_of(
     prepare: Callable[[jax.Array, jax.Array, lax.ConvDimensionNumbers], tuple[jax.Array, jax.Array]],
 ) -> Iterator[None]:
-    """Applies a function to the inputs of every convolution kernel's gradient while the context lasts.
+    """Applies a function to the inputs of convolution kernels' gradients.
 
     Every convolution is the same primitive, whichever function made it, and its gradients are computed by the one rule
     that this table has for it. Without it kernel gradients are wrong on some meshes, see
@@ -296,7 +316,9 @@ def kernel_gradients_of(
 
 @contextmanager
 def tensorflow_unimported() -> Iterator[None]:
-    """Keeps Keras from importing TensorFlow while the context lasts, unless it is imported already.
+    """Keeps Keras from importing TensorFlow while the context lasts.
+
+    It changes nothing if TensorFlow is imported already.
 
     To serialize a model, Keras checks of every object whether it is one of TensorFlow's, and imports TensorFlow for
     that. No object can be while nothing has imported TensorFlow. Without this, saving a model costs 3.5 s of CPU time

@@ -1,4 +1,7 @@
-"""Trial calls of a built Keras 3 model: variables that a training call changes, or that an evaluation would change."""
+"""Trial calls of a built Keras 3 model.
+
+Variables that a training call changes, or that an evaluation would change.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,10 @@ def _held_values(model: keras.Model) -> dict[str, jax.Array]:
 
 
 def _kept_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns path -> variable that no gradient changes, without the states of random generators."""
+    """Returns the variables by path that no gradient changes.
+
+    States of random generators are left out.
+    """
     return without(Names(model).variables, model.trainable_variables)
 
 
@@ -86,7 +92,7 @@ def _values(variables: Sequence[keras.Variable]) -> Values:
 
 
 def _changed(model: keras.Model, data: DataSpec, kept: dict[str, keras.Variable], *, training: bool) -> list[str]:
-    """Returns the paths of the variables that a call gives a new value, from a trace of it."""
+    """Returns the paths of the variables that a call changes, from a trace."""
     paths = keys_by_id(kept)
     others = model.non_trainable_variables
     step = None

@@ -1,4 +1,6 @@
-"""JAX in several processes: its coordination service, and arrays that span processes.
+"""JAX in several processes.
+
+Its coordination service, and arrays that span processes.
 
 JAX's own heartbeats end a process by a C++ abort when another one is gone, whatever Python still has to record. So
 every process except process 0 connects to the service through a relay of its own, which lives as long as the process
@@ -42,6 +44,7 @@ def connect(team: Team) -> None:
         return
     host, port = team.broadcast("JAX's service", lambda: (team.address, free_port(team.address)))
     service = f"{_bracketed(host)}:{port}"
+    # The first process runs the service; the others reach it through a relay of their own.
     address = service
     if not team.is_first:
         address = f"127.0.0.1:{_start_relay(host, port)}"
@@ -99,14 +102,20 @@ def _start_relay(host: str, port: int) -> int:
 
 
 def _forward(source: socket.socket, sink: socket.socket) -> None:
-    """Forwards bytes until the source ends; the sink stays open, so that JAX does not notice a lost service."""
+    """Forwards bytes until the source ends.
+
+    The sink stays open, so that JAX does not notice a lost service.
+    """
     with suppress(OSError):
         while data := source.recv(_CHUNK_BYTES):
             sink.sendall(data)
 
 
 def placed(array: Array, sharding: NamedSharding) -> jax.Array:
-    """Returns a host array on the mesh; with several processes, each reads the shards of its own devices."""
+    """Returns a host array on the mesh.
+
+    With several processes, each reads the shards of its own devices.
+    """
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     # Not `device_put`: with several processes it compares the whole array by a collective, which would meet the

@@ -20,7 +20,9 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True)
 class Randomness:
-    """The model's random generators as functions of the step, so that no state of theirs has to be kept.
+    """The model's random generators as functions of the step.
+
+    No state of theirs has to be kept.
 
     Keras's generator is a seed and a counter of its draws. With the counter set to the step times the draws of a step,
     it gives the numbers that Keras's own training draws, on any mesh and after any resume.
@@ -36,7 +38,10 @@ class Randomness:
     draws: Sequence[int]
 
     def insert(self, weights: Sequence[jax.Array], done: jax.Array | int) -> list[jax.Array]:
-        """Returns the model's non-trainable variables: its weights, and the states after `done` micro-batches."""
+        """Returns the model's non-trainable variables.
+
+        Its weights, and the states after `done` micro-batches.
+        """
         variables = list(weights)
         for index, (seed, counter), draws in zip(self.indices, self.seeds, self.draws, strict=True):
             moved = jnp.asarray(done, jnp.uint32) * jnp.uint32(draws)
@@ -81,7 +86,10 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
 
 
 def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> Any:
-    """Returns a function of the generators' states, uint32 (len(indices), 2), that returns them after a step."""
+    """Returns a function that moves the generators' states by one step.
+
+    They are uint32 (len(indices), 2).
+    """
     trainable_count = len(model.trainable_variables)
 
     def step(values: list[jax.Array], inputs: Any) -> list[jax.Array]:
@@ -112,7 +120,7 @@ def _compiled_move(model: keras.Model, inputs: Any, indices: Sequence[int]) -> A
 
 
 def seed_indices(model: keras.Model) -> list[int]:
-    """Returns the places of the random generators' states among the model's non-trainable variables."""
+    """Returns the indices of generator states among non-trainable variables."""
     weights = set(map(id, model.non_trainable_weights))
     indices = []
     for index, variable in enumerate(model.non_trainable_variables):
@@ -122,6 +130,9 @@ def seed_indices(model: keras.Model) -> list[int]:
 
 
 def unmoved(model: keras.Model) -> Randomness:
-    """Returns a model's generators when no number is drawn, as in a plan, whose variables have no values."""
+    """Returns a model's generators when no number is drawn.
+
+    So it is in a plan, whose variables have no values.
+    """
     indices = seed_indices(model)
     return Randomness(indices, np.zeros((len(indices), 2), np.uint32), [0] * len(indices))

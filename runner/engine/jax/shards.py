@@ -1,4 +1,7 @@
-"""JAX arrays as checkpoints see them: by shards; and a split's arrays where steps read them."""
+"""JAX arrays by shards, as checkpoints see them.
+
+A split's arrays are put where steps read them.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class _ShardData:
 def pieces(
     sharding: NamedSharding, shape: tuple[int, ...], numbers: Mapping[jax.Device, int]
 ) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Returns device number -> (start, stop) in each dim of the part of an array that the device holds.
+    """Returns each device's part of an array, (start, stop) in each dim.
 
     Args:
       sharding: of the array.
@@ -93,7 +96,10 @@ def shards(array: jax.Array) -> list[Shard]:
 
 
 def host_memory() -> AbstractContextManager[None]:
-    """Makes arrays in the host's memory while the context lasts; an accelerator's may be too small for them."""
+    """Makes arrays in the host's memory while the context lasts.
+
+    An accelerator's may be too small for them.
+    """
     if jax.default_backend() == "cpu":
         return nullcontext()
     try:
@@ -106,7 +112,9 @@ def host_memory() -> AbstractContextManager[None]:
 
 
 def on_host(array: jax.Array, dtype: str) -> jax.Array:
-    """Returns a copy in the host's memory, made shard by shard: no view of the whole stays with the array.
+    """Returns a copy in the host's memory, made shard by shard.
+
+    No view of the whole stays with the array.
 
     Args:
       array: this process holds all of it.
@@ -123,7 +131,9 @@ def on_host(array: jax.Array, dtype: str) -> jax.Array:
 
 
 def placed_in_parts(read: Callable[[tuple[slice, ...]], Array], like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Returns an array on the mesh; of a large one, the host holds one part at a time.
+    """Returns an array on the mesh.
+
+    Of a large one, the host holds one part at a time.
 
     Args:
       read: index, a slice per dim -> that part, of any dtype. The devices get copies: the first step donates their
@@ -164,6 +174,7 @@ def fits(size: int, config: RunConfig) -> bool:
     if current().count > 1:
         # Each process reads the examples that its devices need.
         return False
+    # Virtual devices share one memory, in which each has its own copy.
     copies = 1
     if mesh.device_kind(config.mesh) == "cpu":
         copies = mesh.size(config.mesh.axes)
@@ -173,7 +184,9 @@ def fits(size: int, config: RunConfig) -> bool:
 def cached(
     source: DataSource, shardings: Mapping[str, NamedSharding], config: RunConfig, *, planning: bool
 ) -> dict[str, jax.Array] | None:
-    """Puts a split's arrays on the devices; for a plan, returns shapes in their place.
+    """Puts a split's arrays on the devices.
+
+    For a plan, returns shapes in their place.
 
     Args:
       source: the split.

@@ -1,4 +1,7 @@
-"""The state of a step of the engine `jax`: variables, slots, moving averages, sums of gradients."""
+"""The state of a step of the engine `jax`.
+
+Variables, slots, moving averages, sums of gradients.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,9 @@ class StateTree:
     def begin(
         self, initial: Mapping[str, jax.Array], variables: Mapping[str, jax.ShapeDtypeStruct]
     ) -> State[jax.Array]:
-        """Returns the state at the start of a run: slots are zero, averages are the variables' own values.
+        """Returns the state at the start of a run.
+
+        Slots are zero, averages are the variables' own values.
 
         Args:
           initial: variables by path; the state takes them over.
@@ -156,7 +161,9 @@ def state_tree(
     keeps_ema: bool,
     accumulates: bool,
 ) -> StateTree:
-    """Returns the tree of a model's variables; slots, averages and sums have the sharding of their variable.
+    """Returns the tree of a model's variables.
+
+    Slots, averages and sums have the sharding of their variable.
 
     Args:
       trainable: paths, in the model's order.

@@ -1,4 +1,6 @@
-"""Pure functions of the engine `jax`: a step, a call of several steps, gradients, an evaluated batch.
+"""Pure functions of the engine `jax`.
+
+A step, a call of several steps, gradients, an evaluated batch.
 
 Shapes: K rounds per call, each over one micro-batch; B examples of a micro-batch, N examples of a split.
 """
@@ -123,7 +125,9 @@ class Step:
         count: jax.Array,
         microstep: jax.Array,
     ) -> tuple[jax.Array, Aux]:
-        """Returns the mean loss, with each example's loss (B,), the outputs, regularization and the new weights.
+        """Returns the mean loss, and what else the forward pass computes.
+
+        That is each example's loss (B,), the outputs, regularization and the new weights.
 
         Of a step with several micro-batches it is one's share: their losses add up to the mean loss.
 
@@ -155,13 +159,15 @@ class Step:
     def gradients(
         self, state: State[jax.Array], batch: Arrays, count: jax.Array, microstep: jax.Array
     ) -> tuple[list[jax.Array], Aux]:
-        """Returns the gradients of the mean loss, float32, and what `losses` returns with it."""
+        """Returns the gradients of the mean loss, float32, and the rest of `losses`."""
         weights = self.used_weights(state.trainable)
         gradients, aux = self._differentiated(weights, state.non_trainable, batch, count, microstep)
         return list(map(as_float32, gradients)), aux
 
     def used_weights(self, trainable: list[jax.Array]) -> list[jax.Array]:
-        """Returns the trainable weights in the dtype in which the model uses them, see `runner.engine.jax.precision`.
+        """Returns the trainable weights in the dtype in which the model uses them.
+
+        See `runner.engine.jax.precision`.
 
         Each shard is rounded on its device, so that the rounded weights are gathered and not the float32 ones.
         """
@@ -183,7 +189,7 @@ class Step:
     def step(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[State[jax.Array], Sums, jax.Array]:
-        """Returns the new state, each example's loss and metrics (B,), and the regularization of one round.
+        """Returns one round's new state, losses and metrics (B,), and regularization.
 
         Args:
           state: before.
@@ -216,7 +222,9 @@ class Step:
         microbatch: jax.Array,
         rate_factor: jax.Array,
     ) -> State[jax.Array]:
-        """Returns the state after one round: updated after a step's last micro-batch, else with a larger sum.
+        """Returns the state after one round.
+
+        It is updated after a step's last micro-batch, else with a larger sum.
 
         Args:
           state: before; its non-trainable weights are the new ones already.
@@ -254,7 +262,10 @@ class Step:
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
-        """Returns a trainable variable's new value after its Keras constraint, which is called as `fit` calls it."""
+        """Returns a trainable variable's new value after its Keras constraint.
+
+        The constraint is called as `fit` calls it.
+        """
         variable = self._variables[index]
         if variable.constraint is None:
             return weight
@@ -265,7 +276,9 @@ class Step:
     def many(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array
     ) -> tuple[State[jax.Array], Sums, jax.Array]:
-        """Runs a call's rounds as one program; their number is an input, so that it needs no compilation of its own.
+        """Runs a call's rounds as one program.
+
+        Their number is an input, so that it needs no compilation of its own.
 
         Args:
           state: before.
@@ -298,7 +311,10 @@ class Step:
     def _batch(
         self, split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[Arrays, jax.Array, jax.Array]:
-        """Returns a round's arrays (B, ...), what its step's examples count for, and the micro-batches done before."""
+        """Returns a round's arrays (B, ...), and its place in its step.
+
+        That is what the step's examples count for, and the micro-batches done before.
+        """
         batch = {}
         for name, array in arrays.items():
             batch[name] = self._constrain(name, lax.dynamic_index_in_dim(array, index, 0, keepdims=False))
@@ -316,7 +332,10 @@ class Step:
     def whole_gradients(
         self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Returns the gradients of one micro-batch of a call's first batch, and the new non-trainable variables."""
+        """Returns one micro-batch's gradients and the new non-trainable variables.
+
+        The micro-batch is of a call's first batch.
+        """
         gradients, (*_, weights) = self.gradients(state, *self._batch(split, arrays, numbers, index))
         return gradients, weights
 
@@ -333,12 +352,17 @@ class Step:
         return loss_b, totals, outputs if self._task.keeps_outputs else {}
 
     def outputs(self, weights: Weights, arrays: Arrays) -> Outputs:
-        """Returns the argument of the task's functions for a batch, arrays (1, B, ...); see `judged`."""
+        """Returns the argument of the task's functions for a batch, arrays (1, B, ...).
+
+        See `judged`.
+        """
         model_outputs, batch = self._model_outputs(weights, arrays)
         return _float32(self._task.reduced(self._ops, model_outputs, batch))
 
     def judged(self, outputs: Outputs, arrays: Arrays, by_example: Sequence[bool], examples: int | None) -> Judged:
-        """Returns each example's loss (B,) and the task's totals, from what `outputs` returned for the same batch.
+        """Returns each example's loss (B,) and the task's totals.
+
+        They are computed from what `outputs` returned for the same batch.
 
         Args:
           outputs: of the batch.
@@ -369,7 +393,10 @@ class Step:
         return logits_bv
 
     def _model_outputs(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays]:
-        """Returns the model's outputs for a batch, arrays (1, B, ...), without dropout; and the batch, (B, ...)."""
+        """Returns the model's outputs for a batch, without dropout, and the batch.
+
+        The arrays are (1, B, ...), those of the returned batch (B, ...).
+        """
         trainable, non_trainable = weights
         trainable = self.used_weights(trainable)
         batch = _only_batch(arrays)
@@ -386,6 +413,6 @@ def _only_batch(arrays: Arrays) -> Arrays:
 
 
 def _float32(outputs: jax.Array) -> jax.Array:
-    """Returns a model's outputs, one tensor or several, in float32 as the task takes them."""
+    """Returns a model's outputs, one or several, in float32."""
     converted: jax.Array = jax.tree.map(lambda output: output.astype(jnp.float32), outputs)
     return converted

@@ -1,4 +1,4 @@
-"""Freezes the variables of a built Keras 3 model that `model.trainable` does not name."""
+"""Freezes the variables that `model.trainable` does not name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from runner.errors import invalid
 
 
 def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
-    """Freezes variables that no pattern matches; a layer with no trained variable left gets `trainable=False`.
+    """Freezes variables that no pattern matches.
+
+    A layer with no trained variable left gets `trainable=False`.
 
     A frozen batch normalization then computes with its moving averages, as Keras's does. One without variables to
     train is frozen unless a pattern matches its averages.
@@ -31,6 +33,7 @@ def freeze_others(model: keras.Model, patterns: Sequence[str]) -> None:
     matched: set[int] = set()
     for place, pattern in enumerate(patterns):
         pattern_ids = [key for key, path in paths.items() if re.fullmatch(pattern, path)]
+        # A pattern may match statistics too, but by itself they are not trained.
         if trainable.keys().isdisjoint(pattern_ids):
             raise invalid(
                 f"model.trainable[{place}]",

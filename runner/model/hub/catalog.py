@@ -69,7 +69,10 @@ def is_a(name: str, base: str) -> bool:
 
 
 def parameters(name: str) -> Parameters | None:
-    """Returns the parameters of a public class's constructor; None if its source has none."""
+    """Returns the parameters of a public class's constructor.
+
+    None if its source has none.
+    """
     constructor = _constructor(name)
     if constructor is None:
         return None
@@ -88,7 +91,7 @@ def _without_layer_parameters(names: list[str]) -> tuple[str, ...]:
 
 
 def position_limit(name: str) -> tuple[str, object] | None:
-    """Returns the parameter that sets how many positions a public class learns, and its default.
+    """Returns the parameter for the number of learned positions, and its default.
 
     None if the class learns no positions, or only with certain other arguments.
     """
@@ -111,7 +114,10 @@ def _constructor(name: str) -> ast.FunctionDef | None:
 
 
 def _position_parameter(constructor: ast.FunctionDef) -> str | None:
-    """Returns the parameter that a constructor passes to a position embedding as its length, unconditionally."""
+    """Returns the parameter that is the length of a position embedding.
+
+    A constructor must pass it unconditionally.
+    """
     # Only statements at the top of the constructor: one below an `if` runs only with certain arguments.
     for statement in constructor.body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
@@ -139,7 +145,7 @@ def _constant_defaults(arguments: ast.arguments) -> dict[str, object]:
 
 @lru_cache(maxsize=1)
 def presets() -> frozenset[str]:
-    """Returns the names of KerasHub's presets; empty if its source does not have them."""
+    """Returns the names of KerasHub's presets; empty if its source has none."""
     source = definition.source_of(_MODELS)
     if source is None:
         return frozenset()
@@ -155,7 +161,10 @@ def presets() -> frozenset[str]:
 
 
 def _lineage(public_name: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yields (module, definition) of a public class and its ancestors in KerasHub, following the first bases."""
+    """Yields (module, definition) of a public class and its ancestors.
+
+    Follows the first bases, within KerasHub.
+    """
     module, name = public()[public_name]
     while module.startswith(PACKAGE):
         tree = _tree(module)

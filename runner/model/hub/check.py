@@ -138,7 +138,9 @@ def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:
 
 
 def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
-    """Rejects tokens that are not those of a preset, whose ids would be looked up in the wrong embedding table.
+    """Rejects tokens that are not those of a preset.
+
+    Their ids would be looked up in the wrong embedding table.
 
     A preset that has a tokenizer needs that one. If it has none, a vocabulary that is too large for bytes shows that
     its tokens are not bytes. What `kaggle://...` and the like contain is known only after the download.
@@ -182,7 +184,9 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
 
 
 def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that a text's rows and tokens fit the backbone, as far as the config determines both.
+    """Checks that a text's rows and tokens fit the backbone.
+
+    As far as the config determines both.
 
     Args:
       name: of the backbone's class.
@@ -240,7 +244,10 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
 
 
 def _first_option(class_options: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str | None, int | None]:
-    """Returns the first of several keys whose value is an integer, and the value; None if there is none."""
+    """Returns the first of several keys whose value is an integer, and the value.
+
+    None if there is none.
+    """
     for key in keys:
         if isinstance(class_options.get(key), int):
             return key, class_options[key]
@@ -298,7 +305,10 @@ def _check_known(key: str, written_key: str, name: str, parameters: catalog.Para
 
 
 def _check_described(key: str, value: object) -> None:
-    """Checks the classes of objects that are described by a mapping with options of their own."""
+    """Checks the classes of objects that are described by a mapping.
+
+    They may have options of their own.
+    """
     if isinstance(value, list):
         for index, item in enumerate(value):
             _check_described(f"{key}[{index}]", item)

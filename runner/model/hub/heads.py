@@ -23,7 +23,7 @@ Head = Callable[[Any], Any]
 
 
 class HeadFactors(PortableLayer):
-    """Returns the factors of tied logits: the hidden vectors and the reversed embedding table."""
+    """Returns the factors of tied logits: hidden vectors and reversed table."""
 
     def __init__(self, reversed_embedding: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -62,6 +62,7 @@ def choose(hub: Any, backbone: Any, task: str | None, *, per_token: bool) -> Any
         if _is_task_of(hub, task_class, backbone):
             own_classes[name] = task_class
     if task is None:
+        # A task with one output per example does not tell whether the inputs are texts or images; the backbone does.
         kinds = ["TextClassifier", "ImageClassifier"]
         if per_token:
             kinds = ["CausalLM"]
@@ -110,7 +111,9 @@ def attached(keras: Any, task_class: Any, backbone: Any, units: int | None, toke
 
 
 def fused(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
-    """Returns a head that leaves the logits of a causal language model to the loss, which computes them in chunks.
+    """Returns a head that leaves the logits to the loss.
+
+    The loss of a causal language model computes them in chunks.
 
     Args:
       keras: the module.
@@ -157,7 +160,9 @@ def _token_logits(keras: Any, backbone: Any, outputs: Any, tokens: int, units: i
 
 
 def _pooled(keras: Any, outputs: Any) -> Tensor:
-    """Returns one vector per example: the means over all dims but the last of the backbone's outputs, concatenated.
+    """Returns one vector per example, from all outputs of the backbone.
+
+    These are the means over all dims but the last, concatenated.
 
     Raises:
       ValueError: no output is of one example only; CLIP, for example, returns similarities between examples.

@@ -18,7 +18,7 @@ _SIDES = ("", "encoder_", "decoder_")
 
 
 def connected(keras: Any, name: str, backbone_inputs: Any, specs: Mapping[str, ArraySpec]) -> tuple[Any, Any]:
-    """Returns Keras inputs for the arrays, and what a backbone is called with, computed from them.
+    """Returns Keras inputs for the arrays, and a backbone's inputs made of them.
 
     An array is used for the input of the same name. Other inputs are derived from the token ids: the padding mask (0
     where `segments` is 0; without segments all 1), the positions, the segment ids (all 0), and for an encoder-decoder
@@ -62,7 +62,10 @@ def _by_name(keras: Any, name: str, backbone_inputs: Mapping[str, Any], arrays: 
 
 
 def _only_input(name: str, backbone_inputs: Any, arrays: Mapping[str, Any]) -> Any:
-    """Returns the tensor for a backbone's only input: the only array, if its rank is right."""
+    """Returns the tensor for a backbone's only input.
+
+    It is the only array, if its rank is right.
+    """
     rank = len(backbone_inputs.shape)
     tensor = next(iter(arrays.values()))
     if len(arrays) != 1 or len(tensor.shape) != rank:
@@ -76,7 +79,9 @@ def _only_input(name: str, backbone_inputs: Any, arrays: Mapping[str, Any]) -> A
 
 
 def token_input(arrays: Mapping[str, Any]) -> str | None:
-    """Returns the name of the array of token ids: `tokens`, or the only row of integers per example.
+    """Returns the name of the array of token ids.
+
+    It is `tokens`, or the only row of integers per example.
 
     Args:
       arrays: symbolic tensors (B, T) or specs of examples (T,), by name.

@@ -21,7 +21,9 @@ _FROM_DATA = (*SIZES, *IMAGE)
 def with_data(
     name: str, config: Mapping[str, Any], inputs: Mapping[str, ArraySpec], vocabulary: int | None
 ) -> dict[str, Any]:
-    """Returns a class's options, with those that the data determines: the size of the vocabulary, an image's shape.
+    """Returns a class's options, with those that the data determines.
+
+    These are the size of the vocabulary and an image's shape.
 
     Args:
       name: public name of the class.
@@ -47,12 +49,14 @@ def with_data(
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options without those that the data determines and whose value is null."""
+    """Returns the options without those that are null and set by the data."""
     return {key: value for key, value in config.items() if value is not None or key not in _FROM_DATA}
 
 
 def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str | None = None) -> None:
-    """Checks that a language model has all tokens of the run, and computes logits for these only.
+    """Checks that a language model has all tokens of the run, and only these.
+
+    A model that is not tied to its vocabulary may have more.
 
     Args:
       name: the backbone's class.
@@ -125,7 +129,9 @@ def check_required(
 
 
 def instantiated(hub: Any, value: Any) -> Any:
-    """Returns an option's value, with each mapping that has a `class` replaced by an object of that KerasHub class.
+    """Returns an option's value, with its described objects created.
+
+    Each mapping that has a `class` is replaced by an object of that KerasHub class.
 
     Args:
       hub: the module `keras_hub`.
@@ -136,6 +142,7 @@ def instantiated(hub: Any, value: Any) -> Any:
         if CLASS not in options:
             return options
         name = options.pop(CLASS)
+        # A part of a model is itself a model, or a layer.
         described_class = getattr(hub.models, name, None) or getattr(hub.layers, name)
         return described_class(**options)
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -71,7 +71,7 @@ class Preset:
 
     @property
     def tokenizer(self) -> str | None:
-        """Name of the class of the tokenizer that was saved with the backbone; None if there is none."""
+        """Name of the class of the preset's tokenizer; None if there is none."""
         # An unreadable file counts as no tokenizer: the run does not use it.
         with suppress(OSError, ValueError, RecursionError):
             content = json.loads((self.folder / TOKENIZER).read_text())
@@ -124,7 +124,9 @@ class Preset:
 
 
 def check(value: str) -> None:
-    """Checks a preset before anything is imported: the content of a folder, or that the name exists.
+    """Checks a preset before anything is imported.
+
+    Checks the content of a folder, or that the name exists.
 
     Raises:
       ConfigError: no folder, no preset, or one that would import modules other than Keras's.
@@ -146,7 +148,9 @@ def is_folder(value: str) -> bool:
 
 
 def opened(value: str) -> Preset:
-    """Returns a preset; one that is given by name is downloaded first, into KerasHub's cache.
+    """Returns a preset.
+
+    One that is given by name is downloaded first, into KerasHub's cache.
 
     Raises:
       ConfigError: it is no preset, or the download failed.
@@ -275,7 +279,10 @@ def _check_files(value: str, folder: Path, index: Any) -> None:
 
 
 def _untrusted(content: Any) -> Iterator[str]:
-    """Yields the parts of a serialized config that are not Keras's: modules, and functions stored as code."""
+    """Yields the parts of a serialized config that are not Keras's.
+
+    These are modules, and functions stored as code.
+    """
     if isinstance(content, list):
         for item in content:
             yield from _untrusted(item)

@@ -76,7 +76,7 @@ class ComputedValue:
 
 @contextmanager
 def recorded_loads() -> Iterator[dict[int, FileValue | ComputedValue]]:
-    """Lets `load_weights` record where each variable's value is, instead of reading and assigning it.
+    """Lets `load_weights` record where values are, instead of reading them.
 
     Private: `saving_lib.H5IOStore.__getitem__`, `H5IOStore._h5_entry_group`, `saving_lib.safe_get_h5_dataset` and
     `KerasVariable.assign`, which every loader calls. Without them every process would load the whole preset, however

@@ -8,7 +8,9 @@ from runner.errors import invalid
 
 
 def enable_lora(backbone: Any, rank: int) -> None:
-    """Adds low-rank adapters to the layers that the backbone's class names, and freezes the rest of the backbone.
+    """Adds low-rank adapters, and freezes the rest of the backbone.
+
+    The backbone's class names the layers that get adapters.
 
     Args:
       backbone: built.

@@ -22,7 +22,10 @@ from runner.task.base import DataSpec
 
 
 class CoreAdapter:
-    """Calls a config's builder without a Keras, for a module on one device and for one on a mesh."""
+    """Calls a config's builder of modules, without a Keras.
+
+    The modules are on one device or on a mesh.
+    """
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int) -> None:
         """Imports the builder.
@@ -52,7 +55,10 @@ class CoreAdapter:
         return self._call(layouts)
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:
-        """Returns canonical path -> variable: the layer's name and the attribute of the variable."""
+        """Returns canonical path -> variable.
+
+        The layer's name and the attribute of the variable.
+        """
         variables = {}
         for layer in model.layers:  # type: ignore[attr-defined]  # `_call` has checked it
             for name, value in vars(layer).items():
@@ -80,10 +86,14 @@ class CoreAdapter:
         return set()
 
     def layer_outputs(self, batch: int) -> list[LayerOutput]:
-        """Returns every layer's output for a batch, given that each is a dense layer on the one before."""
+        """Returns every layer's output for a batch.
+
+        Each is a dense layer on the one before.
+        """
         outputs: list[LayerOutput] = []
         for layer in self.plain().layers:  # type: ignore[attr-defined]
             input_size, output_size = map(int, layer.kernel.shape)
+            # Each layer reads the one before it, and the first one the model's input.
             provider = INPUTS
             if outputs:
                 provider = outputs[-1].layer

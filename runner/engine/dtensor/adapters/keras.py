@@ -1,4 +1,7 @@
-"""tf_keras models on a mesh: canonical variable names, and the models on one device and on a mesh."""
+"""tf_keras models on a mesh.
+
+Canonical variable names, and the models on one device and on a mesh.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ from runner.task.base import DataSpec
 
 
 class KerasAdapter:
-    """Calls a config's builder, for a plain model and for one on a mesh, from the same seed."""
+    """Calls a config's builder for a plain model and for one on a mesh.
+
+    Both come from the same seed.
+    """
 
     def __init__(self, config: ModelConfig, data: DataSpec, seed: int, *, blank: bool = False) -> None:
         """Imports the builder.
@@ -131,7 +137,10 @@ class KerasAdapter:
         return sum(map(_normalizes_batches, model.submodules))
 
     def whole(self, model: tf_keras.Model) -> set[str]:
-        """Returns the paths of variables that the layers' operations need whole, however they are stored."""
+        """Returns the paths of variables that operations of the layers need whole.
+
+        It does not matter how they are stored.
+        """
         needed_ids: set[int] = set()
         for layer in model.submodules:
             needed_ids.update(map(id, whole_variables(layer)))

@@ -59,7 +59,9 @@ def _traced_outputs(model: tf_keras.Model, batch: int, inputs: Mapping[str, Arra
 
 
 def _is_known(layer: tf_keras.layers.Layer) -> bool:
-    """Returns whether a functional model's layer is a single one to the plan, and knows its shapes: it has one call.
+    """Returns whether the plan takes a functional model's layer as a single one.
+
+    Such a layer has one call, and knows its shapes.
 
     One that this package composes of others, such as a block, is listed by these.
     """

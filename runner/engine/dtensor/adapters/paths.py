@@ -13,7 +13,7 @@ from runner.engine.layer_notes import layer_path
 
 
 def named_variables(model: tf_keras.Model) -> dict[str, tf.Variable]:
-    """Returns canonical path -> variable, `layer/variable`, in the model's own order of weights.
+    """Returns canonical path -> variable in the model's own order of weights.
 
     A layer of a Sequential or functional model has its name as path, with slashes for dots; one of a subclassed model
     has its attribute path; a nested functional model adds nothing to the path. If two variables would have one path,
@@ -67,7 +67,10 @@ def _of_layer(owner: tf_keras.layers.Layer, prefix: str, outer: str) -> Iterator
 
 
 def layer_paths(model: tf_keras.Model) -> dict[int, str]:
-    """Returns id of layer -> canonical path, for layers inside a subclassed model the attribute path."""
+    """Returns id of layer -> canonical path.
+
+    It is the attribute path for layers inside a subclassed model.
+    """
     if is_functional(model):
         return {}
     paths: dict[int, str] = {}

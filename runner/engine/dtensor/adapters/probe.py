@@ -1,4 +1,7 @@
-"""Trial calls of a plain tf_keras model: which variables a training call changes, and whether an evaluation does."""
+"""Trial calls of a plain tf_keras model.
+
+Which variables a training call changes, and whether an evaluation does.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Variables = Mapping[str, tf.Variable]
 
 
 def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, data: DataSpec) -> None:
-    """Checks the values that calls of a model leave in the variables that no gradient changes.
+    """Checks what calls of a model leave in variables without gradients.
 
     A model of tf_keras's own layers is not called, unless batches are padded and it has such variables.
 
@@ -36,6 +39,7 @@ def check_kept(model: tf_keras.Model, variables: Variables, config: RunConfig, d
     Raises:
       ConfigError: an evaluation changes one; or padding would count in one, in an added loss or in other examples.
     """
+    # A user's code may be in the model's own `call`, so the model is one of the layers.
     layers = [model, *model.submodules]
     kept = without(variables, model.trainable_variables)
     has_own_code = contract.has_own_code(layers)

@@ -1,4 +1,4 @@
-"""Replacements of operations that DTensor has no rule for, while a step is traced.
+"""Replaces operations that DTensor has no rule for while a step is traced.
 
 Layers stay as they are; the functions of TensorFlow and tf_keras that they call are replaced. Each function here has
 the signature and the result of the one that it replaces, for all arguments. DTensor has no rule for: fused batch
@@ -44,7 +44,10 @@ _Replacement = tuple[ModuleType | type, str, Callable[..., Any]]
 
 
 def _public_replacements() -> Iterator[_Replacement]:
-    """Yields the replacements in TensorFlow's public modules, which a user's layers may call."""
+    """Yields the replacements in TensorFlow's public modules.
+
+    A user's layers may call them.
+    """
     for module in private.PUBLIC:
         yield module, "reverse", order.reverse
         yield module.nn, "silu", activation.silu

@@ -1,4 +1,7 @@
-"""Activations whose gradients DTensor has no rule for, composed of operations that it has one for."""
+"""Activations whose gradients DTensor has no rule for.
+
+They are composed of operations that it has a rule for.
+"""
 
 from __future__ import annotations
 

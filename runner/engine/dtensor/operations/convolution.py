@@ -21,7 +21,10 @@ _stock_conv2d_transpose = BACKEND.conv2d_transpose
 
 
 def dilated(kernel: tf.Tensor, rates: Sequence[int]) -> tf.Tensor:
-    """Returns a kernel (spatial dims, ..., ...) with zeros between its entries, in place of dilation."""
+    """Returns a dilated kernel (spatial dims, ..., ...).
+
+    Zeros between its entries take the place of the dilation.
+    """
     kernel = tf.convert_to_tensor(kernel)
     rank = len(kernel.shape)
     for dim, rate in enumerate(rates):
@@ -52,7 +55,9 @@ def convolution_internal(
     call_from_convolution: bool = True,
     num_spatial_dims: int | None = None,
 ) -> tf.Tensor:
-    """Replaces the function that `tf.nn.convolution` calls: a dilated kernel for dilation, group by group in 3-D.
+    """Replaces the function that `tf.nn.convolution` calls.
+
+    A dilated kernel for dilation, group by group in 3-D.
 
     Without XLA, TensorFlow computes groups on CPUs in 1-D and 2-D only.
     """
@@ -96,7 +101,10 @@ def _spatial_rates(dilations: Sequence[int] | int, dims: int, data_format: str |
 
 
 def jit_compiled_convolution_op(layer: tf_keras.layers.Layer, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Replaces the method by which layers convolve in groups, whose program was made before this step is traced."""
+    """Replaces the method by which layers convolve in groups.
+
+    Its program was made before this step is traced.
+    """
     return layer.convolution_op(inputs, kernel)
 
 
@@ -109,7 +117,10 @@ def with_space_to_batch(
     spatial_dims: Sequence[int] | None = None,
     data_format: str | None = None,
 ) -> tf.Tensor:
-    """Replaces the dilation of a depthwise convolution, which `depthwise_conv2d_native` of this module computes."""
+    """Replaces the dilation of a depthwise convolution.
+
+    `depthwise_conv2d_native` of this module computes it.
+    """
     rates = list(map(int, dilation_rate))
     if all(rate == 1 for rate in rates) or spatial_dims is not None or len(rates) != 2:
         return _stock_space_to_batch(input, dilation_rate, padding, op, filter_shape, spatial_dims, data_format)
@@ -130,7 +141,7 @@ def depthwise_conv2d_native(
     dilations: Sequence[int] = (1, 1, 1, 1),
     name: str | None = None,
 ) -> tf.Tensor:
-    """Replaces the raw operation DepthwiseConv2dNative by the sum of its shifted products."""
+    """Replaces DepthwiseConv2dNative by the sum of its shifted products."""
     kernel = tf.convert_to_tensor(filter)
     height, width, channels, depth = kernel.shape
     rates = _rates[-1] if _rates else spatial(dilations or (1, 1, 1, 1), data_format, 4)

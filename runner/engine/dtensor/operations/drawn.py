@@ -1,4 +1,7 @@
-"""Random numbers from a seed, replicated: values that are drawn under a sharded layout depend on the mesh."""
+"""Random numbers from a seed, replicated.
+
+Values that are drawn under a sharded layout depend on the mesh.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ Draw = Callable[..., tf.Tensor]
 
 
 def _replicated(stock: Draw) -> Draw:
-    """Returns the replacement of one of TensorFlow's functions, which keeps DTensor from sharding its result."""
+    """Returns the replacement of one of TensorFlow's functions.
+
+    It keeps DTensor from sharding the result.
+    """
 
     def draw(*args: object, **kwargs: object) -> tf.Tensor:
         return scope.replicate(stock(*args, **kwargs))

@@ -17,7 +17,10 @@ _stock_key = BACKEND.ContextValueCache._key
 
 
 class _Loop:
-    """The key of one unrolled loop, in place of the graph of a loop's body, in which cells cache their masks."""
+    """The key of one unrolled loop, by which cells cache their masks.
+
+    tf_keras has the graph of the loop's body in its place.
+    """
 
 
 # The loops that are being unrolled, the innermost last.
@@ -25,7 +28,10 @@ _entered: list[_Loop] = []
 
 
 def mask_context(cache: Any) -> object:
-    """Replaces the key by which cells cache the masks that they draw: in this loop, or outside of one."""
+    """Replaces the key by which cells cache the masks that they draw.
+
+    In a loop that is being unrolled, it is the loop's own.
+    """
     if _entered:
         return _entered[-1]
     return _stock_key(cache)
@@ -44,7 +50,10 @@ def rnn(
     zero_output_for_mask: bool = False,
     return_all_outputs: bool = True,
 ) -> Any:
-    """Replaces tf_keras's function of that name: unrolled, as the gradient of a loop has no rule."""
+    """Replaces tf_keras's function of that name.
+
+    Unrolled, as the gradient of a loop has no rule.
+    """
     time = 0 if time_major else 1
     if tf.nest.flatten(inputs)[0].shape[time] is None:
         raise ConfigError(

@@ -20,7 +20,9 @@ def fused_batch_norm_v3(
     is_training: bool = True,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
-    """Replaces the raw operation FusedBatchNormV3 by plain reductions: over the global batch, whatever the mesh.
+    """Replaces the raw operation FusedBatchNormV3 by plain reductions.
+
+    They run over the global batch, whatever the mesh.
 
     The running variance is updated with n / (n - 1) times the batch's, as in the fused kernel.
     """
@@ -70,7 +72,7 @@ def fused_batch_norm_v3(
 
 
 def _bessel(x: tf.Tensor, dims: Sequence[int]) -> tf.Tensor | float:
-    """Returns n / (n - 1), Bessel's correction for a variance of n numbers along some dims."""
+    """Returns n / (n - 1), Bessel's correction for a variance along some dims."""
     sizes = [x.shape[dim] for dim in dims]
     if None not in sizes:
         count = math.prod(map(int, sizes))

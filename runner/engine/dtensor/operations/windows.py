@@ -1,4 +1,6 @@
-"""Windows over the spatial dims of a tensor, and pooling by them, whose gradients DTensor has rules for.
+"""Windows over the spatial dims of a tensor, and pooling by them.
+
+DTensor has rules for their gradients.
 
 Shapes: B examples, C channels.
 """
@@ -16,7 +18,7 @@ from runner.data.base import Array
 
 
 def windows(x: tf.Tensor, size: Sequence[int], strides: Sequence[int], rates: Sequence[int]) -> Iterator[tf.Tensor]:
-    """Yields, for each place in a window, the (B, ..., C) entries that it meets, row by row.
+    """Yields the entries (B, ..., C) at each place in a window, row by row.
 
     Args:
       x: (B, spatial dims, C), already padded.
@@ -74,7 +76,7 @@ def spatial(values: Sequence[int], data_format: str, rank: int) -> list[int]:
 
 
 def channels_last(compute: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, data_format: str) -> tf.Tensor:
-    """Returns a function of a tensor with its channels last, in the tensor's own format."""
+    """Applies a function of channels-last tensors to one of any format."""
     if data_format[-1] == "C":
         return compute(x)
     rank = len(x.shape)
@@ -89,7 +91,7 @@ def _entries_inside(length: int, window: int, stride: int, pad: tuple[int, int])
 
 
 def _pooling(kind: str) -> Callable[..., tf.Tensor]:
-    """Returns the replacement of a raw pooling operation, `AvgPool`, `AvgPool3D` or `MaxPool3D`."""
+    """Returns the replacement of `AvgPool`, `AvgPool3D` or `MaxPool3D`."""
     is_maximum = kind == "MaxPool3D"
 
     def pooling(

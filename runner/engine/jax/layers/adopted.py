@@ -1,4 +1,6 @@
-"""Stock layers of Keras 3 that the engine `jax` computes in another way, substituted in a built model.
+"""Stock layers of Keras 3 that the engine `jax` computes in another way.
+
+They are substituted in a built model.
 
 A model comes from stock Keras, whether its builder imported that or received it. What differs is set on instances:
 a layer of exactly a stock class becomes one of its subclass here, which has the same variables and arguments and
@@ -23,7 +25,9 @@ from runner.model import scope
 
 
 def adopt(model: keras.Model, *, on_cpu: bool = False, whole_images: bool = True) -> None:
-    """Replaces the classes of a model's stock layers; its variables, names and config stay as they are.
+    """Replaces the classes of a model's stock layers.
+
+    Its variables, names and config stay as they are.
 
     Args:
       model: built.
@@ -43,17 +47,26 @@ def adopt(model: keras.Model, *, on_cpu: bool = False, whole_images: bool = True
 
 
 class Dropout(keras.layers.Dropout):  # type: ignore[misc]
-    """Dropout whose masks are functions of the seed, the layer's name and the step, the same in every engine."""
+    """Dropout whose masks depend on seed, layer name and step only.
+
+    They are the same in every engine.
+    """
 
     def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
-        """Returns the inputs; in training, with a share of `rate` set to zero and the rest scaled up."""
+        """Returns the inputs.
+
+        In training, they have a share of `rate` set to zero and the rest scaled up.
+        """
         if not training or not 0 < self.rate < 1 or not _is_training_step():
             return super().call(inputs, training=training)
         return _dropped(inputs, self.rate, self.noise_shape, self.name)
 
 
 def _is_training_step() -> bool:
-    """Returns whether an engine traces a training step, whose scope then gives the masks."""
+    """Returns whether an engine traces a training step.
+
+    Its scope then gives the masks.
+    """
     entered = scope.current()
     return entered is not None and entered.step is not None
 
@@ -69,7 +82,7 @@ def _dropped(inputs: jax.Array, rate: float, noise_shape: Sequence[int | None] |
 
 
 def _mask(shape: Sequence[int], rate: float, layer: str) -> jax.Array:
-    """Returns the mask of a layer's next call in this step, True for units that are kept."""
+    """Returns the mask of a layer's next call, True for units that are kept."""
     entered = scope.current()
     assert entered is not None
     return uniform(shape, (scope.next_mask_key(layer), entered.step)) >= rate
@@ -77,7 +90,9 @@ def _mask(shape: Sequence[int], rate: float, layer: str) -> jax.Array:
 
 @contextmanager
 def masks_from_scope(model: keras.Model) -> Iterator[None]:
-    """Makes a model's stock Dropout layers use the masks of the entered scope; everything else stays Keras's own.
+    """Makes a model's stock Dropout layers use the masks of the entered scope.
+
+    Everything else stays Keras's own.
 
     So a model on one device drops the same units as the one on a mesh, whose layers `adopt` replaced. Enter it around
     a traced call alone: the operation is replaced in the whole process.
@@ -108,7 +123,10 @@ def masks_from_scope(model: keras.Model) -> Iterator[None]:
 
 
 class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """Batch normalization with fewer collectives; its moments are those of the global batch."""
+    """Batch normalization with fewer collectives.
+
+    Its moments are those of the global batch.
+    """
 
     def call(self, inputs: jax.Array, training: bool | None = None, mask: jax.Array | None = None) -> jax.Array:
         """Returns the inputs, normalized over the batch in training."""
@@ -133,7 +151,10 @@ class BatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
 
 
 class Dense(keras.layers.Dense):  # type: ignore[misc]
-    """A dense layer that computes the same as Keras's; one with few units trains faster on a CPU."""
+    """A dense layer that computes the same as Keras's.
+
+    One with few units trains faster on a CPU.
+    """
 
     def call(self, inputs: jax.Array, training: bool | None = None) -> jax.Array:
         """Returns the activations (..., units) of inputs (..., features)."""
@@ -161,5 +182,8 @@ class Conv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
 
 def _are_float32(*arrays: object) -> bool:
-    """Returns whether all are dense float32 arrays, the only ones that have a fast form."""
+    """Returns whether all are dense float32 arrays.
+
+    Only those have a fast form.
+    """
     return all(isinstance(array, jax.Array) and array.dtype == jnp.float32 for array in arrays)

@@ -1,4 +1,6 @@
-"""Batch normalization with one collective, and one more in its gradient; values are those of Keras 3 on JAX.
+"""Batch normalization with one collective, and one more in its gradient.
+
+Values are those of Keras 3 on JAX.
 
 Written as on one device, the mean is summed over the devices, and then the variance from it. Here each device
 computes the moments of its own examples, and they are joined by the formula of Chan, Golub and LeVeque, "Updating
@@ -101,7 +103,10 @@ def _moments(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _joined_moments(x: jax.Array, axis: int, parts: Parts) -> tuple[jax.Array, jax.Array]:
-    """Returns mean and variance (C,) of all examples, from those of each part: one collective for both."""
+    """Returns mean and variance (C,) of all examples, from those of each part.
+
+    Both take one collective.
+    """
     x_parts = x.reshape(parts.count, -1, *x.shape[1:])
     moments_p2c = jax.vmap(lambda part: jnp.stack(_moments(part, axis)))(x_parts)
     means_pc, variances_pc = jnp.moveaxis(parts.gathered(moments_p2c), 1, 0)

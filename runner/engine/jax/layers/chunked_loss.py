@@ -1,4 +1,6 @@
-"""Losses of tokens whose logits are `hidden @ head`, in chunks: one chunk's logits are in memory at a time.
+"""Losses of tokens whose logits are `hidden @ head`, in chunks.
+
+One chunk's logits are in memory at a time.
 
 The gradients are computed with the losses, from the same logits: they are linear in the factor that the backward pass
 brings, so that no logits are computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989). Each part of the mesh that
@@ -67,7 +69,9 @@ def chunked(
     weight: jax.Array,
     most_bytes: int | None = None,
 ) -> Pair:
-    """Returns what `arrays.head_losses` does: each token's nats and hits, float32 (B, T).
+    """Returns what `arrays.head_losses` does.
+
+    Each token's nats and hits, float32 (B, T).
 
     Its gradients are right if the factor that the backward pass brings for each token's nats is one number times the
     token's weight, as for a weighted sum; for anything else they are NaN.
@@ -96,7 +100,10 @@ def chunked(
         return arrays.token_losses(ops, logits, label)
 
     def cut(x_bt: jax.Array) -> jax.Array:
-        """Returns (C, P, S, N, ...): a chunk takes every C-th token, so that no part gives tokens to another."""
+        """Returns (C, P, S, N, ...).
+
+        A chunk takes every C-th token, so that no part gives tokens to another.
+        """
         rest = x_bt.shape[2:]
         x = x_bt.reshape(p, examples // p, s, tokens // s // chunks, chunks, *rest)
         x = jnp.transpose(x, (4, 0, 2, 1, 3, *range(5, x.ndim)))
@@ -120,7 +127,10 @@ def chunked(
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
 def _wide_product(x: jax.Array, head: jax.Array) -> jax.Array:
-    """Returns `x @ head` in float32 at least, as its sums are; gradients have the operands' own dtype."""
+    """Returns `x @ head` in float32 at least, as its sums are.
+
+    Gradients have the operands' own dtype.
+    """
     return jnp.matmul(x, head, preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -139,7 +149,9 @@ _wide_product.defvjp(_wide_forward, _wide_backward)
 
 
 def chunk_count(parts: TokenParts, examples: int, tokens: int, vocabulary: int, most_bytes: int) -> int:
-    """Returns the least number of equal chunks of a row's tokens with logits of at most so many bytes per device.
+    """Returns the least number of equal chunks of a row's tokens.
+
+    A chunk's logits have at most so many bytes per device.
 
     A mesh of more devices computes a larger batch in as many chunks, each of which costs the collectives of a product
     with the head.
@@ -185,7 +197,10 @@ def _losses(ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: 
 def _forward(
     ops: Arrays, x: jax.Array, head: jax.Array, bias: jax.Array, label: jax.Array, weight: jax.Array
 ) -> tuple[Pair, tuple[jax.Array, ...]]:
-    """Returns `_losses`, and for the backward pass the gradients for a factor of 1, with the weights."""
+    """Returns `_losses`, and what the backward pass needs.
+
+    That is the gradients for a factor of 1, with the weights.
+    """
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     token_numbers_v = jnp.arange(head.shape[-1], dtype=label.dtype)
 
@@ -211,7 +226,10 @@ def _forward(
 
 
 def _backward(ops: Arrays, residuals: tuple[jax.Array, ...], gradients: Pair) -> tuple[jax.Array | None, ...]:
-    """Returns the gradients times the one factor of all tokens, NaN if there is no such factor."""
+    """Returns the gradients times the factor of all tokens.
+
+    They are NaN if there is no such factor.
+    """
     del ops
     of_x, of_head, of_bias, weight = residuals
     of_nats, _ = gradients

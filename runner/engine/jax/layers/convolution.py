@@ -1,4 +1,6 @@
-"""Convolutions in the forms that XLA computes fastest on a CPU; the numbers are those of `jax.lax`'s own.
+"""Convolutions in the forms that XLA computes fastest on a CPU.
+
+The numbers are those of `jax.lax`'s own.
 
 XLA computes a convolution of an image with few channels, and the gradient of one with strides, several times slower
 than its operations need: the latter spreads its input out, with zeros between, and multiplies those too. Here pixels
@@ -31,7 +33,9 @@ Two = tuple[jax.Array, jax.Array]
 
 
 def convolution(x_bhwc: jax.Array, w_hwco: jax.Array, strides: Pair, padding: str) -> jax.Array:
-    """Returns float32 (B, H', W', O), the convolution of images and a kernel, whatever axes split them.
+    """Returns the convolution of images and a kernel, float32 (B, H', W', O).
+
+    Any axes may split them.
 
     Args:
       x_bhwc: float32 images.
@@ -56,7 +60,7 @@ def _forward(x: jax.Array, w: jax.Array, strides: Pair, padding: str) -> tuple[j
 
 
 def _backward(strides: Pair, padding: str, residuals: Two, gradient: jax.Array) -> Two:
-    """Returns the gradients of images and kernel, from that of the results (B, H', W', O)."""
+    """Returns the gradients of images and kernel, given that of the results."""
     x, w = residuals
     strides_divide_kernel = all(size % stride == 0 for size, stride in zip(w.shape[:2], strides, strict=True))
     # A kernel that the strides do not divide would have to be filled up with zeros.
@@ -72,7 +76,10 @@ _convolution.defvjp(_forward, _backward)
 
 
 def _sum_of_shifted(x: jax.Array, w: jax.Array, padding: str) -> jax.Array:
-    """Returns the convolution as a sum over the kernel's entries of the shifted image: one pass if there are few."""
+    """Returns the convolution as a sum of shifted images.
+
+    It is one pass if the kernel has few entries.
+    """
     height, width, channels, _ = w.shape
     (top, bottom), (left, right) = lax.padtype_to_pads(x.shape[1:3], (height, width), (1, 1), padding)
     x = jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
@@ -131,7 +138,7 @@ def _kernel_gradient(
 
 
 def _summed_over_batch(x_chwb: jax.Array, gradient: jax.Array, edges: Sequence[Pair], strides: Pair) -> jax.Array:
-    """Returns (H, W, C, O), from a convolution that takes the examples as its input's channels."""
+    """Returns (H, W, C, O), from a convolution over the examples."""
     gradient_hwbo = gradient.transpose(1, 2, 0, 3)
     w_chwo = lax.conv_general_dilated(
         x_chwb, gradient_hwbo, (1, 1), edges, rhs_dilation=strides, dimension_numbers=_FORM
@@ -179,14 +186,17 @@ def _grid_kernel_gradient(
 
 
 def _padded(x: jax.Array, edges_hw: Sequence[Pair]) -> jax.Array:
-    """Returns images with zeros added to height and width; negative edges are cut off."""
+    """Returns images with zeros added to height and width.
+
+    Negative edges are cut off.
+    """
     no_edge = (0, 0, 0)
     edges = [(low, high, 0) for low, high in edges_hw]
     return lax.pad(x, jnp.zeros((), x.dtype), (no_edge, *edges, no_edge))
 
 
 def _edges(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: str, grid_hw: Sequence[int]) -> list[Pair]:
-    """Returns what must be added to an image's height and width, at each end, for a whole grid of strides."""
+    """Returns what a whole grid of strides adds to an image at each edge."""
     before = _zeros_before(shape, kernel, strides, padding)
     edges = []
     for dim in range(2):

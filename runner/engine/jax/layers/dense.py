@@ -1,4 +1,6 @@
-"""A product with a narrow kernel, its gradient in the form that XLA computes fast on a CPU.
+"""A product with a narrow kernel.
+
+Its gradient has the form that XLA computes fast on a CPU.
 
 XLA hands matrix products on a CPU to Eigen, as products of column-major matrices. The gradient of a kernel (I, O) is
 the product of the transposed inputs and of O columns: with few of them, as a classifier's last layer has, most of
@@ -20,7 +22,10 @@ Pair = tuple[jax.Array, jax.Array]
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
 def narrow_product(x: jax.Array, w_io: jax.Array) -> jax.Array:
-    """Returns `x @ w_io`, (..., O), of inputs (..., I); the same numbers as JAX's own up to rounding."""
+    """Returns `x @ w_io`, (..., O), of inputs (..., I).
+
+    The same numbers as JAX's own up to rounding.
+    """
     return x @ w_io
 
 

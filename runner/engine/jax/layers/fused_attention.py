@@ -1,4 +1,7 @@
-"""Use of cuDNN's fused attention on GPUs, except on meshes that split queries, keys and values differently."""
+"""Use of cuDNN's fused attention on GPUs.
+
+It is left out on meshes that split queries, keys and values differently.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ _HALF_PRECISION_BYTES = 2
 def fused_where_alike(
     examples: NamedSharding, *, splits_tokens: bool, heads_axis: str | None = None
 ) -> Iterator[None]:
-    """Keeps `keras.ops.dot_product_attention` from cuDNN's kernel if a mesh can't split it, while the context lasts.
+    """Keeps `keras.ops.dot_product_attention` from cuDNN's kernel in the context.
+
+    It does so if a mesh can't split the kernel.
 
     In 16 bits Keras uses that kernel on GPUs by itself. JAX splits it by examples and by heads, and queries, keys and
     values alike; it rejects anything else while XLA compiles ("Query, key and value should have same sharding"), too
@@ -81,7 +86,9 @@ def _batch_entry(examples: NamedSharding) -> Any:
 
 
 def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
-    """Returns queries, keys and values (B, T, H, K) in one sharding: by examples, and by heads over an axis.
+    """Returns queries, keys and values (B, T, H, K) in one sharding.
+
+    By examples, and by heads over an axis.
 
     They are returned as they are if cuDNN's kernel does not take them: with more than 16 bits, or other dims.
     """

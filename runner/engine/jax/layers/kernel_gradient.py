@@ -36,7 +36,10 @@ def unused_axes(axes: Mapping[str, int], image: Sequence[str | None]) -> list[st
 
 
 def spread_over(mesh: Mesh) -> Spread:
-    """Returns a function that splits a batch over all devices of a mesh, or replicates it if they don't divide it."""
+    """Returns a function that splits a batch over all devices of a mesh.
+
+    A batch that they don't divide is replicated.
+    """
 
     def spread(array: jax.Array, dim: int) -> jax.Array:
         spec = PartitionSpec()
@@ -49,7 +52,9 @@ def spread_over(mesh: Mesh) -> Spread:
 
 @contextmanager
 def exact_kernel_gradients(spread: Spread | None) -> Iterator[None]:
-    """Computes the kernel gradients of all convolutions that are traced inside from images that are spread.
+    """Computes kernel gradients of convolutions from images that are spread.
+
+    It does so for all convolutions that are traced inside.
 
     JAX's own rule computes the gradient, for all arguments of a convolution; its inputs are spread before.
 

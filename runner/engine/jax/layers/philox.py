@@ -1,4 +1,6 @@
-"""The numbers of `tf.random.stateless_uniform` in JAX, so that both frameworks drop out the same units.
+"""The numbers of `tf.random.stateless_uniform` in JAX.
+
+With them, both frameworks drop out the same units.
 
 Philox 4x32-10 is from Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011). How key and counter are
 derived from a seed, and floats from the bits, is that of TensorFlow's stateless operations on a CPU.
@@ -78,7 +80,10 @@ def _philox(counter: Four, key: Two) -> Four:
 
 
 def _product(constant: int, x: jax.Array) -> Two:
-    """Returns the high and the low 32 bits of a product, by halves: JAX has no 64-bit numbers by default."""
+    """Returns the high and the low 32 bits of a product, by halves.
+
+    JAX has no 64-bit numbers by default.
+    """
     constant_high = jnp.uint32(constant >> 16)
     constant_low = jnp.uint32(constant & 0xFFFF)
     x_high = x >> 16
