@@ -22,8 +22,8 @@ is planned on `mesh=batch4_model2` with `layout=auto`, and compared with stock K
 shards). Causal language models and encoder-decoders predict the next token. Encoders of text and images, and backbones
 with other inputs, predict a class, with KerasHub's own head if there is one. `model.trainable` excludes variables that
 a class creates but does not use. If a backbone can't be built from a config, or can't be computed, the last column has
-the error. BASNet is only planned: its decoder has 50 million parameters for every config, and verifying it needs more
-than 20 GB.
+the error. In older rows, *sharp* means [sensitive](verify.md#the-verdict). BASNet is only planned: its decoder has 50
+million parameters for every config, and verifying it needs more than 20 GB.
 
 `python -m tests.backbones_of_hub --write` writes this page; append names to run single backbones. `--mesh` and
 `--layout` select others, without writing the page. The command needs minutes and the extra `hub`:

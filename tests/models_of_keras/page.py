@@ -16,7 +16,8 @@ imported at the top of the module). Each is trained on a mesh and compared with 
 the one-line error. Times are seconds on two shared cores, including the start of the command. A dash means that
 `python -m runner` was not run separately, because verify trains the model too. Models without a row have not been run
 since verify last changed. `python -m tests.models_of_keras --write` writes this page; append names to run single
-models. See also [layers](layers.md), [language models](language_models.md) and [KerasHub models](keras_hub.md).
+models. In older rows, *sharp* means [sensitive](verify.md#the-verdict). See also [layers](layers.md), [language
+models](language_models.md) and [KerasHub models](keras_hub.md).
 """
 
 
