@@ -281,7 +281,7 @@ def test_a_port_that_is_taken_is_named_and_who_reaches_another_there_does_not_wa
     port = started[0].port
     assert (first.code, second.code) == (1, 1)
     (line,) = first.lines
-    assert line.startswith(f"error: process 0 can't listen at 127.0.0.1:{port} (Address already in use); ")
+    assert line.startswith(f"error: process 0 can't listen on 127.0.0.1:{port} (Address already in use); ")
     assert second.lines == ["error: process 0 has not answered for 15 s"]
 
 
