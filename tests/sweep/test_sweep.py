@@ -182,7 +182,7 @@ def test_resuming_what_is_not_there_is_refused(tmp_path: Path) -> None:
     done = sweep(tmp_path, "sweep.resume=latest", code=2)
     assert done.stderr.startswith("error: sweep latest: no such sweep in this store")
     done = sweep(tmp_path, "sweep.skip_finished=true", "tracking=none", code=2)
-    assert "sweep.skip_finished=True:" in done.stderr
+    assert "sweep.skip_finished=true:" in done.stderr
 
 
 @pytest.mark.campaign

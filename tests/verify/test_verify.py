@@ -132,7 +132,7 @@ def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monke
     run, artifacts = recorded(tmp_path)
     assert run.info.status == "FINISHED"
     assert run.info.run_name.startswith("verify-mlp-batch8")
-    assert run.data.tags["runner.is_verified"] == "true"
+    assert run.data.tags["runner.verified"] == "true"
     assert run.data.tags["runner.verdict"] == "verified"
     assert run.data.metrics["verify/verified_share"] == 1
     whole = params_of(run.data.params, tags_of(run.data.tags))
@@ -196,7 +196,7 @@ def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
     assert found["d1/kernel"] > WIDE
     run, artifacts = recorded(tmp_path)
     assert run.info.status == "FAILED"
-    assert run.data.tags["runner.is_verified"] == "false"
+    assert run.data.tags["runner.verified"] == "false"
     assert run.data.metrics["verify/worst_ratio"] > WIDE
     assert {"verify.json", "verify.md"} <= artifacts
 
@@ -305,7 +305,7 @@ def test_training_that_verifies_first_records_it_and_then_trains(tmp_path: Path)
     assert done.stdout.index("verified: 2 steps") < done.stdout.index("epoch 1/1")
     run, artifacts = recorded(tmp_path)
     assert run.info.status == "FINISHED"
-    assert run.data.tags["runner.is_verified"] == "true"
+    assert run.data.tags["runner.verified"] == "true"
     assert {"verify.json", "verify.md", "curves.png"} <= artifacts
 
 
@@ -315,12 +315,12 @@ def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path:
     assert "gradient/d2/kernel" in done.stderr
     run, artifacts = recorded(tmp_path)
     assert run.info.status == "FAILED"
-    assert run.data.tags["runner.is_verified"] == "false"
+    assert run.data.tags["runner.verified"] == "false"
     assert "verify.json" in artifacts
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.parametrize(("kind", "shown"), [("killed", "was killed by signal 9"), ("crash", "exited 1")])
+@pytest.mark.parametrize(("kind", "shown"), [("killed", "was killed by signal 9"), ("crash", "exited with code 1")])
 def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: str, shown: str) -> None:
     done = broken(tmp_path, kind, "tracking=none", "verify.steps=1")
     log = tmp_path / "run" / "verify-mesh.log"
@@ -361,7 +361,7 @@ def test_a_side_that_refuses_the_config_ends_in_exit_code_two(tmp_path: Path) ->
 def test_help_comes_in_a_second_and_a_bad_key_is_refused_without_tensorflow(tmp_path: Path) -> None:
     assert "verify:" in command(tmp_path, "--help").stdout
     done = command(tmp_path, "verify.steps=0", code=2)
-    assert done.stderr == "error: verify.steps=0: a whole number of at least 1; set verify.steps=1 or more\n"
+    assert done.stderr == "error: verify.steps=0: must be at least 1; set verify.steps=20\n"
     code = (
         "import sys, runner.verify.__main__, runner.verify.record; print({'tensorflow', 'mlflow'} & set(sys.modules))"
     )

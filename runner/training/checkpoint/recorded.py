@@ -17,8 +17,8 @@ import hmac
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, OverrideType
@@ -272,11 +272,10 @@ def _is_known(path: Sequence[str]) -> bool:
         # The group's own check knows which of the keys exist.
         if kind in _OPEN_GROUPS:
             return True
-        specs: dict[str, Field[Any]] = {}
-        if is_dataclass(kind):
-            specs = {spec.name: spec for spec in fields(kind)}
-        if part not in specs:
-            return kind in (dict, list)
-        # A group's field has its class as the factory; the field of a plain value has none.
-        kind = specs[part].default_factory
+        if get_origin(kind) in (dict, list):
+            return True
+        types = get_type_hints(kind) if is_dataclass(kind) else {}
+        if part not in types:
+            return False
+        kind = types[part]
     return True
