@@ -57,16 +57,26 @@ _FULL_ERROR = "HYDRA_FULL_ERROR"
 Command = Callable[[RunConfig, DictConfig], None]
 
 
-def run_module(module: str) -> int:
-    """Runs the command `run` of a module, which is imported once the config has been checked; see `run_command`."""
-    return run_command(lambda config, composed: import_module(module).run(config, composed))
+def run_module(module: str, after: str | None = None) -> int:
+    """Runs the command `run` of a module, which is imported once the config has been checked; see `run_command`.
+
+    Args:
+      module: has `run(config, composed)`.
+      after: module with `end(code)`, called last, which returns the exit code; None: nothing is called.
+    """
+    end = None
+    if after is not None:
+        end = import_module(after).end
+    return run_command(lambda config, composed: import_module(module).run(config, composed), end)
 
 
-def run_command(command: Command) -> int:
+def run_command(command: Command, end: Callable[[int], int] | None = None) -> int:
     """Composes the config from the process's command line, checks it and runs a command on it.
 
     Args:
       command: called with the checked config and the composed DictConfig.
+      end: called last with the exit code, while the session still knows the sweep that has ended. It returns the exit
+        code; None: nothing is called.
 
     Returns:
       The process's exit code: 0 done, 1 failed, 2 the config is invalid.
@@ -86,7 +96,7 @@ def run_command(command: Command) -> int:
             member.join(os.environ)
             arguments = checkpoint_arguments.expand(resume.expand(arguments))
             opened.arguments = tuple(command_line.arranged(arguments))
-            passed = _run(command, opened)
+            code = EXIT_DONE if _run(command, opened) else EXIT_FAILED
         except (Refused, Exception) as raised:
             error = raised
             if isinstance(raised, Refused):  # carries an error out of a callback
@@ -96,8 +106,7 @@ def run_command(command: Command) -> int:
                 raise
             line, code = _described(error, opened.arguments)
             _report(line, code, error if wants_traceback else None)
-            return code
-    return EXIT_DONE if passed else EXIT_FAILED
+        return code if end is None else end(code)
 
 
 def _find_modules_of_the_user() -> None:

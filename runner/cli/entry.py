@@ -67,9 +67,7 @@ def main(module: str, after: str | None = None) -> NoReturn:
     """
 
     def body() -> int:
-        code: int = _import_for_good("runner.cli.app").run_module(module)
-        if after is not None:
-            code = import_module(after).end(code)
+        code: int = _import_for_good("runner.cli.app").run_module(module, after)
         return code
 
     start(body)

@@ -30,6 +30,7 @@ PROGRAM = r"""
 import json, os, sys
 os.environ["JAX_PLATFORMS"], os.environ["KERAS_BACKEND"] = "cpu", "jax"
 from runner.engine import make_engine
+from tests.configs import with_keys
 from tests.engine import cases
 layers, meshes = map(json.loads, sys.argv[1:])
 
@@ -38,7 +39,7 @@ for axes, loop, _ in meshes:
     config = cases.config(axes, None, "runner.model.convnet.build", dropout=0.5)
     if "height" in axes:
         config.layout.inputs["image"] = ["batch", "height", None, None]
-    config.engine.name, config.engine.loop = "jax", loop
+    config = with_keys(config, {"engine.name": "jax", "engine.loop": loop})
     engine = make_engine(config, cases.data(), 1, planning=True)
     engine.build()
     modes.append(engine._mode.loop_on_device)

@@ -69,10 +69,11 @@ import json
 import numpy as np
 from runner.config.schema import OptimizerConfig
 from runner.engine import make_engine
+from tests.configs import with_keys
 from tests.engine import cases
 
 config = cases.config({"batch": 2}, OptimizerConfig("heavy_ball", 0.1, momentum=0.5))
-config.engine.name = "jax"
+config = with_keys(config, {"engine.name": "jax"})
 data = cases.data()
 batches = cases.batches(1)
 engine = make_engine(config, data, 1)
