@@ -101,7 +101,7 @@ def rejected(run: Run, folder: Path) -> Case:
         check=False,
     )
     lines = done.stderr.splitlines()
-    is_named = len(lines) == 1 and "cluster.open_ports" in lines[0] and "runs code as you" in lines[0]
+    is_named = len(lines) == 1 and "cluster.open_ports" in lines[0] and "run code as you" in lines[0]
     return Case(str(run), done.returncode == 2 and is_named, f"exit code {done.returncode}: {lines[-1:]}")
 
 

@@ -181,8 +181,8 @@ def _shorten(places: Places) -> None:
     runner.tracking.project_root = lambda: places.outputs  # type: ignore[attr-defined]
     opened = functools.partial(runner.tracking.open_tracker, finish_timeout_s=_PATIENCE_S)
     record.open_tracker = opened  # type: ignore[attr-defined]
-    quick = functools.partial(tracker.Writer, interval_s=0.02, batch=25)
-    tracker.Writer = quick  # type: ignore[misc, assignment]
+    quick = functools.partial(tracker.AsyncWriter, interval_s=0.02, batch_size=25)
+    tracker.AsyncWriter = quick  # type: ignore[misc, assignment]
     train.make_engine = lambda *_: Engine(64, 10, rate=0.01)  # type: ignore[attr-defined]
     train.compile_step = lambda *_, **__: None  # type: ignore[attr-defined]
     train.plan_engine = _no_plan  # type: ignore[attr-defined]

@@ -158,7 +158,7 @@ def test_processes_of_this_machine_share_its_gpus_out_and_the_others_are_told_so
     # A process that it has started sees its share.
     for device, visible, axes in (("gpu", "2,3", {"batch": 4}), ("cpu", "0,1,2,3", {"batch": 8})):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        monkeypatch.setattr(place, "_told", [Place(1, 2, "127.0.0.1", 1, "", "local", device)])
+        monkeypatch.setattr(place, "_launched", [Place(1, 2, "127.0.0.1", 1, "", "local", device)])
         child = config(**axes)
         child = with_keys(child, {"cluster": local})
         assert settle(child)[0] == device

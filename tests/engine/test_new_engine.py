@@ -42,11 +42,11 @@ class ToyEngine(NumpyEngine):
         return evaluation.evaluate(self.task, batches, self.judged, np.asarray, keep_outputs=keep_outputs)
 
     def judged(self, batch):
-        arrays = {name: array[0] for name, array in batch.arrays.items()}
-        outputs = np.full((len(arrays["label"]), self.task.outputs.units), self.w, np.float32)
+        examples = {name: array[0] for name, array in batch.arrays.items()}
+        outputs = np.full((len(examples["label"]), self.task.outputs.units), self.w, np.float32)
         ops = arrays.of(np)
         return evaluation.BatchResult(
-            self.task.loss(ops, outputs, arrays), self.task.totals(ops, outputs, arrays), outputs
+            self.task.loss(ops, outputs, examples), self.task.totals(ops, outputs, examples), outputs
         )
 
 
@@ -113,7 +113,7 @@ def test_checks_help_and_suggestions_know_a_new_engine(project: Path) -> None:
     for overrides, message in (
         (("engine=toy", "engine.precision=bfloat16"), "engine.precision=bfloat16: "),
         (("engine=toy", "layout.from_model=true"), "layout.from_model=true: "),
-        (("engine=toy", "+model.trainable=[.*]"), "model.trainable=['.*']: "),
+        (("engine=toy", "+model.trainable=[.*]"), "model.trainable=[.*]: "),
         (("engine=toy", "model=keras_hub"), "engine.name=toy: "),
         (("engine=plaything",), "did you mean engine=toy?"),
     ):

@@ -28,7 +28,7 @@ def test_overrides_mean_what_they_mean_on_the_command_line() -> None:
     ("overrides", "shown"),
     [
         (["mesh=batch7"], "mesh=batch7: unknown option"),
-        (["mesh=batch8", "dataset.batch_size=100"], "dataset.batch_size=100: a multiple of 8"),
+        (["mesh=batch8", "dataset.batch_size=100"], "dataset.batch_size=100: must be a multiple of 8"),
         (["trainer.epoch=1"], "trainer.epoch=1: unknown key"),
         (["trainer.epochs=1,2"], "trainer.epochs=1,2:"),
         (["=5"], "'=5': has no key"),

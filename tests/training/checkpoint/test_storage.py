@@ -245,7 +245,7 @@ def test_other_names_are_no_checkpoints(tmp_path: Path, name: str) -> None:
         ({"metric": "eval/loss", "value": 0.1, "step": 4}, "no checkpoint of step 4"),
         ({"metric": "eval/loss", "value": 0.2, "step": 3}, "has another value of eval/loss"),
         ({"metric": "eval/loss", "value": True, "step": 3}, "must be a number"),
-        ({"metric": "eval/loss", "value": 0.1, "step": "3"}, "must be a whole number"),
+        ({"metric": "eval/loss", "value": 0.1, "step": "3"}, "must be an integer"),
         ({"value": 0.1, "step": 3}, "lacks metric"),
     ],
 )
