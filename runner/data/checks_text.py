@@ -22,7 +22,7 @@ BPE = "bpe"
 # As it is typed: the double quotes are for the shell, the single quotes for Hydra.
 END_TOKEN = "\"dataset.end_token='<|endoftext|>'\""
 
-# The values that null stands for.
+# The values that null means.
 LENGTH = 256
 VOCABULARY_SIZE = 8192
 

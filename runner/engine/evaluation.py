@@ -81,10 +81,12 @@ def evaluate(
     for batch in batches:
         started = start(batch)
         if pending is not None:
-            sums.add(*pending)
-        pending = started, batch
+            result, its_batch = pending
+            sums.add(result, its_batch)
+        pending = (started, batch)
     if pending is not None:
-        sums.add(*pending)
+        result, its_batch = pending
+        sums.add(result, its_batch)
     return sums.evaluation()
 
 

@@ -78,7 +78,9 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
     if caches_split(engine):
         arrays = {ROW: np.zeros(shape, np.int32)}
     else:
-        arrays = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in data.arrays.items()}
+        arrays = {
+            name: np.zeros((capacity, batch_size, *spec.shape), spec.dtype) for name, spec in data.arrays.items()
+        }
     batches = HostBatches({**arrays, WEIGHT: weights}, weights, capacity)
     with stages.stage("compiling the step"):
         engine.compile(engine.place(batches))

@@ -332,7 +332,7 @@ class Coordinator:
             case "first":
                 self._send(self._peers[0], _line({**said, "index": index}))
             case "bye":
-                # A process that reports a timeout stays until it is told of the end.
+                # A process that reports a timeout stays until it hears of the end.
                 self._peers[index].has_left = not said.get("stays")
                 if said.get("why"):
                     by = "" if said.get("own") else f"{self._name(index)} failed: "

@@ -92,7 +92,7 @@ def history(path: Path, trials: Sequence[FrozenTrial], metric: str, *, maximize:
             pruned_numbers.append(trial.number)
             pruned_values.append(last_value)
     best = (np.maximum if maximize else np.minimum).accumulate(values)
-    # The staircase goes on to the last trial, which may have been pruned.
+    # The staircase continues to the last trial, which may have been pruned.
     steps = [*numbers, max(trial.number for trial in trials)]
     figure, axes = subplots(1, 1, figsize=(8.0, 4.4))
     axes.step(steps, [*best, best[-1]], where="post", color=palette.EVALUATED, lw=1.8, label="best so far")

@@ -115,7 +115,7 @@ class Report:
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a task is made from besides its config.
+    """What a task is made from, in addition to its config.
 
     Attributes:
       arrays: specs of the dataset's arrays by name.

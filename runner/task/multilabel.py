@@ -197,9 +197,10 @@ class Multilabel(Supervised):
         for index, name in enumerate(self.label_names):
             precision = float(true_positives[index] / predicted[index]) if predicted[index] else None
             recall = float(true_positives[index] / positives[index]) if positives[index] else None
-            bar = (name, float(f1[index]), precision, recall)
-            bars.append(bar)
-            rows.append((*bar, float(agree[index] / examples), int(positives[index]), int(predicted[index])))
+            label_f1 = float(f1[index])
+            accuracy = float(agree[index] / examples)
+            bars.append((name, label_f1, precision, recall))
+            rows.append((name, label_f1, precision, recall, accuracy, int(positives[index]), int(predicted[index])))
         head = ("label", "f1", "precision", "recall", "accuracy", "examples", "predicted")
         files: dict[str, Callable[[Path], None]] = {
             "labels.png": partial(pictures.labels, rows=bars, counts=positives, split=split)

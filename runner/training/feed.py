@@ -89,7 +89,7 @@ class StepsPerCall:
 def steps_per_call(
     config: RunConfig, arrays: Mapping[str, ArraySpec], examples: int, *, cached: bool = False
 ) -> StepsPerCall:
-    """Returns what chooses how many steps a device call of a run takes.
+    """Returns what chooses the number of steps per device call of a run.
 
     Args:
       config: checked.

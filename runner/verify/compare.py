@@ -75,7 +75,7 @@ _FLOAT64_REMAINDER = 1e-6
 # the largest new entry. Beyond half of it the training is chaotic, and nothing is compared.
 _TRAINED = ("parameter", "statistic", "slot", "average")
 _CHAOS = 0.5
-# Stands in the place of a rank: the size of the whole array.
+# Takes the place of a rank: the size of the whole array.
 SIZE = "size"
 # Places of the checks in the order of computation, see `Check.step`. A loss of the training has the number of its
 # step; the arrays at its end come half a step after the last one.

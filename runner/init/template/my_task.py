@@ -1,4 +1,4 @@
-"""The task: a loss and a metric, each a function (ops, outputs, batch) -> one number an example.
+"""The task: a loss and a metric, each a function (ops, outputs, batch) -> one number per example.
 
 `ops` has NumPy's functions for the arrays of the engine that is chosen; `batch` has the dataset's arrays by name.
 """

@@ -179,7 +179,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         return [str(run.folder), dict(run.record), str(checkpoint.folder)]
 
     # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
-    folder, record, checkpoint_folder = current().broadcast("the run that goes on", find)
+    folder, record, checkpoint_folder = current().broadcast("the resumed run", find)
     if opened:
         previous = opened[0]
     else:

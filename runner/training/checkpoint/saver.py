@@ -59,7 +59,7 @@ class Saver:
         """Saves the state that a run begins with, unless it has that checkpoint."""
 
     def steps_left(self, step: int) -> int | None:  # noqa: ARG002
-        """Returns after how many more steps a device call must end because a save is due; None: no limit."""
+        """Returns the number of steps until a device call must end for a save; None: no limit."""
         return None
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:

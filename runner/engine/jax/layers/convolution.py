@@ -179,7 +179,7 @@ def _grid_kernel_gradient(
     x = _padded(x, _edges(x.shape, (kernel_height, kernel_width), strides, padding, grid_hw))
     # Pixels that are a stride apart become neighbors; those within a stride become channels.
     x = x.reshape(-1, grid_hw[0], stride_h, grid_hw[1], stride_w, channels).transpose(2, 4, 5, 1, 3, 0)
-    x_chwb = x.reshape(stride_h * stride_w * channels, *grid_hw, -1)
+    x_chwb = x.reshape(stride_h * stride_w * channels, grid_hw[0], grid_hw[1], -1)
     w = _summed_over_batch(x_chwb, gradient, [(0, 0), (0, 0)], (1, 1))
     w = w.reshape(rows, columns, stride_h, stride_w, channels, outputs)
     return w.transpose(0, 2, 1, 3, 4, 5).reshape(shape)
