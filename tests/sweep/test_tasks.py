@@ -35,7 +35,7 @@ def test_the_launchers_parameters_say_how_many_processes_a_job_has(launcher: dic
 def test_a_job_is_checked_for_the_processes_that_slurm_will_start() -> None:
     with expected(slurm(nodes=2, tasks_per_node=2)):
         assert place.count(AUTO) == 4
-    with expected({"max_parallel": 2}), pytest.raises(ConfigError, match="none of them is set here"):
+    with expected({"max_parallel": 2}), pytest.raises(ConfigError, match="no scheduler detected"):
         place.count(AUTO)
 
 
