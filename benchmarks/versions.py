@@ -18,11 +18,20 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 QUIET = ["tracking=none", "trainer.checkpoint.enabled=false", "trainer.progress=none"]
+TEXT = [
+    "dataset=pydoc",
+    "task=language_model",
+    "dataset.sequence_length=64",
+    "dataset.batch_size=32",
+    "trainer.epochs=1",
+]
 RUNS = {
     ("mlp", "single"): ["dataset=mnist", "trainer.epochs=3"],
     ("mlp", "batch8"): ["dataset=mnist", "trainer.epochs=1"],
     ("convnet", "single"): ["dataset=mnist", "trainer.epochs=1", "trainer.limit_train_batches=120"],
     ("convnet", "batch8"): ["dataset=mnist", "trainer.epochs=1", "trainer.limit_train_batches=60"],
+    ("gpt", "single"): [*TEXT, "trainer.limit_train_batches=100"],
+    ("gpt", "batch8"): [*TEXT, "trainer.limit_train_batches=60"],
 }
 EVALUATION = ["trainer.limit_eval_batches=1"]
 ONE_STEP = ["trainer.epochs=1", "trainer.limit_train_batches=1"]
