@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import checked, empty_problem, integer, number
+from runner.config.fields import checked, empty_problem, entries, integer, number
 from runner.errors import shown
 
 
@@ -16,7 +16,7 @@ class TaskConfig:
     """The task, and the arrays of the dataset that it uses.
 
     Attributes:
-      name: `classification`, `multilabel`, `regression`, `language_model` or `custom`.
+      name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model` or `custom`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
@@ -49,6 +49,13 @@ def _count_problem(count: object) -> str | None:
     if is_count:
         return None
     return "must be at least 2, or a list of at least 2 names"
+
+
+def _name_problem(value: object) -> str | None:
+    """Returns what is wrong with the name of a class, or None."""
+    if isinstance(value, str | int):
+        return None
+    return "must be the name of a class"
 
 
 def _class_weights_problem(weights: object) -> str | None:
@@ -93,6 +100,74 @@ class ClassificationOptions:
     # With k = 1 it would be the accuracy.
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
+
+
+def _thresholds_problem(thresholds: object) -> str | None:
+    """Returns what is wrong with a list of probabilities, or None."""
+    assert isinstance(thresholds, list)
+    for threshold in thresholds:
+        if not 0 < threshold < 1:
+            return f"a threshold must be above 0 and below 1, not {shown(threshold)}"
+    if len(set(thresholds)) < len(thresholds):
+        return "thresholds must be unique"
+    return None
+
+
+@dataclass(frozen=True)
+class BinaryOptions:
+    """One of two classes per example, with one logit and sigmoid cross-entropy.
+
+    Attributes:
+      positive: name of the class whose probability the model returns; null: the second of the dataset, or 1.
+      threshold: probability above which an example is predicted to be positive.
+      thresholds: more thresholds, for each of which `precision_<threshold>` and `recall_<threshold>` are reported.
+      auc_thresholds: number of thresholds that `auc` and `auc_pr` are computed from (Keras's `num_thresholds`).
+      label_smoothing: fraction of each label that is moved to 0.5.
+      class_weights: weight of the loss per class: [weight of 0, weight of 1], class name -> weight (others 1), or
+        `balanced`: examples / (2 * examples of the class) in the train split. null: none.
+      from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
+    """
+
+    positive: Any = checked(None, whole=_name_problem, rule="string or integer", example="yes")
+    threshold: float = number(0.5, above=0.0, below=1.0)
+    thresholds: list[float] = entries([], whole=_thresholds_problem, rule="above 0 and below 1", example=[0.3])
+    # Each example is compared with every threshold, so a batch needs memory for as many numbers per example.
+    auc_thresholds: int = integer(200, at_least=3, at_most=100_000)
+    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+    class_weights: Any = checked(
+        None,
+        whole=_class_weights_problem,
+        rule="balanced, a list of numbers, or a mapping from names to numbers",
+        example="balanced",
+    )
+    from_logits: bool = True
+
+
+@dataclass(frozen=True)
+class PositionsOptions:
+    """One class per pixel, time step or token (semantic segmentation, tagging), with softmax cross-entropy.
+
+    Attributes:
+      classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
+      ignore_index: label that is not counted, neither in the loss nor in a metric, such as 255 or -1; null: none.
+      label_weight: array with the weight of each label, 0 for padding; null: none.
+      class_weights: weight of the loss per class: a list in label order, class name -> weight (others 1), or
+        `balanced`: labels / (classes * labels of the class) in the train split. null: none.
+      label_smoothing: fraction of each label that is spread over all classes.
+      from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
+    """
+
+    classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
+    ignore_index: int | None = integer(None, example=255)
+    label_weight: str | None = None
+    class_weights: Any = checked(
+        None,
+        whole=_class_weights_problem,
+        rule="balanced, a list of numbers, or a mapping from names to numbers",
+        example="balanced",
+    )
+    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+    from_logits: bool = True
 
 
 @dataclass(frozen=True)
@@ -180,7 +255,9 @@ class CustomOptions:
 
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
+    "binary": BinaryOptions,
     "multilabel": MultilabelOptions,
+    "positions": PositionsOptions,
     "regression": RegressionOptions,
     "language_model": LanguageModelOptions,
     "custom": CustomOptions,

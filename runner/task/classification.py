@@ -12,8 +12,9 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
-from runner.errors import did_you_mean, invalid
+from runner.errors import invalid
 from runner.host.late import late
+from runner.task import class_weights
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
@@ -24,7 +25,6 @@ from runner.task.supervised import (
     counted,
     is_real,
     read_columns,
-    required_train_split,
     roles,
 )
 from runner.task.token_checks import tags_fix
@@ -39,7 +39,6 @@ else:
 _MOST_CONFUSED = 1000
 # Misclassified examples in the report: four rows of pictures.
 _MOST_WRONG = 24
-_BALANCED = "balanced"
 # Absolute error of probabilities that should sum to 1, as files often have them rounded to two digits.
 _ROUNDING = 1e-2
 
@@ -105,11 +104,11 @@ class Classification(Supervised):
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self.step_metrics = step_metrics(options)
         self.constants = {"classes": [len(self.class_names)]}
-        weights = self._class_weights(data)
+        weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_examples)
         self._weights = None
         if weights is not None:
             self._weights = np.asarray(weights, np.float32)
-            self.constants = {**self.constants, "class_weights": weights}
+            self.constants = {**self.constants, class_weights.CONSTANT: weights}
 
     def _check_target(self, spec: ArraySpec) -> bool:
         """Returns whether the target has one probability per class, rather than an integer label."""
@@ -227,44 +226,12 @@ class Classification(Supervised):
             fix="set task=multilabel or task=regression",
         )
 
-    def _class_weights(self, data: TaskData) -> Sequence[float] | None:
-        """Returns one weight per class; None: all are 1."""
-        key = "task.class_weights"
-        weights = self._options.class_weights
-        names = self.class_names
-        if weights is None:
-            return None
-        if weights == _BALANCED:
-            if "class_weights" in data.constants:
-                return data.constants["class_weights"]
-            return self._balanced_weights(required_train_split(key, weights, data.train))
-        if isinstance(weights, dict):
-            for name in weights:
-                if str(name) not in names:
-                    raise invalid(
-                        f"{key}.{name}", weights[name], problem="unknown class", fix=did_you_mean(str(name), names)
-                    )
-            weight_of = {str(name): float(weight) for name, weight in weights.items()}
-            return [weight_of.get(name, 1.0) for name in names]
-        if len(weights) != len(names):
-            raise invalid(
-                key,
-                weights,
-                problem=f"needs {len(names)} weights, one per class",
-                fix="list one weight per class, or map class names to weights, such as {cat: 2.0}",
-            )
-        return [float(weight) for weight in weights]
-
-    def _balanced_weights(self, train: DataSource) -> list[float]:
-        """Returns examples / (classes * examples of the class); classes without examples don't count and have 1."""
+    def _count_examples(self, train: DataSource) -> Array:
+        """Returns the number of examples (C,) of each class, fractions if the target has probabilities."""
         labels = read_columns(train, [self._target])[self._target]
         if self._has_probabilities:
-            examples = labels.sum(0)
-        else:
-            examples = np.bincount(labels.reshape(-1), minlength=len(self.class_names))
-        has_examples = examples > 0
-        weights = examples.sum() / (has_examples.sum() * np.where(has_examples, examples, 1))
-        return [float(weight) for weight in np.where(has_examples, weights, 1.0)]
+            return np.asarray(labels.sum(0))
+        return np.bincount(labels.reshape(-1), minlength=len(self.class_names))
 
     def _label(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns int32 (B,), the most probable class if the target has probabilities."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.ticker import PercentFormatter
 
@@ -92,7 +93,9 @@ def short(name: str) -> str:
     return name[: _LONGEST_NAME - 1] + "…"
 
 
-def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str = "test") -> None:
+def confusion(
+    path: Path, matrix: Array, class_names: Sequence[str], split: str = "test", unit: str = "examples"
+) -> None:
     """Draws a confusion matrix: errors by their share of the label's examples, and the diagonal in one pale color.
 
     Colors reach up to the most frequent error, not to 1: next to a diagonal of 97% no error would be visible. With
@@ -103,6 +106,7 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
       matrix: int (C, C), rows are labels, columns predictions.
       class_names: C names.
       split: the split's name, for the title.
+      unit: what is counted.
     """
     count = len(matrix)
     has_names = count <= _MOST_LABELED
@@ -121,12 +125,12 @@ def confusion(path: Path, matrix: Array, class_names: Sequence[str], split: str 
         share = PercentFormatter(1.0, decimals=None)
         # The list of errors is to the right of a matrix without names.
         location = "right" if has_names else "bottom"
-        label = "errors, of the label's examples"
+        label = f"errors, of the label's {unit}"
         figure.colorbar(image, ax=axes, fraction=0.046, location=location, label=label, format=share)
     right = int(np.trace(matrix))
     whole = int(matrix.sum())
     axes.set(xlabel="predicted", ylabel="label")
-    axes.set_title(f"{whole - right:,} of {whole:,} {split} examples are wrong, {right / max(whole, 1):.2%} right")
+    axes.set_title(f"{whole - right:,} of {whole:,} {split} {unit} are wrong, {right / max(whole, 1):.2%} right")
     if not has_names:
         _list_errors(axes, np.where(is_diagonal, 0, matrix), class_names)
         save(figure, path)
@@ -201,6 +205,77 @@ def labels(
     axes.set_title(title)
     axes.grid(axis="x", alpha=0.25)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    save(figure, path)
+
+
+def segmentation(
+    path: Path,
+    images: Array,
+    labels: Array,
+    predictions: Array,
+    class_names: Sequence[str],
+    split: str = "test",
+) -> None:
+    """Draws images in columns, and below each its labels and its predictions.
+
+    Args:
+      path: PNG file to write.
+      images: (n, H, W, C), uint8, or floats in [0, 1].
+      labels: int (n, h, w), -1 where no label counts.
+      predictions: int (n, h, w).
+      class_names: in label order.
+      split: the split's name, for the title.
+    """
+    count = len(images)
+    figure, panels = subplots(3, count, figsize=(1.7 * count + 1.6, 6.0))
+    grid = np.asarray(panels, object).reshape(3, count)
+    colors = ListedColormap(colormaps["turbo"](np.linspace(0.05, 0.95, max(len(class_names), 2))))
+    colors.set_under("#FFFFFF")
+    shown: Any = None
+    for column in range(count):
+        _image(grid[0, column], images[column], (0.0, 1.0, 1.0, 0.0))
+        for row, classes in ((1, labels[column]), (2, predictions[column])):
+            shown = grid[row, column].imshow(
+                classes, cmap=colors, vmin=-0.5, vmax=len(class_names) - 0.5, interpolation="nearest"
+            )
+    for row, name in enumerate(("image", "label", "predicted")):
+        grid[row, 0].set_ylabel(name)
+        for axes in grid[row]:
+            axes.set_xticks([])
+            axes.set_yticks([])
+    bar = figure.colorbar(shown, ax=list(grid.reshape(-1)), fraction=0.03)
+    if len(class_names) <= _MOST_LABELED:
+        bar.set_ticks(range(len(class_names)), labels=[short(name) for name in class_names])
+    title = f"the first {count} {split} examples"
+    if (labels < 0).any():
+        title += "; labels that do not count are white"
+    figure.suptitle(title)
+    save(figure, path)
+
+
+def threshold_curves(
+    path: Path, false_positive_rate: Array, recall: Array, precision: Array, areas: tuple[float, float], split: str
+) -> None:
+    """Draws the ROC curve and the precision-recall curve through the thresholds.
+
+    Args:
+      path: PNG file to write.
+      false_positive_rate: (N,).
+      recall: (N,).
+      precision: (n,), of the first n thresholds, those that some example is above.
+      areas: under the two curves.
+      split: the split's name, for the title.
+    """
+    figure, (roc, precision_recall) = subplots(1, 2, figsize=(9.4, 4.6))
+    roc.plot(false_positive_rate, recall, ".-", color=_BLUE, markersize=3, lw=1.2)
+    roc.plot((0, 1), (0, 1), "--", color=_GRAY, lw=1)
+    roc.set(xlabel="false positive rate", ylabel="recall (true positive rate)", title=f"ROC, area {areas[0]:.4f}")
+    precision_recall.plot(recall[: len(precision)], precision, ".-", color=_BLUE, markersize=3, lw=1.2)
+    precision_recall.set(xlabel="recall", ylabel="precision", title=f"precision and recall, area {areas[1]:.4f}")
+    for axes in (roc, precision_recall):
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+        axes.grid(alpha=0.25)
+    figure.suptitle(f"{split} examples at {len(recall)} thresholds")
     save(figure, path)
 
 

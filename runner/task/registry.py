@@ -98,6 +98,8 @@ def register(name: str, entry: TaskEntry) -> None:
 # The options of these are in `runner.config.schema_task`, which the reference of the config is generated from.
 register("classification", TaskEntry(f"{_FOLDER}.classification", schema_task.ClassificationOptions))
 register("multilabel", TaskEntry(f"{_FOLDER}.multilabel", schema_task.MultilabelOptions))
+register("binary", TaskEntry(f"{_FOLDER}.binary", schema_task.BinaryOptions))
+register("positions", TaskEntry(f"{_FOLDER}.positions", schema_task.PositionsOptions, predicts="any"))
 register("regression", TaskEntry(f"{_FOLDER}.regression", schema_task.RegressionOptions, has_measurements=True))
 register(
     "language_model",

@@ -60,10 +60,7 @@ def tags_fix(name: str, count: int) -> str:
       name: of the array with the classes.
       count: number of classes.
     """
-    return (
-        f"for a class per token (tags), set task=custom task.target={name} task.units={count} and return "
-        f'ops.mean(ops.sparse_cross_entropy(batch["{name}"], outputs), axis=-1) in the function of task._target_'
-    )
+    return f"for a class per token (tags), set task=positions task.target={name} task.classes={count}"
 
 
 def are_tags(tokens: Array, label: Array) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class Case:
       options: its arguments.
       target: what Keras is given for it, of the real examples.
       weights: of the real examples; None: all 1.
+      terms: number of loss terms that Keras's mean is over.
     """
 
     config: TaskConfig
@@ -52,6 +53,7 @@ class Case:
     options: Mapping[str, Any]
     target: np.ndarray
     weights: np.ndarray | None = None
+    terms: float = REAL
 
     @property
     def task(self) -> Task:
@@ -59,9 +61,15 @@ class Case:
         return make_task(self.config, self.specs)
 
 
-def config(name: str, targets: Sequence[str] = (), example_weight: str | None = None, **options: Any) -> TaskConfig:
+def config(
+    name: str,
+    targets: Sequence[str] = (),
+    example_weight: str | None = None,
+    inputs: list[str] | None = None,
+    **options: Any,
+) -> TaskConfig:
     """Returns a task's config with the other options at their defaults."""
-    return TaskConfig(name, list(targets), None, example_weight, asdict(OPTIONS[name](**options)))
+    return TaskConfig(name, list(targets), inputs, example_weight, asdict(OPTIONS[name](**options)))
 
 
 def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
@@ -76,7 +84,7 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
 
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    return _classification() | _multilabel() | _regression()
+    return _classification() | _binary() | _multilabel() | _positions() | _regression()
 
 
 def _classification() -> dict[str, Case]:
@@ -129,6 +137,129 @@ def _classification() -> dict[str, Case]:
             smooth_soft, soft_specs, soft_batch, outputs, dense, logits_of | {"label_smoothing": 0.2}, mixed
         ),
     }
+
+
+def _binary() -> dict[str, Case]:
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(REAL, 2)).astype(np.float32)
+    label = (rng.random(REAL) < 0.3).astype(np.int32)
+    own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
+    logits = rng.normal(scale=3.0, size=(REAL, 1)).astype(np.float32)
+    logits[0], logits[1], logits[2] = 90.0, -90.0, 0.0
+    specs = {"x": ArraySpec((2,), "float32"), "label": ArraySpec((), "int32"), "own": ArraySpec((), "float32")}
+    batch, outputs = padded({"x": x, "label": label, "own": own}, logits)
+    # Near 0 and 1 the two versions of Keras differ: one clips a probability, the other also adds its epsilon.
+    chances = (1.0 / (1.0 + np.exp(-np.clip(logits.astype(np.float64), -2.0, 2.0)))).astype(np.float32)
+    target = label[:, None].astype(np.float32)
+    by_class = np.where(label > 0, 3.0, 0.5).astype(np.float32)
+    words = {"x": specs["x"], "label": ArraySpec((), "int32", (), ("no", "yes"))}
+    flags, _ = padded({"x": x, "label": label.astype(bool)}, logits)
+    flag_specs = {"x": specs["x"], "label": ArraySpec((), "bool")}
+    loss, as_logits = "BinaryCrossentropy", {"from_logits": True}
+    unweighted = {name: specs[name] for name in ("x", "label")}
+    smoothed = as_logits | {"label_smoothing": 0.2}
+    weighted = config("binary", example_weight="own", class_weights=[0.5, 3.0], thresholds=[0.2, 0.9])
+    positive = config("binary", positive="no", class_weights={"no": 2.0})
+    flipped = np.where(label > 0, 1.0, 2.0).astype(np.float32)
+    return {
+        "binary": Case(config("binary"), unweighted, batch, outputs, loss, as_logits, target),
+        "binary smoothed": Case(
+            config("binary", label_smoothing=0.2), unweighted, batch, outputs, loss, smoothed, target
+        ),
+        "binary weighted": Case(weighted, specs, batch, outputs, loss, as_logits, target, own * by_class),
+        "binary words": Case(positive, words, batch, outputs, loss, as_logits, 1.0 - target, flipped),
+        "binary flags": Case(config("binary"), flag_specs, flags, outputs, loss, as_logits, target),
+        "binary probabilities": Case(
+            config("binary", from_logits=False), unweighted, batch, _padded(chances), loss, {}, target
+        ),
+    }
+
+
+def _padded(outputs: np.ndarray) -> np.ndarray:
+    return padded({}, outputs)[1]
+
+
+def _positions() -> dict[str, Case]:
+    rng = np.random.default_rng(5)
+    found: dict[str, Case] = {}
+    by_class = np.array(_WEIGHTS, np.float32)
+    loss, as_logits = "SparseCategoricalCrossentropy", {"from_logits": True}
+    for shape in ((6,), (3, 4, 1), (2, 3, 2)):
+        x = rng.normal(size=(REAL, 2)).astype(np.float32)
+        label = rng.choice([0, 1, 3, 4, 255], (REAL, *shape)).astype(np.uint8)  # none of class 2
+        places = shape[:-1] if shape[-1] == 1 else shape
+        logits = rng.normal(scale=3.0, size=(REAL, *places, CLASSES)).astype(np.float32)
+        logits[0], logits[1, 0] = 80.0, logits[1, 1]
+        share = rng.uniform(0.0, 2.0, (REAL, *shape)).astype(np.float32)
+        share[label == 255] = 0.0
+        own = rng.uniform(0.1, 2.0, REAL).astype(np.float32)
+        batch, outputs = padded({"x": x, "label": label, "share": share, "own": own}, logits)
+        specs = {
+            "x": ArraySpec((2,), "float32"),
+            "label": ArraySpec(shape, "uint8", (), tuple("abcde")),
+            "share": ArraySpec(shape, "float32"),
+            "own": ArraySpec((), "float32"),
+        }
+        flat = label.reshape(REAL, *places).astype(np.int32)
+        known = np.where(flat == 255, 0, flat)
+        counted = (flat != 255).astype(np.float32)
+        label_share = share.reshape(REAL, *places)
+        example = own.reshape(REAL, *[1] * len(places))
+        unweighted = {name: specs[name] for name in ("x", "label")}
+        with_share = {name: specs[name] for name in ("x", "label", "share")}
+        with_own = {name: specs[name] for name in ("x", "label", "own")}
+        ignore = {"inputs": ["x"], "ignore_index": 255}
+        soft = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+        soft = (soft / soft.sum(-1, keepdims=True)).astype(np.float32)
+        made = {
+            "ignored": Case(
+                config("positions", **ignore), unweighted, batch, outputs, loss, as_logits, known, counted
+            ),
+            "smoothed": Case(
+                config("positions", **ignore, label_smoothing=0.2),
+                unweighted,
+                batch,
+                outputs,
+                "CategoricalCrossentropy",
+                as_logits | {"label_smoothing": 0.2},
+                np.eye(CLASSES, dtype=np.float32)[known],
+                counted,
+            ),
+            "weighted": Case(
+                config("positions", **ignore, label_weight="share", class_weights=_WEIGHTS),
+                with_share,
+                batch,
+                outputs,
+                loss,
+                as_logits,
+                known,
+                counted * label_share * by_class[known],
+            ),
+            "of examples": Case(
+                config("positions", **ignore, example_weight="own"),
+                with_own,
+                batch,
+                outputs,
+                loss,
+                as_logits,
+                known,
+                counted * example,
+            ),
+            "probabilities": Case(
+                config("positions", **ignore, from_logits=False),
+                unweighted,
+                batch,
+                _padded(soft),
+                loss,
+                {},
+                known,
+                counted,
+            ),
+        }
+        for name, case in made.items():
+            # Keras's mean with weights is over all positions.
+            found[f"positions {name} {list(shape)}"] = replace(case, terms=float(counted.size))
+    return found
 
 
 def _multilabel() -> dict[str, Case]:

@@ -106,6 +106,121 @@ def test_f1_exact_match_and_shares_are_scikit_learns(batch_size: int, threshold:
         assert found[name] == pytest.approx(value, rel=1e-12), name
 
 
+def binary(labels: np.ndarray, **options: object) -> Task:
+    return make_task(cases.config("binary", **options), SPECS | {"label": ArraySpec((), str(labels.dtype))})
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+def test_precision_and_recall_at_thresholds_are_scikit_learns(batch_size: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random(333) < 0.3).astype(np.int32)
+    logits = (rng.normal(size=(333, 1)) + labels[:, None]).astype(np.float32)
+    task = binary(labels, threshold=0.4, thresholds=[0.2, 0.9])
+    found = evaluated(task, {"label": labels}, logits, batch_size).metrics
+    chances = 1 / (1 + np.exp(-logits[:, 0].astype(np.float64)))
+    for threshold, suffix in ((0.4, ""), (0.2, "_0.2"), (0.9, "_0.9")):
+        predicted = chances > threshold
+        assert found[f"precision{suffix}"] == pytest.approx(sklearn.precision_score(labels, predicted), rel=1e-12)
+        assert found[f"recall{suffix}"] == pytest.approx(sklearn.recall_score(labels, predicted), rel=1e-12)
+    assert found["f1"] == pytest.approx(sklearn.f1_score(labels, chances > 0.4), rel=1e-12)
+    assert found["accuracy"] == pytest.approx(sklearn.accuracy_score(labels, chances > 0.4), rel=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+def test_areas_are_scikit_learns_where_thresholds_separate_all_examples(batch_size: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random(333) < 0.3).astype(np.int32)
+    # Probabilities in the middle between neighboring thresholds, each used several times.
+    chances = (rng.integers(0, 50, 333) + 50 * labels * (rng.random(333) < 0.5) + 0.5) / 100
+    logits = np.log(chances / (1 - chances)).astype(np.float32)[:, None]
+    found = evaluated(binary(labels, auc_thresholds=101), {"label": labels}, logits, batch_size).metrics
+    assert found["auc"] == pytest.approx(sklearn.roc_auc_score(labels, chances), rel=1e-12)
+
+
+def test_the_metrics_of_one_class_alone_are_numbers() -> None:
+    logits = np.array([[1.0], [-1.0]], np.float32)
+    for value in (0, 1):
+        labels = np.full(2, value, np.int32)
+        found = evaluated(binary(labels), {"label": labels}, logits, 2).metrics
+        assert np.isfinite(list(found.values())).all()
+        assert found["auc"] == 0.0
+
+
+def test_the_first_class_may_be_the_positive_one() -> None:
+    specs = SPECS | {"label": ArraySpec((), "int32", (), ("ill", "well"))}
+    labels = np.array([0, 0, 1, 1], np.int32)
+    logits = np.array([[2.0], [1.0], [-1.0], [0.5]], np.float32)
+    found = evaluated(make_task(cases.config("binary", positive="ill"), specs), {"label": labels}, logits, 3).metrics
+    assert found["recall"] == 1.0
+    assert found["precision"] == pytest.approx(2 / 3)
+
+
+def test_binary_class_weights_are_balanced_and_kept() -> None:
+    labels = np.array([0] * 30 + [1] * 10, np.int32)
+    specs = SPECS | {"label": ArraySpec((), "int32")}
+    train = ArraySource({"label": labels, "x": labels[:, None].astype(np.float32)}, specs)
+    task = make_task(cases.config("binary", class_weights="balanced"), specs, train)
+    assert task.constants["class_weights"] == pytest.approx([40 / 60, 2.0])
+    again = make_task(cases.config("binary", class_weights="balanced"), specs, None, task.constants)
+    assert again.constants == task.constants
+
+
+def positions(shape: Sequence[int], **options: object) -> Task:
+    specs = SPECS | {"label": ArraySpec(tuple(shape), "uint8", (), tuple("abcde"))}
+    return make_task(cases.config("positions", **options), specs)
+
+
+@pytest.mark.parametrize("batch_size", ODD_BATCHES)
+@pytest.mark.parametrize("shape", [(4, 3, 1), (7,)])
+def test_scores_of_positions_are_scikit_learns_without_ignored_labels(batch_size: int, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.choice([0, 1, 3, 255], (50, *shape)).astype(np.uint8)
+    places = shape[:-1] if shape[-1] == 1 else shape
+    logits = rng.normal(size=(50, *places, 5)).astype(np.float32)
+    logits[..., 4] = -9.0  # neither labeled nor predicted, so no class of the means
+    task = positions(shape, ignore_index=255)
+    found = evaluated(task, {"label": labels}, logits, batch_size)
+    counted = labels.reshape(-1) != 255
+    true = labels.reshape(-1)[counted]
+    predicted = logits.argmax(-1).reshape(-1)[counted]
+    np.testing.assert_array_equal(
+        found.totals["confusion"], sklearn.confusion_matrix(true, predicted, labels=range(5))
+    )
+    known = range(4)
+    assert found.metrics["accuracy"] == pytest.approx(sklearn.accuracy_score(true, predicted), rel=1e-12)
+    for name, score in (("mean_iou", sklearn.jaccard_score), ("f1_macro", sklearn.f1_score)):
+        theirs = score(true, predicted, labels=known, average="macro", zero_division=0)
+        assert found.metrics[name] == pytest.approx(theirs, rel=1e-12), name
+    batch = {"label": labels, WEIGHT: np.ones(50, np.float32)}
+    np.testing.assert_array_equal(task.weights(batch), counted.reshape(50, -1).sum(1))
+
+
+def test_many_classes_of_positions_are_counted_without_a_matrix() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 80, (40, 6)).astype(np.uint8)
+    logits = rng.normal(size=(40, 6, 80)).astype(np.float32)
+    np.put_along_axis(logits[:20], labels[:20, :, None].astype(np.int64), 9.0, -1)
+    specs = SPECS | {"label": ArraySpec((6,), "uint8")}
+    found = evaluated(make_task(cases.config("positions", classes=80), specs), {"label": labels}, logits, 16)
+    assert "confusion" not in found.totals
+    theirs = sklearn.jaccard_score(labels.reshape(-1), logits.argmax(-1).reshape(-1), average="macro")
+    assert found.metrics["mean_iou"] == pytest.approx(theirs, rel=1e-12)
+
+
+def test_weights_of_labels_weigh_the_scores_of_positions() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, (30, 6)).astype(np.uint8)
+    share = rng.integers(0, 3, (30, 6)).astype(np.float32)
+    logits = rng.normal(size=(30, 6, 5)).astype(np.float32)
+    specs = {"x": SPECS["x"], "label": ArraySpec((6,), "uint8"), "share": ArraySpec((6,), "float32")}
+    task = make_task(cases.config("positions", classes=5, label_weight="share"), specs)
+    assert task.input_names == ("x",)
+    found = evaluated(task, {"label": labels, "share": share}, logits, 8).metrics
+    true, predicted = labels.reshape(-1), logits.argmax(-1).reshape(-1)
+    theirs = sklearn.jaccard_score(true, predicted, average="macro", sample_weight=share.reshape(-1))
+    assert found["mean_iou"] == pytest.approx(theirs, rel=1e-12)
+
+
 def regression(shape: Sequence[int], **options: object) -> Task:
     return make_task(cases.config("regression", **options), SPECS | {"y": ArraySpec(tuple(shape), "float32")})
 
@@ -181,12 +296,19 @@ def test_balanced_class_weights_are_scikit_learns_and_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [cases.config("classification", top_k=3), *map(cases.config, ("multilabel", "regression"))]
+    "config",
+    [
+        cases.config("classification", top_k=3),
+        cases.config("binary", thresholds=[0.25]),
+        *map(cases.config, ("multilabel", "positions", "regression")),
+    ],
 )
 def test_metrics_are_known_from_the_config_alone(config: TaskConfig) -> None:
     targets = {
         "classification": ArraySpec((), "int32", (), tuple("abcde")),
+        "binary": ArraySpec((), "int32"),
         "multilabel": ArraySpec((3,), "int32"),
+        "positions": ArraySpec((3,), "int32", (), tuple("abc")),
         "regression": ArraySpec((), "float32"),
     }
     task = make_task(config, SPECS | {"y": targets[config.name]})

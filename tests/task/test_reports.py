@@ -175,3 +175,58 @@ def test_predictions_are_drawn_against_what_is_true(tmp_path: Path, shape: tuple
         worst = report.tables["largest errors"][1]
         assert worst[0][0] == np.abs(outputs[:, 0] - y).argmax()
         assert worst[0][3] == pytest.approx(float(outputs[worst[0][0], 0] - y[worst[0][0]]), rel=1e-6)
+
+
+def test_the_tables_of_two_classes_have_scikit_learns_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    specs = {"x": ArraySpec((1,), "float32"), "label": ArraySpec((), "int32", (), ("no", "yes"))}
+    labels = (rng.random(200) < 0.3).astype(np.int32)
+    arrays = {"x": rng.normal(size=(200, 1)).astype(np.float32), "label": labels}
+    outputs = (2.0 * labels - 1.0 + rng.normal(size=200))[:, None].astype(np.float32)
+    task, source = make_task(cases.config("binary", thresholds=[0.8]), specs), ArraySource(arrays, specs)
+    report = task.report(evaluated(task, arrays, outputs, 64), source)
+    predicted = outputs[:, 0] > 0
+    precision, recall, _, support = sklearn.precision_recall_fscore_support(labels, predicted)
+    rows = report.tables["classes"][1]
+    assert [row[0] for row in rows] == ["no", "yes"]
+    assert [row[1] for row in rows] == pytest.approx(list(precision))
+    assert [row[2] for row in rows] == pytest.approx(list(recall))
+    assert [row[3] for row in rows] == list(support)
+    assert [row[0] for row in report.tables["thresholds"][1]] == [0.5, 0.8]
+    shown = pictures(report, tmp_path)
+    assert sorted(shown) == ["confusion.png", "curves_at_thresholds.png"]
+    for pixels in shown.values():
+        assert pixels[..., :3].std() > 0.05  # something is drawn
+
+
+def test_the_table_of_positions_has_scikit_learns_numbers_and_images_are_drawn(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    specs = {
+        "image": ArraySpec((8, 8, 3), "uint8", ("height", "width", "channel")),
+        "mask": ArraySpec((8, 8, 1), "uint8", ("height", "width", "channel"), ("sky", "road", "car", "never")),
+    }
+    mask = rng.choice([0, 1, 2, 255], (9, 8, 8, 1)).astype(np.uint8)
+    arrays = {"image": rng.integers(0, 255, (9, 8, 8, 3)).astype(np.uint8), "mask": mask}
+    outputs = rng.normal(size=(9, 8, 8, 4)).astype(np.float32)
+    outputs[..., 3] = -9.0
+    task = make_task(cases.config("positions", ["mask"], ignore_index=255), specs)
+    source = ArraySource(arrays, specs)
+    report = task.report(evaluated(task, arrays, outputs, 4), source)
+    counted = mask.reshape(-1) != 255
+    true, predicted = mask.reshape(-1)[counted], outputs.argmax(-1).reshape(-1)[counted]
+    head, rows = report.tables["classes"]
+    assert tuple(head) == ("class", "iou", "f1 (dice)", "precision", "recall", "labels", "predicted")
+    known = [0, 1, 2]
+    precision, recall, f1, support = sklearn.precision_recall_fscore_support(true, predicted, labels=known)
+    assert [row[1] for row in rows[:3]] == pytest.approx(
+        list(sklearn.jaccard_score(true, predicted, labels=known, average=None))
+    )
+    assert [row[2] for row in rows[:3]] == pytest.approx(list(f1))
+    assert [row[3] for row in rows[:3]] == pytest.approx(list(precision))
+    assert [row[4] for row in rows[:3]] == pytest.approx(list(recall))
+    assert [row[5] for row in rows[:3]] == list(support)
+    assert rows[3] == ("never", None, None, None, None, 0, 0)
+    shown = pictures(report, tmp_path)
+    assert sorted(shown) == ["confusion.png", "positions.png"]
+    for pixels in shown.values():
+        assert pixels[..., :3].std() > 0.05  # something is drawn

@@ -1,0 +1,369 @@
+"""One class per position: semantic segmentation of images, tagging of tokens, labels of time steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from runner.arrays import Arrays, Tensor
+from runner.config.schema_task import PositionsOptions, TaskConfig
+from runner.data.base import Array, ArraySpec, Batch, DataSource, column
+from runner.errors import ConfigError, invalid
+from runner.host.late import late
+from runner.layout.axes import SEQUENCE
+from runner.task import class_weights, probabilities
+from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
+from runner.task.metrics import MAXIMIZE
+from runner.task.per_position import PerPosition, spatial_shape
+from runner.task.supervised import read_columns, roles
+from runner.task.thresholds import ratio
+
+if TYPE_CHECKING:
+    from runner.task import pictures
+else:
+    pictures = late("runner.task.pictures")
+
+# Classes up to which the whole confusion matrix of each example is computed, C x C numbers: 16 KB for 64 classes. With
+# more, labels and predictions are counted by class only.
+_MOST_CONFUSED = 64
+# Images of the report's picture: their predictions are read from the outputs of the split's first examples.
+_SHOWN = 6
+# More classes than this in integers whose classes nobody names are most likely tokens or amounts.
+_MOST_CLASSES = 10_000
+# Names of the sums of `Positions.totals`.
+_CONFUSION = "confusion"
+_RIGHT = "right"
+_LABELS = "labels"
+_PREDICTED = "predicted"
+
+
+def directions(options: PositionsOptions) -> dict[str, str]:
+    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
+    del options
+    return {"accuracy": MAXIMIZE, "mean_iou": MAXIMIZE, "f1_macro": MAXIMIZE}
+
+
+def step_metrics(options: PositionsOptions) -> tuple[str, ...]:
+    """Returns the names of the metrics of a training step except the loss."""
+    del options
+    return ("accuracy",)
+
+
+def check(options: PositionsOptions) -> None:
+    """Checks options without a dataset.
+
+    Raises:
+      ConfigError: a value is invalid.
+    """
+    # The schema has checked each of them, and none depends on another.
+    del options
+
+
+def make(config: TaskConfig, options: PositionsOptions, data: TaskData) -> Task:
+    """Returns the task of a run."""
+    return Positions(config, options, data)
+
+
+class Positions(PerPosition):
+    """One class per position of an integer array (B, *P), such as (B, H, W), (B, H, W, 1) or (B, T).
+
+    Shapes: B examples, *P positions, C classes.
+
+    Attributes:
+      class_names: in label order.
+    """
+
+    def __init__(self, config: TaskConfig, options: PositionsOptions, data: TaskData) -> None:
+        """Settles the labels, the classes and their weights; see `runner.task.registry.make_task`."""
+        config = _without_label_weight(config, options, data)
+        super().__init__(roles(config, data.arrays), data.arrays, directions(options))
+        self._options = options
+        self._label_smoothing = options.label_smoothing
+        self.label = self._check_target(data.arrays)
+        self.positions = spatial_shape(data.arrays[self.label])
+        self.find_label_weight(options.label_weight, data.arrays)
+        if len(self.positions) == 1:
+            self.tokens = self.positions[0]
+        self.arrays = {name: self._with_dims(name) for name in self.arrays}
+        self.class_names = self._find_names(data)
+        self.outputs = OutputSpec(len(self.class_names), self.class_names)
+        self.step_metrics = step_metrics(options)
+        if data.train is not None:
+            self.check_split(data.train, "train")
+        self.constants = {"classes": [len(self.class_names)]}
+        weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_labels)
+        if weights is not None:
+            self._class_weights = np.asarray(weights, np.float32)
+            self.constants = {**self.constants, class_weights.CONSTANT: weights}
+
+    def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
+        """Returns the name of the target, an array of one integer per position."""
+        if len(self.target_names) != 1:
+            raise invalid(
+                "task.target",
+                list(self.target_names),
+                problem="needs one array of classes, one per position",
+                fix="name one array",
+            )
+        name = self.target_names[0]
+        spec = arrays[name]
+        if not spatial_shape(spec) or spec.shape == (1,) or np.dtype(spec.dtype).kind not in "biu":
+            fix = "set task=regression, or store the index of the class of each position"
+            if spec.shape in ((), (1,)):
+                fix = "set task=classification, which has one class per example"
+            raise invalid(
+                "task.target",
+                name,
+                problem="must have one integer per position, such as [height, width] or [steps] per example, but its "
+                f"dtype is {spec.dtype} and its shape {list(spec.shape)}",
+                fix=fix,
+            )
+        return name
+
+    def _with_dims(self, name: str) -> ArraySpec:
+        """Returns an array's spec with a name for the dim of the steps, which a user's arrays don't have."""
+        spec = self.arrays[name]
+        has_steps = len(self.positions) == 1 and spec.shape[:1] == self.positions
+        dims = spec.dims or ("",) * len(spec.shape)
+        if has_steps and not dims[0]:
+            return replace(spec, dims=(SEQUENCE, *dims[1:]))
+        return spec
+
+    def _find_names(self, data: TaskData) -> tuple[str, ...]:
+        """Returns the class names, which are numbers if nothing names the classes."""
+        classes = self._options.classes
+        spec = self.arrays[self.label]
+        if isinstance(classes, list):
+            return tuple(map(str, classes))
+        if classes is None and spec.names:
+            return tuple(spec.names)
+        if classes is not None:
+            count = int(classes)
+        elif "classes" in data.constants:
+            count = int(data.constants["classes"][0])
+        else:
+            count = self._count_classes(data.train)
+        return tuple(str(label) for label in range(count))
+
+    def _count_classes(self, train: DataSource | None) -> int:
+        """Returns the number of classes that the labels of the train split need."""
+        labels = None if train is None else column(train, self.label)
+        if labels is None:
+            raise invalid(
+                "task.classes",
+                None,
+                problem=f"needs the number of classes, which array {self.label} does not show",
+                fix="set it, such as task.classes=21",
+            )
+        count = max(int(self._counted(labels).max(initial=0)) + 1, 2)
+        if count > _MOST_CLASSES:
+            raise invalid(
+                "task.target",
+                self.label,
+                problem=f"must have class indices that start at 0, but has integers up to {count - 1:,}",
+                fix=f"set task=language_model for tokens, or task.classes={count} if there are so many classes",
+            )
+        return count
+
+    def _counted(self, labels: Array) -> Array:
+        """Returns the labels that count, in one dim."""
+        flat: Array = labels.reshape(-1)
+        if self._options.ignore_index is None:
+            return flat
+        return np.asarray(flat[flat != self._options.ignore_index])
+
+    def check_split(self, source: DataSource, split: str) -> None:
+        """Checks that labels are from 0 to classes - 1 or `task.ignore_index`, and the weights of the labels."""
+        self.check_label_weight(source, split)
+        labels = column(source, self.label)
+        if labels is None:
+            return
+        counted = self._counted(labels)
+        count = len(self.class_names)
+        low = int(counted.min(initial=0))
+        high = int(counted.max(initial=0))
+        if low < 0 or high >= count:
+            wrong = low if low < 0 else high
+            raise invalid(
+                "task.target",
+                self.label,
+                problem=f"labels must be from 0 to {count - 1}, but the {split} split has {wrong}",
+                fix=f"set task.ignore_index={wrong} if it means no class, or task.classes to the number of classes",
+            )
+        if labels.size and not counted.size:
+            raise invalid(
+                "task.ignore_index",
+                self._options.ignore_index,
+                problem=f"must leave labels to count, but the {split} split has no other label",
+                fix="remove task.ignore_index",
+            )
+
+    def _count_labels(self, train: DataSource) -> Array:
+        """Returns the number of labels (C,) of each class in the train split."""
+        labels = read_columns(train, [self.label])[self.label]
+        return np.bincount(self._counted(labels), minlength=len(self.class_names))
+
+    @property
+    def _skips_labels(self) -> bool:
+        return self._options.ignore_index is not None
+
+    def labels(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns int32 (B, *P)."""
+        return ops.cast(self._without_channel(ops, batch[self.label]), "int32")
+
+    def is_counted(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor | None:
+        """Returns whether a label is not `task.ignore_index`; None: there is no such label."""
+        if self._options.ignore_index is None:
+            return None
+        return ops.not_equal(self.labels(ops, batch), self._options.ignore_index)
+
+    def is_counted_on_host(self, batch: Batch) -> Array | None:
+        """Returns what `is_counted` does."""
+        if self._options.ignore_index is None:
+            return None
+        labels = np.asarray(batch[self.label])
+        labels = labels.reshape(*np.shape(batch["weight"]), *self.positions)
+        return np.asarray(labels.astype(np.int32) != self._options.ignore_index)
+
+    def logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
+        """Returns the logits (B, *P, C) of a model's outputs."""
+        if self._options.from_logits:
+            return outputs
+        return probabilities.logits_of_softmax(ops, outputs)
+
+    def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the confusion matrix of each example (B, C, C), whose rows are labels; with many classes its sums.
+
+        Per example: a float32 sum over a whole batch of large images would not be exact.
+        """
+        classes = len(self.class_names)
+        rank = len(self.positions)
+        counts_bp1 = ops.expand_dims(self.counts(ops, batch), -1)
+        label_bpc = ops.one_hot(self.labels(ops, batch), classes) * counts_bp1
+        predicted_bpc = ops.one_hot(ops.argmax(outputs, -1), classes)
+        if classes <= _MOST_CONFUSED:
+            # (B, ..., C, P) x (B, ..., P, C): a product along the last dim of the positions, and sums over the others.
+            # Merging the positions into one dim would gather a dim that is sharded.
+            axes = (*range(rank), rank + 1, rank)
+            confusion = ops.matmul(ops.transpose(label_bpc, axes), predicted_bpc)
+            if rank > 1:
+                confusion = ops.sum(confusion, axis=tuple(range(1, rank)))
+            return {_CONFUSION: confusion}
+        over = tuple(range(1, rank + 1))
+        return {
+            _RIGHT: ops.sum(label_bpc * predicted_bpc, axis=over),
+            _LABELS: ops.sum(label_bpc, axis=over),
+            _PREDICTED: ops.sum(predicted_bpc * counts_bp1, axis=over),
+        }
+
+    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        """Returns the accuracy, and the means of IoU and F1 over the classes that are labels or predictions."""
+        right, labels, predicted = _by_class(totals)
+        occurs = labels + predicted > 0
+        count = max(float(occurs.sum()), 1.0)
+        return {
+            "accuracy": float(ratio(right.sum(), labels.sum())),
+            "mean_iou": float(_iou(right, labels, predicted).sum() / count),
+            "f1_macro": float(_f1(right, labels, predicted).sum() / count),
+        }
+
+    def check(self, shape: Sequence[int | None]) -> None:
+        """Checks that a model has one logit per class for each position."""
+        expected = (*self.positions, len(self.class_names))
+        fits = len(shape) == len(expected) + 1
+        # The dims of the positions may be unknown, as of a fully convolutional model.
+        for size, expected_size in zip(shape[1:], expected, strict=False):
+            fits = fits and size in (None, expected_size)
+        if not fits:
+            sizes = ", ".join(map(str, expected))
+            raise ConfigError(
+                f"model._target_: the model's output has shape {list(shape)}, but the task needs [batch, {sizes}], "
+                "one logit per class for each position; end the model in a layer of that shape, or set task.classes"
+            )
+
+    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
+        """Returns the probabilities (B, *P, C) and the most probable class (B, *P); and the logits."""
+        predicted = ops.argmax(outputs, -1)
+        if not self._options.from_logits:
+            return {"probabilities": outputs, "class": predicted}
+        return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": predicted}
+
+    def warnings(self, outputs: Array) -> list[str]:
+        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
+        if not self._options.from_logits:
+            return probabilities.outside_warnings(outputs)
+        return probabilities.softmax_warnings(outputs)
+
+    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
+        """Returns a table of the classes, a picture of their scores or confusion, and predictions of some images."""
+        right, labels, predicted = _by_class(evaluation.totals)
+        files: dict[str, Callable[[Path], None]] = {}
+        if _CONFUSION in evaluation.totals:
+            matrix = np.rint(evaluation.totals[_CONFUSION]).astype(np.int64)
+            files["confusion.png"] = partial(
+                pictures.confusion, matrix=matrix, class_names=self.class_names, split=split, unit="positions"
+            )
+        tables: dict[str, Table] = {"classes": _class_table(self.class_names, right, labels, predicted)}
+        image = next((name for name in self.input_names if self.arrays[name].is_image), None)
+        has_grid = len(self.positions) == 2
+        if image is not None and has_grid and len(evaluation.outputs):
+            count = min(_SHOWN, len(evaluation.outputs))
+            batch = source.read(np.arange(count))
+            label = batch[self.label].reshape(count, *self.positions).astype(np.int32)
+            files["positions.png"] = partial(
+                pictures.segmentation,
+                images=batch[image],
+                labels=np.where(label == self._options.ignore_index, -1, label),
+                predictions=evaluation.outputs[:count].argmax(-1),
+                class_names=self.class_names,
+                split=split,
+            )
+        return Report(files, tables)
+
+
+def _without_label_weight(config: TaskConfig, options: PositionsOptions, data: TaskData) -> TaskConfig:
+    """Returns the config with the names of the inputs: the weights of the labels are no default input."""
+    if config.inputs is not None or options.label_weight is None:
+        return config
+    target = roles(config, data.arrays).target
+    others = {*target, config.example_weight, options.label_weight}
+    return replace(config, inputs=[name for name in data.arrays if name not in others])
+
+
+def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Returns float64 counts per class: correctly predicted positions, labels, and predictions."""
+    if _CONFUSION in totals:
+        matrix = totals[_CONFUSION]
+        return np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    return totals[_RIGHT], totals[_LABELS], totals[_PREDICTED]
+
+
+def _iou(right: Array, labels: Array, predicted: Array) -> Array:
+    """Returns intersection over union per class (Jaccard index), 0 without any label or prediction."""
+    return ratio(right, labels + predicted - right)
+
+
+def _f1(right: Array, labels: Array, predicted: Array) -> Array:
+    """Returns the F1 score per class, which is the Dice coefficient, 0 without any label or prediction."""
+    return ratio(2.0 * right, labels + predicted)
+
+
+def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: Array) -> Table:
+    """Returns IoU, F1 (Dice), precision and recall of each class; None if it has no labels or predictions."""
+    iou = _iou(right, labels, predicted)
+    f1 = _f1(right, labels, predicted)
+    rows: list[tuple[Cell, ...]] = []
+    for index, name in enumerate(names):
+        row: list[Cell] = [name]
+        occurs = labels[index] + predicted[index] > 0
+        row += [float(iou[index]), float(f1[index])] if occurs else [None, None]
+        row.append(float(right[index] / predicted[index]) if predicted[index] else None)
+        row.append(float(right[index] / labels[index]) if labels[index] else None)
+        row += [round(float(labels[index])), round(float(predicted[index]))]
+        rows.append(tuple(row))
+    return ("class", "iou", "f1 (dice)", "precision", "recall", "labels", "predicted"), rows

@@ -1,0 +1,67 @@
+"""Logits of a model that ends in a sigmoid or a softmax, for the tasks with `task.from_logits`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner.arrays import Arrays, Tensor
+from runner.data.base import Array
+
+KEY = "task.from_logits"
+# Keras's epsilon: probabilities are at least as far from 0 and from 1 before a logarithm.
+_EPSILON = 1e-7
+# Tolerance of a sum of probabilities over the classes; bfloat16 has 8 bits of precision.
+_ROUNDING = 1e-2
+# Examples from which the outputs of an untrained model show whether they are probabilities.
+_ENOUGH = 8
+# Range of the mean of an untrained sigmoid, which starts near 0.5. Logits start near 0.
+_LOW_MEAN = 0.3
+_HIGH_MEAN = 0.7
+
+
+def clipped(ops: Arrays, probabilities: Tensor) -> Tensor:
+    """Returns probabilities that have a finite logarithm, as Keras clips them in its losses."""
+    return ops.clip(probabilities, _EPSILON, 1.0 - _EPSILON)
+
+
+def logits_of_sigmoid(ops: Arrays, probabilities: Tensor) -> Tensor:
+    """Returns the numbers whose sigmoids are the probabilities (...)."""
+    inside = clipped(ops, probabilities)
+    return ops.log(inside) - ops.log(1.0 - inside)
+
+
+def logits_of_softmax(ops: Arrays, probabilities: Tensor) -> Tensor:
+    """Returns numbers (..., C) whose softmax is the probabilities (..., C)."""
+    return ops.log(clipped(ops, probabilities))
+
+
+def sigmoid_warnings(outputs: Array, *, from_logits: bool) -> list[str]:
+    """Returns a warning if the outputs of an untrained model contradict `task.from_logits`.
+
+    Args:
+      outputs: float32 (examples, ...), one output per label.
+      from_logits: the key's value.
+    """
+    if not from_logits:
+        return outside_warnings(outputs)
+    if len(outputs) < _ENOUGH or not ((outputs > 0) & (outputs < 1)).all():
+        return []
+    if _LOW_MEAN < float(outputs.mean()) < _HIGH_MEAN:
+        return [f"the model's outputs are all between 0 and 1; if it ends in a sigmoid, set {KEY}=false"]
+    return []
+
+
+def outside_warnings(outputs: Array) -> list[str]:
+    """Returns a warning if outputs are no probabilities."""
+    if not outputs.size or (np.isfinite(outputs).all() and outputs.min() >= 0 and outputs.max() <= 1):
+        return []
+    return [f"{KEY}=false, but the model's outputs are not from 0 to 1; remove {KEY}, or end it in an activation"]
+
+
+def softmax_warnings(outputs: Array) -> list[str]:
+    """Returns a warning if outputs (..., C), which should be logits, are those of a softmax."""
+    if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
+        return []
+    if np.allclose(outputs.sum(axis=-1), 1.0, rtol=0, atol=_ROUNDING):
+        return [f"the model's outputs sum to 1, as after a softmax; set {KEY}=false, or remove the softmax"]
+    return []
