@@ -65,6 +65,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
+    checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
     checks_trainer.check(config.trainer, task.metric_directions(config.task))
     _check_tracking(config.tracking)
     checks_sweep.settled(config.sweep, config.task)

@@ -182,6 +182,8 @@ class Plan:
         Memory, communication and FLOPs per device and step.
         """
         state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
+        if "teachers" in self.totals:
+            state_bytes += self.totals["teachers"].bytes_per_device
         collective_bytes = sum(group.bytes for group in self.traffic)
         return {
             "plan/bytes_per_device": float(state_bytes),

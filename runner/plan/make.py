@@ -11,7 +11,7 @@ import numpy as np
 from runner import layout
 from runner.checks import warnings as config_warnings
 from runner.config.schema import RunConfig
-from runner.engine.base import CountsCost, Engine, LayerOutput, VariableInfo
+from runner.engine.base import CountsCost, Engine, HasTeachers, LayerOutput, VariableInfo
 from runner.engine.mappings import shapes_of, subset
 from runner.layout import Placement, mesh, transformers
 from runner.layout.axes import SEQUENCE
@@ -88,6 +88,9 @@ def make_plan(
     program = None
     if isinstance(engine, CountsCost):
         program = engine.program_cost()
+    totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
+    if isinstance(engine, HasTeachers) and engine.teacher_variables():
+        totals["teachers"] = _counted(engine.teacher_variables().values())
     warnings = (
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),
@@ -99,7 +102,7 @@ def make_plan(
         batch_size=config.dataset.batch_size,
         variables=tuple(variable_plans),
         layers=tuple(layers),
-        totals=_totals(model, variables, slots, layers, accumulates=microbatches > 1),
+        totals=totals,
         traffic=traffic(collectives, axes, device_rates, crossing),
         rates=device_rates,
         compute_seconds=flops / (device_rates.gflops * 1e9),

@@ -164,6 +164,7 @@ def totals(plan: Plan) -> Rows:
         "slots": "optimizer state",
         "activations": "activations, all layers",
         "copies": "bfloat16 copies of them",
+        "teachers": "frozen models (task.teachers)",
     }
     rows = []
     for kind, total in plan.totals.items():

@@ -42,6 +42,7 @@ from runner.record.tracked import ENDED, open_run, recorded
 from runner.run import again
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
+from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
@@ -312,7 +313,10 @@ class _Training:
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
             batches = feed.evaluation_of(config, splits.selecting, 1)
             outputs = engine.evaluate(batches, keep_outputs=True).outputs
-        for warning in warnings.of_rates(config.optimizer, self.total_steps) + self.task.warnings(outputs):
+        rate_warnings: list[str] = []
+        if not self.task.own_step:
+            rate_warnings = warnings.of_rates(config.optimizer, self.total_steps)
+        for warning in rate_warnings + self.task.warnings(outputs):
             _warn(self.console, warning)
         for line in (_examples_line(config, splits), _selection_line(config, splits, self.data)):
             if line:
@@ -408,7 +412,9 @@ def _print_config(
     if changed:
         description = ", ".join([*changed, "else the defaults"])
     _print(console, f"config: {description} ({paths.shown(folder / 'config.yaml')})")
-    _print(console, _optimizer_line(config.optimizer))
+    # A custom step has optimizers of its own, which only its code knows.
+    if not task_registry.entry(config.task).own_step:
+        _print(console, _optimizer_line(config.optimizer))
 
 
 def _optimizer_line(config: OptimizerConfig) -> str:

@@ -233,7 +233,7 @@ def _begin(
     recorder = MetricRecorder(
         hooks.log,
         trainer.log_every_steps,
-        learning_rate,
+        None if task.own_step else learning_rate,
         metrics=task.step_metrics,
         batch_size=config.dataset.batch_size,
         tokens=task.tokens,

@@ -34,7 +34,7 @@ class MetricRecorder:
         self,
         log: LogPoints,
         window: int,
-        learning_rate: Callable[[int], float],
+        learning_rate: Callable[[int], float] | None,
         *,
         metrics: Sequence[str] = (),
         batch_size: int = 1,
@@ -47,7 +47,7 @@ class MetricRecorder:
         Args:
           log: takes (step, points).
           window: steps per point of a training metric, which is their mean.
-          learning_rate: steps done -> the schedule's rate.
+          learning_rate: steps done -> the schedule's rate; None: a custom step has optimizers of its own.
           metrics: the task's metrics of a step, without the loss.
           batch_size: global.
           tokens: per example, if the task counts in tokens; 0: it does not.
@@ -126,8 +126,10 @@ class MetricRecorder:
         self._log_window(step, means)
 
     def _log_window(self, step: int, means: Mapping[str, float]) -> None:
-        rate = self._learning_rate(step - 1) * self.rate_factor(step - 1)
-        self._log(step, {**prefixed(TRAIN, means), "learning_rate": rate})
+        logged = prefixed(TRAIN, means)
+        if self._learning_rate is not None:
+            logged["learning_rate"] = self._learning_rate(step - 1) * self.rate_factor(step - 1)
+        self._log(step, logged)
 
     def rate_factor(self, step: int) -> float:
         """Returns the factor of the learning rate after so many steps: 1 unless a checkpoint was restored."""

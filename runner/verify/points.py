@@ -7,6 +7,9 @@ no gradient changes, such as moving statistics, are taken from the end of a trai
 Slots and averages are large enough to count beside the gradient. The points are made once and loaded on both sides.
 From there both sides take the gradients, and then one step, so no training amplifies the rounding between the two.
 
+A custom step has no single gradient of each variable. Its training has `stepped/<path>` in place of `gradient/<path>`,
+the change in the first step, and `metric/<name>` of each step in addition; its points have no gradients.
+
 Arrays of point N, by key:
 
 - `pointN/step`: steps done before;
@@ -35,6 +38,9 @@ COUNT = 2
 # well behind while the network still computes with the weights that training gave it. Where the loss is not finite
 # there, the next smaller share is tried.
 SHARES = (0.3, 0.1, 0.03)
+# Prefixes of what a training with a custom step has: what the first step changes, and a metric of every step.
+STEPPED = "stepped"
+METRIC = "metric"
 STEP = "step"
 START = "start"
 LOSS = "loss"

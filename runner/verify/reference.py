@@ -36,7 +36,7 @@ from runner.verify.rounding import (
 logger = logging.getLogger(__name__)
 
 # Steps of a training, however long they take: slots and averages differ from the first update's only after several.
-_MIN_STEPS = 3
+MIN_STEPS = 3
 # Examples of a gradient in float64, which XLA and TensorFlow compute slowly. Terms that cancel do so for any examples.
 _FLOAT64_EXAMPLES = 16
 
@@ -96,7 +96,7 @@ class Reference(ABC):
             if step == 0:
                 # The first step is mostly its compilation, which `seconds` does not count.
                 started = time.monotonic()
-            elif len(losses) >= _MIN_STEPS and time.monotonic() - started > seconds:
+            elif len(losses) >= MIN_STEPS and time.monotonic() - started > seconds:
                 break
         return {
             **{f"initial/{path}": value for path, value in self.initial.items()},

@@ -126,23 +126,8 @@ class StateTree:
           variables: as for `shapes`.
           before: the present state. Each of its arrays is released before the new one is made.
         """
-        freed = 0
-
-        def placed(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
-            nonlocal freed
-            # Released at once and not with the last reference: the caller still holds the old state.
-            freed += old.nbytes
-            old.delete()
-            if freed >= _MOST_FREED:
-                heap.give_back()
-                freed = 0
-            if path in values:
-                return placed_in_parts(lambda index: part_of(values, path, index), like)
-            # One zero, broadcast: the host holds no array of the variable's size.
-            zeros = np.broadcast_to(np.zeros((), like.dtype), like.shape)
-            return placed_in_parts(zeros.__getitem__, like)
-
-        state: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables), before)
+        place = _Placing(values)
+        state: State[jax.Array] = jax.tree.map(place, self.paths, self.shapes(variables), before)
         return state
 
     def by_path(self, state: State[T]) -> dict[str, T]:
@@ -150,6 +135,41 @@ class StateTree:
         paths = jax.tree.leaves(self.paths._replace(grad_accum=[]))
         entries = jax.tree.leaves(state._replace(grad_accum=[]))
         return dict(zip(paths, entries, strict=True))
+
+
+class _Placing:
+    """Places host arrays one by one, and releases the array that each replaces."""
+
+    def __init__(self, values: Mapping[str, Array]) -> None:
+        self._values = values
+        self._freed = 0
+
+    def __call__(self, path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
+        # Released at once and not with the last reference: the caller still holds the old state.
+        self._freed += old.nbytes
+        old.delete()
+        if self._freed >= _MOST_FREED:
+            heap.give_back()
+            self._freed = 0
+        if path in self._values:
+            return placed_in_parts(lambda index: part_of(self._values, path, index), like)
+        # One zero, broadcast: the host holds no array of the variable's size.
+        zeros = np.broadcast_to(np.zeros((), like.dtype), like.shape)
+        return placed_in_parts(zeros.__getitem__, like)
+
+
+def placed_values(
+    values: Mapping[str, Array], kinds: Mapping[str, jax.ShapeDtypeStruct], before: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """Puts the arrays of a state without structure on the devices, as `StateTree.place` does.
+
+    Args:
+      values: by path; see `runner.engine.base.part_of`.
+      kinds: shape, dtype and sharding by path.
+      before: the present state. Each of its arrays is released before the new one is made.
+    """
+    place = _Placing(values)
+    return {path: place(path, kind, before[path]) for path, kind in kinds.items()}
 
 
 def state_tree(
