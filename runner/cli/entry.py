@@ -96,8 +96,22 @@ def _import_for_good(name: str) -> ModuleType:
     return module
 
 
+def main_without_config(module: str) -> NoReturn:
+    """Runs a command that takes no config, and exits with its code.
+
+    Args:
+      module: has the command, `main(arguments)`, which returns the exit code; imported when the signals have handlers.
+    """
+
+    def body() -> int:
+        code: int = import_module(module).main(sys.argv[1:])
+        return code
+
+    start(body)
+
+
 def start(body: Callable[[], int]) -> NoReturn:
-    """Runs a command that takes no config, or prints versions; see `runner.host.signals.run_main`."""
+    """Runs the body of a command, or prints versions; see `runner.host.signals.run_main`."""
     _open_streams()
     if "--version" in sys.argv[1:]:
         body = import_module("runner.host.commands").print_versions
