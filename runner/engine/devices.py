@@ -201,7 +201,7 @@ def described(config: RunConfig, asked: str) -> str:
 def line(config: RunConfig, composed: DictConfig) -> list[str]:
     """Returns the line on the mesh that a command prints.
 
-    None if our launcher, this process's parent, printed it.
+    The list is empty if our launcher, this process's parent, printed it.
 
     Must be called before an engine is loaded, which hides GPUs from its process.
 
