@@ -48,7 +48,6 @@ def settled(config: RunConfig) -> MeshConfig:
     Raises:
       ConfigError: the mesh is invalid, or its devices are not available.
     """
-    mesh.check(config.mesh)
     choice = choose(config, config.mesh.device)
     on_devices = replace(config.mesh, device=choice.kind)
     return replace(on_devices, axes=mesh.resolve_axes(on_devices, choice.count))
