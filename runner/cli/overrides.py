@@ -311,15 +311,7 @@ def _options_with(group: str, key: str) -> list[str]:
     """Returns the options of a group, if it is one, that have a key."""
     if not group:
         return []
-    return [name for name in options_of(group) if key in _keys_in(f"{group}/{name}")]
-
-
-def _keys_in(option: str) -> list[str]:
-    try:
-        return list(search_path.content_of(option))
-    # A broken file of the user's that this command line does not use must not hide the error that is reported.
-    except (YAMLError, AttributeError, OSError):
-        return []
+    return [name for name in options_of(group) if key in search_path.readable_content_of(f"{group}/{name}")]
 
 
 def _fix_of_option(group: str, option: str, options: Sequence[str]) -> str:

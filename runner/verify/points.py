@@ -32,9 +32,9 @@ from runner.verify.rounding import layer_sizes
 # One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
 # a step of both sides and of every perturbed run.
 COUNT = 2
-# How far each parameter is moved, as a share of the root mean square of its layer. 0.3 leaves kinks and symmetries
-# well behind while the network still computes with the weights that training gave it. Where the loss is not finite
-# there, the next smaller share is tried.
+# How far each parameter is moved from its initial value, as a share of the root mean square of its layer. 0.3 leaves
+# kinks and symmetries well behind while the weights keep their scale. Where the loss is not finite there, the next
+# smaller share is tried.
 SHARES = (0.3, 0.1, 0.03)
 STEP = "step"
 START = "start"

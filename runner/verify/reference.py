@@ -114,7 +114,7 @@ class Reference(ABC):
     def points(self, trained: Mapping[str, Array]) -> dict[str, Array]:
         """Returns the steps and states of the points of a training without noise, see `runner.verify.points`.
 
-        A point at which the loss is NaN or Inf is moved closer to the trained weights, and left out if that does not
+        A point at which the loss is NaN or Inf is moved closer to the initial weights, and left out if that does not
         help. `at_points` returns the arrays that are computed from there.
 
         Args:
