@@ -298,12 +298,27 @@ class EmaConfig:
     decay: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
 
 
+# Keys of `OptimizerConfig` that belong to update rules. A class of Keras has options of its own instead.
+RULE_FIELDS = (
+    "frozen_step",
+    "reread_slots",
+    "beta_1",
+    "beta_2",
+    "epsilon",
+    "weight_decay",
+    "momentum",
+    "nesterov",
+    "rho",
+    "centered",
+)
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Update rule and its hyperparameters; those that a rule does not use are null.
 
     Attributes:
-      name: `adam`, `adamw`, `sgd` or `rmsprop`.
+      name: `adam`, `adamw`, `sgd`, `rmsprop` or `keras`.
       learning_rate: base learning rate, multiplied by the schedule. For Adam the default is 0.001, as in Keras, and
         0.01 for the MLPs of TensorFlow's tutorials.
       frozen_step: adam: reproduce a bug: bias correction stays at step 1, as if the step count were a traced constant.
@@ -317,6 +332,8 @@ class OptimizerConfig:
       nesterov: sgd: Nesterov momentum.
       rho: rmsprop: decay of the mean square.
       centered: rmsprop: normalize by the variance, not by the mean square.
+      class_name: keras: name of a class in `keras.optimizers`.
+      options: keras: options of the class; in YAML they are written next to `class_name`.
     """
 
     # The registry of optimizers has the names, and the keys that each rule uses.
@@ -340,6 +357,9 @@ class OptimizerConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
+    # `runner.config.schema_keras_optimizers` has the classes and their options.
+    class_name: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
