@@ -22,9 +22,9 @@ class TaskConfig:
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
       example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
         none.
-      teachers: frozen models that losses and steps read: name -> .keras file, folder of an export, or ID of a run that
-        was exported.
       options: the keys of the task's own dataclass in `OPTIONS`.
+      teachers: frozen models that a custom step reads: name -> .keras file, folder of an export, or ID of an exported
+        run.
     """
 
     # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
@@ -33,8 +33,8 @@ class TaskConfig:
     target: list[str] = field(default_factory=list)
     inputs: list[str] | None = None
     example_weight: str | None = None
-    teachers: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    teachers: dict[str, str] = field(default_factory=dict)
 
 
 def _classes_problem(classes: object) -> str | None:

@@ -133,7 +133,7 @@ def check(config: TaskConfig) -> None:
             "task.teachers",
             ", ".join(config.teachers),
             problem=f"task={config.name} reads no other model",
-            fix="set task=step or task=custom, whose code reads it",
+            fix="set task=step, whose class reads it, or remove task.teachers",
         )
     entry(config).import_module().check(options)
     teachers.check(config)
