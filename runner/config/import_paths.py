@@ -8,9 +8,9 @@ from runner.config.schema import RunConfig
 def import_paths(config: RunConfig) -> list[str]:
     """Returns all import paths, of the model builder first.
 
-    Then come data source, augmentation, loss and metrics.
+    Then come data source, augmentation, loss and metrics, and the optimizer.
     """
-    return list(filter(None, [config.model.target, *before_the_model(config)]))
+    return list(filter(None, [config.model.target, *before_the_model(config), config.optimizer.target]))
 
 
 def before_the_model(config: RunConfig) -> list[str]:

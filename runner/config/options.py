@@ -48,6 +48,8 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
         return _task(content)
     if group == "optimizer" and content.get("class_name") is not None:
         return _optimizer(content)
+    if group == "optimizer" and _TARGET in content:
+        return _optimizer_of_function(content)
     return content
 
 
@@ -61,9 +63,19 @@ def keras_options(config: OptimizerConfig) -> KerasOptions:
     return build(schema_keras_optimizers.OPTIONS[config.class_name or ""], config.options, "optimizer")
 
 
-def _with_options(key: str, kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a mapping whose keys that the dataclass lacks are moved to `options`."""
-    own = _yaml_keys(kind)
+def _with_options(
+    key: str, kind: type, content: Mapping[str, Any], own: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Returns a mapping whose keys that are not the group's own are moved to `options`.
+
+    Args:
+      key: dotted key of the mapping.
+      kind: dataclass of the group.
+      content: the mapping.
+      own: keys of the group; None: all of the dataclass.
+    """
+    if own is None:
+        own = _yaml_keys(kind)
     target = content.get(_TARGET, "")
     if not isinstance(target, str):
         fix = f"set {key}.{_TARGET}=package.module.function"
@@ -164,6 +176,12 @@ def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
             raise unknown_key(f"optimizer.{key}", [*shared, *allowed], of=f"optimizer.class_name={name}")
     typed = build(kind, options, "optimizer")
     return {**own_values, "class_name": name, "options": asdict(typed)}
+
+
+def _optimizer_of_function(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of `optimizer` with the arguments of its function in `options`."""
+    shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
+    return _with_options("optimizer", OptimizerConfig, content, own=shared)
 
 
 def _as_list(value: Any) -> Any:

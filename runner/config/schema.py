@@ -288,6 +288,26 @@ class EmaConfig:
     decay: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
 
 
+@dataclass(frozen=True)
+class GroupConfig:
+    """Settings of the trainable variables that a pattern matches.
+
+    Of each setting, the first group that matches a variable and has it counts.
+
+    Attributes:
+      match: regular expression that must match a variable's whole path, or `biases_and_norms`.
+      rate: factor of the learning rate. null: not set by this group.
+      decay: false: no weight decay. null: not set by this group.
+      freeze_steps: first steps in which the variables and their optimizer state stay unchanged. null: not set by this
+        group.
+    """
+
+    match: str = pattern("", example="embedding/.*")
+    rate: float | None = number(None, above=0.0, example=0.1)
+    decay: bool | None = None
+    freeze_steps: int | None = integer(None, at_least=0, example=1000)
+
+
 # Keys of `OptimizerConfig` that belong to update rules. A class of Keras has options of its own instead.
 RULE_FIELDS = (
     "frozen_step",
@@ -323,7 +343,10 @@ class OptimizerConfig:
       rho: rmsprop: decay of the mean square.
       centered: rmsprop: normalize by the variance, not by the mean square.
       class_name: keras: name of a class in `keras.optimizers`.
-      options: keras: options of the class; in YAML they are written next to `class_name`.
+      options: keras: options of the class; optax: arguments of the function. In YAML they are written next to
+        `class_name` or `_target_`.
+      groups: settings of variables by patterns of their paths.
+      target: optax: `_target_` in YAML; import path of a function `(**options) -> optax.GradientTransformation`.
     """
 
     # The registry of optimizers has the names, and the keys that each rule uses.
@@ -350,6 +373,8 @@ class OptimizerConfig:
     # `runner.config.schema_keras_optimizers` has the classes and their options.
     class_name: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    groups: list[GroupConfig] = field(default_factory=list)
+    target: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from runner.config.options import keras_options
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import as_float32, changed, check_name
 from runner.errors import ConfigError, invalid, shown
+from runner.optim import groups, transformation
 from runner.optim.keras_classes import check_rule
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.rules import RULE_KEYS
@@ -33,15 +34,26 @@ def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
     """
     check_name("optimizer.name", config.name, RULE_KEYS)
     _check_class(config, runs_keras_3=runs_keras_3)
+    if OPTIMIZERS[config.name].is_transformation:
+        transformation.check(config, runs_keras_3=runs_keras_3)
+    elif config.target:
+        problem = f"optimizer={config.name} calls no function"
+        fix = "set optimizer=optax, or remove the key"
+        raise invalid("optimizer._target_", config.target, problem=problem, fix=fix)
     _check_rule_keys(config)
-    weight_decay = config.options.get("weight_decay", config.weight_decay)
-    if weight_decay and weight_decay * config.learning_rate >= 1:
+    weight_decay = config.weight_decay
+    if OPTIMIZERS[config.name].is_keras_class:
+        weight_decay = config.options["weight_decay"]
+    groups.check(config, has_weight_decay=bool(weight_decay))
+    largest_factor = max([1.0, *(group.rate for group in config.groups if group.rate is not None)])
+    largest_rate = config.learning_rate * largest_factor
+    if weight_decay and weight_decay * largest_rate >= 1:
         # A step subtracts weight_decay * learning_rate of a weight; from 1 on, it flips its sign.
-        limit = 1 / config.learning_rate
+        limit = 1 / largest_rate
         raise invalid(
             "optimizer.weight_decay",
             weight_decay,
-            problem=f"must be below {limit:g}, the inverse of optimizer.learning_rate, which it is multiplied by",
+            problem=f"must be below {limit:g}, the inverse of the learning rate, which it is multiplied by",
             fix="set optimizer.weight_decay=0.004",
         )
     _check_bug_keys(config)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 from runner.config.schema import ClipConfig, OptimizerConfig
+from runner.optim import groups
 from runner.optim.base import Slot
 from runner.optim.keras_classes import CLASSES, KerasSlot, initial_value
 from runner.optim.registry import OPTIMIZERS
@@ -20,16 +22,75 @@ _LEAST_FACTORED = 2
 _CLIP_ARGUMENTS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
 
 
-def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> Any:
+@dataclass(frozen=True)
+class StockPart:
+    """A stock optimizer of the variables with one learning rate and one step count.
+
+    Attributes:
+      optimizer: not yet built.
+      paths: of its variables, in the model's order.
+      freeze_steps: steps of the run before its first one.
+    """
+
+    optimizer: Any
+    paths: Sequence[str]
+    freeze_steps: int
+
+    def build(self, variables: Mapping[str, Any], settings: Mapping[str, groups.Settings]) -> None:
+        """Builds the optimizer.
+
+        Args:
+          variables: by path; others are ignored.
+          settings: by path.
+        """
+        excluded = [variables[path] for path in self.paths if not settings[path].decays]
+        if excluded:
+            self.optimizer.exclude_from_weight_decay(var_list=excluded)
+        self.optimizer.build([variables[path] for path in self.paths])
+
+
+def stock_parts(
+    config: OptimizerConfig, total_steps: int, keras: ModuleType, settings: Mapping[str, groups.Settings]
+) -> list[StockPart]:
+    """Returns a stock optimizer per learning rate and step count.
+
+    If there are several, none clips gradients: a norm may be that of all of them.
+
+    Args:
+      config: a checked config.
+      total_steps: steps of the whole training.
+      keras: `tf_keras` or Keras 3.
+      settings: of each trainable variable, in the model's order.
+    """
+    by_setting = groups.parts(settings)
+    found = []
+    for (rate, freeze_steps), paths in by_setting.items():
+        own = config
+        if is_divided(settings):
+            own = replace(config, learning_rate=config.learning_rate * rate, clip=ClipConfig())
+        found.append(StockPart(stock_optimizer(own, total_steps, keras, freeze_steps), paths, freeze_steps))
+    return found
+
+
+def is_divided(settings: Mapping[str, groups.Settings]) -> bool:
+    """Returns whether variables differ in learning rate or frozen steps from the config's own."""
+    return set(groups.parts(settings)) != {(1.0, 0)}
+
+
+def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType, steps_before: int = 0) -> Any:
     """Returns Keras's own optimizer, with the config's schedule and clipping.
 
     Args:
       config: a checked config.
       total_steps: steps of the whole training.
       keras: `tf_keras` or Keras 3.
+      steps_before: steps of the run before the optimizer's first one, which its schedule counts.
     """
     arguments = {**_clip_arguments(config.clip), **keras_arguments(config)}
-    arguments["learning_rate"] = _schedule(config, total_steps, keras.optimizers.schedules)
+    schedule = _schedule(config, total_steps, keras.optimizers.schedules)
+    if steps_before and not isinstance(schedule, float):
+        schedule = _later(schedule, steps_before, keras.optimizers.schedules)
+    arguments["learning_rate"] = schedule
     make = getattr(keras.optimizers, config.class_name or OPTIMIZERS[config.name].keras_class)
     return make(**arguments)
 
@@ -55,6 +116,9 @@ def keras_slots(
       ranks: path of each trainable variable -> its number of dims, in the order in which the optimizer was built.
     """
     entry = OPTIMIZERS[config.name]
+    if entry.is_transformation:
+        by_slot: list[tuple[Slot, dict[str, Any]]] = optimizer.by_slot
+        return by_slot
     known = {name: KerasSlot((attribute,)) for name, attribute in entry.keras_slots.items()}
     if entry.is_keras_class:
         known = dict(CLASSES[config.class_name or ""].slots)
@@ -90,6 +154,19 @@ def _clip_arguments(config: ClipConfig) -> dict[str, object]:
         if limit is not None:
             arguments[argument] = limit
     return arguments
+
+
+def _later(schedule: Any, steps: int, schedules: ModuleType) -> Any:
+    """Returns a Keras schedule that begins at a later step of another."""
+
+    class Later(schedules.LearningRateSchedule):  # type: ignore[name-defined,misc]
+        def __call__(self, step: Any) -> Any:
+            return schedule(step + steps)
+
+        def get_config(self) -> dict[str, object]:
+            return {}
+
+    return Later()
 
 
 def _schedule(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:

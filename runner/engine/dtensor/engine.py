@@ -197,6 +197,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         # `combine_all_reduces=false` asks for one sum per gradient. Slots that are read back must be variables.
         if not self._config.engine.combine_all_reduces or optimizer.reread_slots:
             return None
+        # One update of the whole vector has one learning rate and one step count.
+        if optimizer.groups:
+            return None
         # The shares of a gradient are those of the batch axis only, see `packed.summed`.
         if not splits_examples_alone(self._array_specs):
             return None

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from runner import arrays
 from runner.config.schema import RunConfig
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.variable_reads import read_stored, read_value
 from runner.engine.mappings import map_values
-from runner.optim import rules
+from runner.optim import groups, rules
 from runner.optim.clipping import clip
 from runner.optim.paths import ema_path, slot_path
 from runner.optim.schedules import learning_rate
@@ -68,6 +69,8 @@ class Update:
         self._total_steps = total_steps
         self._state = state
         self._rule = rules.make_rule(config.optimizer, tf)
+        self._rule_without_decay = rules.make_rule(groups.without_decay(config.optimizer), tf)
+        self._settings = groups.settings(config.optimizer, state.trainable)
         self._decay = config.optimizer.ema.decay
         self._microbatches = config.trainer.accumulate_steps
 
@@ -92,6 +95,8 @@ class Update:
         else:
             assignments = self._accumulated(gradients, at.index)
             gradients = [total for _, total in assignments]
+        xp = arrays.of(tf)
+        gradients = groups.unfrozen(list(self._settings.values()), gradients, step, xp)
         gradients = clip(self._config.clip, gradients, tf)
         for path, gradient in zip(state.trainable, gradients, strict=True):
             variable = state.variables[path]
@@ -99,13 +104,26 @@ class Update:
             with tf.name_scope(path.replace("/", ".")):
                 old_weight = read_stored(variable)
                 old_slots = map_values(read_value, slots)
-                weight, new_slots = self._rule.update(gradient, old_weight, old_slots, rate, step)
+                own = self._settings[path]
+                rule = self._rule
+                if not own.decays:
+                    rule = self._rule_without_decay
+                own_rate = rate
+                if own.rate != 1.0:
+                    own_rate = rate * own.rate
+                own_step = groups.own_step(own, step, xp)
+                weight, new_slots = rule.update(gradient, old_weight, old_slots, own_rate, own_step)
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new_slots, rate, step)
                 # They are assigned already.
                 new_slots = {}
             with tf.name_scope(path.replace("/", ".")):
                 weight = self._constrained(path, weight, variable.layout)
+                if own.freeze_steps:
+                    is_trained = step > float(own.freeze_steps)
+                    weight = _select(is_trained, weight, old_weight)
+                    for name, new_slot in new_slots.items():
+                        new_slots[name] = _select(is_trained, new_slot, old_slots[name])
             writes = [_Write(variable, old_weight, weight)]
             for name, new_slot in new_slots.items():
                 writes.append(_Write(slots[name], old_slots[name], new_slot))

@@ -173,7 +173,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
         initial = self._initial.place(subset(shapes, variables))
         check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
-        self._state = self._tree.begin(initial, self._kinds)
+        self._state = self._tree.begin(initial, self._kinds, self._update_rule.first_slots)
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.

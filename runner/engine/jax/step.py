@@ -31,7 +31,7 @@ from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
 from runner.engine.jax.updates import UpdateRule
 from runner.model import scope
-from runner.optim import rules
+from runner.optim import groups, rules
 from runner.optim.clipping import clip
 from runner.optim.schedules import learning_rate
 from runner.task.base import LOSS, Outputs, Task
@@ -242,8 +242,13 @@ class Step:
             # A step's first micro-batch begins its sums; what the step before left in them does not count.
             sums = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
             gradients = [old + new for old, new in zip(sums, gradients, strict=True)]
-        clipped = clip(config.clip, gradients, jnp)
-        old_slots = [list(map(as_float32, values)) for values in state.slots]
+        counted = groups.unfrozen(self._update_rule.settings, gradients, done + 1.0, arrays.of(jnp))
+        clipped = clip(config.clip, counted, jnp)
+        old_slots = []
+        for slot, values in zip(self._update_rule.slots, state.slots, strict=True):
+            if slot.dtype is None:
+                values = list(map(as_float32, values))
+            old_slots.append(values)
         weights, new_slots = self._update_rule.apply(
             clipped, list(map(as_float32, state.trainable)), old_slots, rate, done, self._constrained
         )
