@@ -141,9 +141,12 @@ def _task(content: dict[str, Any]) -> dict[str, Any]:
         # In YAML, `target` names the arrays to predict.
         options["target"] = options.pop(_TARGET)
     typed = build(kind, options, "task")
+    target = _as_list(content.get("target"))
+    if target is None:
+        target = []
     return {
         **own_values,
-        "target": _as_list(content.get("target")) or [],
+        "target": target,
         "inputs": _as_list(content.get("inputs")),
         "options": asdict(typed),
     }

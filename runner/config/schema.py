@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.fields import (
+    IDENTIFIER,
     checked,
     choice,
     entries,
@@ -36,11 +37,21 @@ __all__ = [
 ]
 
 
+# As the size of a mesh axis: all devices that the other axes leave.
+REST = -1
+
+# A choice: every virtual device costs memory and threads of this machine.
+MOST_CPU_DEVICES = 256
+
+# Letters of ASCII only, which every engine takes.
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 def _axis_size_problem(size: int) -> str | None:
     """Returns what is wrong with the size of a mesh axis, or None."""
-    if size >= 1 or size == -1:
+    if size >= 1 or size == REST:
         return None
-    return "must be at least 1, or -1 for all remaining devices"
+    return f"must be at least 1, or {REST} for all remaining devices"
 
 
 def _address_problem(value: str) -> str | None:
@@ -105,11 +116,10 @@ class MeshConfig:
         test=_axis_size_problem,
         rule="at least 1, or -1",
         example={"batch": 8},
-        are_names=True,
+        names=_AXIS_NAME,
     )
     device: str = choice("auto", "auto", "cpu", "gpu", "tpu")
-    # A choice: every virtual device costs memory and threads of this machine.
-    cpu_devices: int = integer(8, at_least=1, at_most=256)
+    cpu_devices: int = integer(8, at_least=1, at_most=MOST_CPU_DEVICES)
 
 
 @dataclass(frozen=True)
@@ -194,7 +204,7 @@ class LayoutConfig:
     sequence: str | None = None
     from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
-    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, are_names=True)
+    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, names=IDENTIFIER)
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:

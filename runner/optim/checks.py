@@ -20,6 +20,9 @@ _SCHEDULE = "optimizer.schedule"
 
 # The smallest normal float32. Devices flush a smaller learning rate to 0.
 _SMALLEST_FLOAT32 = 2.0**-126
+# Values that messages suggest: the default of Keras's AdamW, and of `trainer.nan_rate_factor`.
+_WEIGHT_DECAY = 0.004
+_RATE_FACTOR = 0.5
 
 
 def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
@@ -50,11 +53,14 @@ def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
     if weight_decay and weight_decay * largest_rate >= 1:
         # A step subtracts weight_decay * learning_rate of a weight; from 1 on, it flips its sign.
         limit = 1 / largest_rate
+        fix = f"set optimizer.weight_decay={_WEIGHT_DECAY}"
+        if limit <= _WEIGHT_DECAY:
+            fix = "lower optimizer.learning_rate"
         raise invalid(
             "optimizer.weight_decay",
             weight_decay,
             problem=f"must be below {limit:g}, the inverse of the learning rate, which it is multiplied by",
-            fix="set optimizer.weight_decay=0.004",
+            fix=fix,
         )
     _check_bug_keys(config)
     if config.nesterov and not config.momentum:
@@ -235,25 +241,30 @@ def check_restores(config: OptimizerConfig, factor: float, restores: int) -> Non
 
     Args:
       config: checked.
-      factor: of the rate per restore, `trainer.nan_rate_factor`.
+      factor: of the rate per restore, `trainer.nan_rate_factor`, below 1.
       restores: maximum number of restores, `trainer.nan_restores`.
 
     Raises:
       ConfigError: the rate underflows.
     """
-    if factor >= 1:
+    most = _most_restores(config, factor)
+    if restores <= most:
         return
+    if most >= 1:
+        problem = f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0"
+        raise invalid("trainer.nan_restores", restores, problem=problem, fix=f"set trainer.nan_restores={most}")
+    fix = "raise optimizer.learning_rate"
+    if restores <= _most_restores(config, _RATE_FACTOR):
+        fix = f"set trainer.nan_rate_factor={_RATE_FACTOR}"
+    raise invalid(
+        "trainer.nan_rate_factor",
+        factor,
+        problem=f"makes optimizer.learning_rate={config.learning_rate:g} 0 after one restore",
+        fix=fix,
+    )
+
+
+def _most_restores(config: OptimizerConfig, factor: float) -> int:
+    """Returns after how many restores the learning rate is still above 0, below 1 if after none."""
     # The solution n of learning_rate * factor ** n = the smallest float32, by logarithms so that nothing underflows.
-    factors_to_zero = (math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor)
-    most = int(factors_to_zero)
-    if restores > most:
-        fix = f"set trainer.nan_restores={most}"
-        if not most:
-            # One restore already makes the rate 0, so the factor has to be larger.
-            fix = "set trainer.nan_rate_factor=0.5"
-        raise invalid(
-            "trainer.nan_restores",
-            restores,
-            problem=f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0",
-            fix=fix,
-        )
+    return int((math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor))

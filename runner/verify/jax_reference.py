@@ -141,12 +141,12 @@ class JaxReference(Reference):
     @contextmanager
     def in_float64(self) -> Iterator[JaxReference]:
         """Computes the gradients in float64 while the context lasts."""
-        in_float32 = self._gradients
+        before = self._gradients
         self._gradients = in_float64(jax.value_and_grad(self._loss, has_aux=True))
         try:
             yield self
         finally:
-            self._gradients = in_float32
+            self._gradients = before
 
     def constrain(self) -> None:
         """Applies the variables' own constraints."""

@@ -66,6 +66,7 @@ NEEDS = {
     "dataset/text": ["dataset.path=words.txt", "task=language_model", "model=gpt"],
     "task/language_model": ["dataset=pydoc", "model=gpt"],
     "task/custom": ["task._target_=own_code.loss"],
+    "optimizer/optax": ["engine=jax", "optimizer._target_=optax.adamw"],
 }
 OWN_CODE = "def load(): ...\ndef loss(ops, outputs, batch): ...\n"
 # Keys that the head comment of their file explains.

@@ -207,7 +207,7 @@ def made_trainable(model: keras.Model) -> set[int]:
 
     The others are their statistics.
 
-    Without it a frozen weight could not be told from a statistic.
+    Without it a frozen weight could not be distinguished from a statistic.
     """
     ids = set[int]()
     for layer in (model, *all_layers(model)):
