@@ -13,7 +13,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches
 from runner.errors import EngineError, Interrupted, NotFiniteError
-from runner.optim import schedules
+from runner.optim import norms, schedules
 from runner.processes.lifecycle import AgreedStop
 from runner.processes.team import current
 from runner.task.base import Evaluation
@@ -234,7 +234,7 @@ def _begin(
         hooks.log,
         trainer.log_every_steps,
         learning_rate,
-        metrics=task.step_metrics,
+        metrics=(*task.step_metrics, *norms.names(config.optimizer, engine.trainable)),
         batch_size=config.dataset.batch_size,
         tokens=task.tokens,
         by_batch=trainer.eval_mean == "batches",

@@ -206,11 +206,11 @@ class MetricRecorder:
         # The first column is the weight, the sums follow in the order of the names.
         order = [0]
         for name in names:
-            order.append(1 + history.names.index(name))
+            order.append(_column(history.names, name))
         history.train = _selected(history.train, names)
         history.epochs = _selected(history.epochs, names)
-        history.open_window = [row[order] for row in history.open_window]
-        history.epoch_sums = history.epoch_sums[order]
+        history.open_window = [_reordered(row, order) for row in history.open_window]
+        history.epoch_sums = _reordered(history.epoch_sums, order)
         history.names = names
         self._last_step = step
         self.history = history
@@ -257,8 +257,22 @@ def _selected(table: Sequence[StepMeans], names: Sequence[str]) -> list[StepMean
     """Returns the rows of a table with the given metrics only."""
     rows: list[StepMeans] = []
     for step, means in table:
-        rows.append((step, {name: means[name] for name in names}))
+        rows.append((step, {name: means.get(name, np.nan) for name in names}))
     return rows
+
+
+def _column(names: Sequence[str], name: str) -> int:
+    """Returns a metric's column after that of the weight; -1 if a checkpoint lacks it, as a norm not logged then."""
+    if name not in names:
+        return -1
+    return 1 + list(names).index(name)
+
+
+def _reordered(row: Array, order: Sequence[int]) -> Array:
+    """Returns a row's columns in another order, NaN for those that it lacks."""
+    found = row[list(order)]
+    found[np.asarray(order) < 0] = np.nan
+    return found
 
 
 def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:

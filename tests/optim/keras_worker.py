@@ -41,12 +41,17 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     return with_keys(made, keys | run.get("keys", {}))
 
 
-def trained(engine: Engine, batches: HostBatches, first: int, last: int) -> Array:
-    """Trains on the batches of some steps and returns the losses."""
+def trained(
+    engine: Engine, batches: HostBatches, first: int, last: int, norms: dict[str, float] | None = None
+) -> Array:
+    """Trains on the batches of some steps and returns the losses; adds the first step's norms of gradients."""
     rows = slice(first, last)
     arrays = {name: array[rows] for name, array in batches.arrays.items()}
     stack = HostBatches(arrays, batches.weights[rows], last - first)
     metrics = engine.train_steps(engine.place(stack), first).read()
+    for name, sums in metrics.sums.items():
+        if norms is not None and name.startswith("gradient_norm"):
+            norms[name] = float(sums[0] / metrics.weight[0])
     return np.asarray(metrics.sums["loss"] / metrics.weight)
 
 
@@ -76,7 +81,8 @@ def compared(config: RunConfig, steps: int) -> dict[str, Any]:
     Returns:
       `off`: path -> largest difference of any element, relative to the larger of the array's largest magnitude and of
       its change; `slots`: shapes by path; `specs` by path; `bytes`: by path what the plan says, what the engine says
-      and what the first device holds; `moved`: largest change of each variable in the first half; `resumed`: paths
+      and what the first device holds; `norms` of the gradients of the first step, as logged, and `expected norms` of
+      each variable's; `moved`: largest change of each variable in the first half; `resumed`: paths
       whose values differ after a resume in the middle.
     """
     batches = cases.batches(steps, BATCH)
@@ -86,7 +92,8 @@ def compared(config: RunConfig, steps: int) -> dict[str, Any]:
     engine = started(config, steps, initial)
     first_slots = {path: value for path, value in engine.state().items() if is_slot(path)}
     half = steps // 2
-    losses = [trained(engine, batches, 0, half)]
+    norms: dict[str, float] = {}
+    losses = [trained(engine, batches, 0, half, norms)]
     middle = engine.state()
     losses.append(trained(engine, batches, half, steps))
     state = engine.state()
@@ -114,6 +121,12 @@ def compared(config: RunConfig, steps: int) -> dict[str, Any]:
         "bytes": {path: [plan[path], told[path].bytes_per_device, _held(engine, path)] for path in told},
         "resumed": [path for path, value in state.items() if not np.array_equal(value, after[path])],
         "moved": {path: float(np.abs(middle[path] - value).max()) for path, value in initial.items()},
+        "norms": norms,
+        "expected norms": {
+            key.removeprefix("gradient/"): float(np.linalg.norm(value))
+            for key, value in expected.items()
+            if key.startswith("gradient/")
+        },
         "learned": float(losses[0][0] - losses[-1][-1]),
     }
 

@@ -42,6 +42,7 @@ from runner.host import stages
 from runner.host.outputs import warn
 from runner.model import contract, target
 from runner.model.builder import check_trainable
+from runner.optim import norms
 from runner.optim.paths import is_ema, owner_of
 from runner.optim.rules import make_rule
 from runner.processes.team import current
@@ -326,7 +327,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 # DTensor may lower a program once more at its first real call, and fail as in `_compiled`.
                 self._raise_unless_collision(error, left)
                 self._train = None
-        return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack)
+        scalars = norms.names(self._config.optimizer, self._state.trainable)
+        return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack, scalars)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Returns a context whose operations are traced into a folder."""

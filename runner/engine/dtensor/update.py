@@ -18,7 +18,7 @@ from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.variable_reads import read_stored, read_value
 from runner.engine.mappings import map_values
-from runner.optim import groups, rules
+from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
 from runner.optim.paths import ema_path, slot_path
 from runner.optim.schedules import learning_rate
@@ -74,7 +74,7 @@ class Update:
         self._decay = config.optimizer.ema.decay
         self._microbatches = config.trainer.accumulate_steps
 
-    def apply(self, gradients: Sequence[tf.Tensor], at: Position, factor: tf.Tensor) -> None:
+    def apply(self, gradients: Sequence[tf.Tensor], at: Position, factor: tf.Tensor) -> list[tf.Tensor]:
         """Reads every variable, then computes, then writes.
 
         Slots and weights change with a step's last microbatch.
@@ -85,6 +85,9 @@ class Update:
           gradients: of the trainable variables.
           at: the position in the run.
           factor: factor on the schedule's learning rate.
+
+        Returns:
+          Norms of the gradients, see `runner.optim.norms`.
         """
         state = self._state
         rate = self._rate(at.done, factor)
@@ -97,6 +100,7 @@ class Update:
             gradients = [total for _, total in assignments]
         xp = arrays.of(tf)
         gradients = groups.unfrozen(list(self._settings.values()), gradients, step, xp)
+        gradient_norms = norms.values(self._config, state.trainable, gradients, xp)
         gradients = clip(self._config.clip, gradients, tf)
         for path, gradient in zip(state.trainable, gradients, strict=True):
             variable = state.variables[path]
@@ -135,6 +139,13 @@ class Update:
                 assignments.append((write.variable, self._at_last(at.index, write.value, write.before)))
         for target, value in assignments:
             target.assign(value)
+        return gradient_norms
+
+    def packed_norms(self, packing: Packing, gradient: tf.Tensor) -> list[tf.Tensor]:
+        """Returns norms of the gradients in a vector (N,), see `runner.optim.norms`."""
+        if self._config.gradient_norm is None:
+            return []
+        return norms.values(self._config, packing.paths, packed.unpack(packing, gradient), arrays.of(tf))
 
     def apply_packed(
         self, packing: Packing, gradient: tf.Tensor, done: tf.Tensor, factor: tf.Tensor, vectors: Sequence[tf.Tensor]

@@ -46,6 +46,7 @@ from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
+from runner.optim import norms
 from runner.optim.paths import ema_path
 from runner.processes.team import current
 from runner.task.base import DataSpec
@@ -336,7 +337,13 @@ class JaxEngine(MeshEngine[jax.Array]):
         batches: PlacedBatches,
     ) -> PendingCall[jax.Array]:
         return PendingCall(
-            sums, regularization, batches.weights, batches.steps, self._microbatches, to_host=self._to_host
+            sums,
+            regularization,
+            batches.weights,
+            batches.steps,
+            self._microbatches,
+            to_host=self._to_host,
+            scalars=norms.names(self._config.optimizer, self._trainable),
         )
 
     def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:

@@ -31,7 +31,7 @@ from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
 from runner.engine.jax.updates import UpdateRule
 from runner.model import scope
-from runner.optim import groups, rules
+from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
 from runner.optim.schedules import learning_rate
 from runner.task.base import LOSS, Outputs, Task
@@ -109,6 +109,7 @@ class Step:
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
         self._update_rule = update_rule
+        self._norms = norms.names(config.optimizer, list(update_rule.settings))
         ops = arrays.of(jnp)
         self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens))
         self._attention = partial(
@@ -210,6 +211,10 @@ class Step:
             new_state = self._update(
                 state._replace(non_trainable=weights), gradients, done, index % self._microbatches, rate_factor
             )
+            if self._norms:
+                # With several micro-batches, the new sums are those of the step so far.
+                totals = new_state.grad_accum or gradients
+                regularization = jnp.stack([regularization, *self._gradient_norms(totals, done)])
         metrics = self._task.metrics(self._ops, outputs, batch)
         sums = {LOSS: loss_b}
         for name in self._task.step_metrics:
@@ -242,8 +247,7 @@ class Step:
             # A step's first micro-batch begins its sums; what the step before left in them does not count.
             sums = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
             gradients = [old + new for old, new in zip(sums, gradients, strict=True)]
-        counted = groups.unfrozen(self._update_rule.settings, gradients, done + 1.0, arrays.of(jnp))
-        clipped = clip(config.clip, counted, jnp)
+        clipped = clip(config.clip, self._counted(gradients, done), jnp)
         old_slots = []
         for slot, values in zip(self._update_rule.slots, state.slots, strict=True):
             if slot.dtype is None:
@@ -266,6 +270,15 @@ class Step:
         is_last = microbatch == self._microbatches - 1
         chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(is_last, new, old), updated, state)
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
+
+    def _counted(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
+        """Returns the gradients, those of variables that are frozen in this step as zeros."""
+        settings = list(self._update_rule.settings.values())
+        return groups.unfrozen(settings, gradients, done + 1.0, self._ops)
+
+    def _gradient_norms(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
+        paths = list(self._update_rule.settings)
+        return norms.values(self._config.optimizer, paths, self._counted(gradients, done), self._ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value after its Keras constraint.
@@ -294,6 +307,7 @@ class Step:
 
         Returns:
           The new state, losses and metrics (K, B) by name, and regularization (K,), 0 for rounds that were not done.
+          With norms of gradients, these follow the regularization, (K, 1 + norms).
         """
 
         def body(
@@ -310,6 +324,8 @@ class Step:
         zeros_kb = lax.with_sharding_constraint(zeros_kb, self._partitioning.sums)
         sums = dict.fromkeys((LOSS, *self._task.step_metrics), zeros_kb)
         regularization_k = jnp.zeros(zeros_kb.shape[:1], jnp.float32)
+        if self._norms:
+            regularization_k = jnp.zeros((len(regularization_k), 1 + len(self._norms)), jnp.float32)
         start = (state, sums, regularization_k)
         results: tuple[State[jax.Array], Sums, jax.Array] = lax.fori_loop(0, numbers[_ROUNDS], body, start)
         return results

@@ -32,12 +32,12 @@ class UpdateRule(ABC):
 
     Attributes:
       slots: kinds of state that it has. Several may have one name, for different variables.
-      settings: of each trainable variable.
+      settings: of each trainable variable, by path.
       first_slots: returns the first slots from the trainable variables; None: they are as `Slot.initial` says.
     """
 
     slots: Sequence[Slot]
-    settings: Sequence[Settings]
+    settings: Mapping[str, Settings]
     first_slots: Callable[[Values], list[Values]] | None = None
 
     @abstractmethod
@@ -99,7 +99,7 @@ class OwnUpdate(UpdateRule):
         self._rule = rules.make_rule(config, jnp)
         self._rule_without_decay = rules.make_rule(groups.without_decay(config), jnp)
         self.slots = whole_slots(self._rule.slots, _ranks(variables), self._rule.initial)
-        self.settings = list(settings.values())
+        self.settings = settings
 
     def apply(
         self,
@@ -114,7 +114,7 @@ class OwnUpdate(UpdateRule):
         new_weights = []
         new_slots: list[Values] = [[] for _ in slots]
         step = done + 1.0
-        for index, (gradient, weight, own) in enumerate(zip(gradients, weights, self.settings, strict=True)):
+        for index, (gradient, weight, own) in enumerate(zip(gradients, weights, self.settings.values(), strict=True)):
             old_slots = {}
             for name, values in zip(self._rule.slots, slots, strict=True):
                 old_slots[name] = values[index]
@@ -149,7 +149,7 @@ class KerasUpdate(UpdateRule):
         settings: Mapping[str, Settings],
     ) -> None:
         """Builds the optimizers."""
-        self.settings = list(settings.values())
+        self.settings = settings
         self.slots = []
         self._parts = []
         numbers = {path: number for number, path in enumerate(variables)}
@@ -209,7 +209,7 @@ class TransformationUpdate(UpdateRule):
           ConfigError: the function raises, or returns something else.
         """
         self.transformation = transformation.make(config)
-        self.settings = list(settings.values())
+        self.settings = settings
         self._paths = list(variables)
         shapes = {path: jax.ShapeDtypeStruct(tuple(one.shape), jnp.float32) for path, one in variables.items()}
         first = jax.eval_shape(self.transformation.init, shapes)
@@ -241,7 +241,7 @@ class TransformationUpdate(UpdateRule):
         changes, state = self.transformation.update(dict(zip(self._paths, gradients, strict=True)), state, by_path)
         new_weights = []
         for index, (path, weight) in enumerate(by_path.items()):
-            own_rate = rate * self.settings[index].rate
+            own_rate = rate * self.settings[path].rate
             new_weights.append(constrain(index, weight + changes[path].astype(weight.dtype) * own_rate))
         return new_weights, self._by_slot(state)
 
