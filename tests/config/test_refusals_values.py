@@ -17,6 +17,7 @@ REFUSALS = [
     refusal("optimizer.beta_1=0.99999999999", "optimizer.beta_1=0.99999999999", "float32 rounds this value to 1"),
     refusal("optimizer.ema.decay=0.99999999999", "optimizer.ema.decay=0.99999999999", "below 1"),
     refusal("optimizer.epsilon=1e-45", "optimizer.epsilon=1e-45", "above 0"),
+    refusal("optimizer.schedule.final_factor=1e-50", "optimizer.schedule.final_factor=1e-50", "0 or of a magnitude"),
     refusal("optimizer.clip.norm=1e39", "optimizer.clip.norm=1e+39", "float32 rounds this value to inf"),
     refusal("optimizer=adamw optimizer.weight_decay=inf", "optimizer.weight_decay=inf", "at least 0"),
     refusal("optimizer=adamw optimizer.weight_decay=2000", "optimizer.weight_decay=2000", "below 1000"),
@@ -26,6 +27,8 @@ REFUSALS = [
     refusal("plan.gflops=1e39", "plan.gflops=1e+39", "above 0"),
     refusal("model=convnet model.dropout=nan", "model.dropout=nan", "a finite number"),
     refusal("+model.nested={a:[1,inf]}", "model.nested", "write 0.0 or another number there"),
+    refusal("task.target=0", "task.target=0", "must be a list of strings"),
+    refusal("++nosuch.canary={a:???}", "nosuch={canary:{a:???}}", "unknown group"),
     refusal("trainer.epochs=3000000000", "trainer.epochs=3000000000", "at most 2,147,483,647 (int32)"),
     refusal(
         "layout.rules=[{match:a,shard:batch,min_elements:9999999999}]",
