@@ -1,4 +1,5 @@
-"""Arguments that YAML has next to a group's own keys: of a builder, a data source, an augmentation step or a task.
+"""Arguments that YAML has next to a group's own keys: of a builder, a data source, an augmentation step, a schedule or
+a task.
 
 In YAML and on the command line, `_target_` names a callable and its keyword arguments are written next to it. The
 dataclasses have the callable as `target` and the arguments as `options`.
@@ -12,7 +13,7 @@ from typing import Any
 
 from runner.config import schema_task
 from runner.config.build import build, fields_of, unknown_key
-from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, TaskConfig
+from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, ScheduleConfig, TaskConfig
 from runner.config.values import check_name
 from runner.errors import invalid
 
@@ -38,6 +39,8 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
         return _dataset(content)
     if group == "task":
         return _task(content)
+    if group == "optimizer" and isinstance(content.get("schedule"), dict):
+        return content | {"schedule": _schedule(content["schedule"])}
     return content
 
 
@@ -95,6 +98,26 @@ def _step(index: int, step: object) -> object:
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
+
+
+def _schedule(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schedule as its dataclass has it; one with a function of the user is named `custom`."""
+    if content.get(_TARGET) is None:
+        content = {name: value for name, value in content.items() if name != _TARGET}
+        for name in _NOT_IN_YAML:
+            if name in content:
+                raise unknown_key(f"optimizer.schedule.{name}", _yaml_keys(ScheduleConfig))
+        return content
+    arranged_schedule = _with_options("optimizer.schedule", ScheduleConfig, content)
+    name = content.get("name", ScheduleConfig.name)
+    if name not in (ScheduleConfig.name, "custom"):
+        raise invalid(
+            f"optimizer.schedule.{_TARGET}",
+            content[_TARGET],
+            problem=f"can't be used with optimizer.schedule.name={name}",
+            fix=f"remove optimizer.schedule.name or optimizer.schedule.{_TARGET}",
+        )
+    return arranged_schedule | {"name": "custom"}
 
 
 def _task(content: dict[str, Any]) -> dict[str, Any]:
