@@ -97,6 +97,18 @@ def test_the_engines_know_nothing_of_each_other() -> None:
         assert [name for name in seen if any(to.startswith(f"runner.engine.{other}") for to in graph()[name])] == []
 
 
+def test_the_command_line_is_read_at_the_edge() -> None:
+    edge = {"runner.cli.app", "runner.cli.entry"}
+    masks_it = {"runner.host.secrets"}
+    own_processes = {"runner.export.reload", "runner.verify.worker"}
+    found = {
+        name
+        for name, tree in modules().items()
+        if any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv" for node in ast.walk(tree))
+    }
+    assert found == edge | masks_it | own_processes
+
+
 def test_no_file_is_over_600_lines() -> None:
     # No ceiling to squeeze code under: past 500 lines, check whether a file holds two ideas.
     long = {

@@ -61,7 +61,7 @@ def check(config: RunConfig) -> RunConfig:
     gpt_options.check(config.model, on_jax=on_jax)
     gpt_options.check(config.model, "against.engine", on_jax=other_on_jax)
     gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)
-    checks_optimizer.check(config.optimizer)
+    checks_optimizer.check(config.optimizer, runs_keras_3=on_jax and other_on_jax)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)

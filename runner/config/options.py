@@ -1,5 +1,6 @@
-"""Arguments that YAML has next to a group's own keys: of a builder, a data source, an augmentation step, a schedule or
-a task.
+"""Arguments that YAML has next to a group's own keys: of a builder, a data source, an optimizer's class or a task.
+
+Augmentation steps and schedules have such arguments too.
 
 In YAML and on the command line, `_target_` names a callable and its keyword arguments are written next to it. The
 dataclasses have the callable as `target` and the arguments as `options`.
@@ -11,11 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.config import schema_task
+from runner.config import schema_keras_optimizers, schema_task
 from runner.config.build import build, fields_of, unknown_key
-from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, ScheduleConfig, TaskConfig
+from runner.config.schema import (
+    RULE_FIELDS,
+    AugmentConfig,
+    DatasetConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TaskConfig,
+)
+from runner.config.schema_keras_optimizers import KerasOptions
 from runner.config.values import check_name
-from runner.errors import invalid
+from runner.errors import invalid, shown
 
 _TARGET = "_target_"
 
@@ -39,14 +49,22 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
         return _dataset(content)
     if group == "task":
         return _task(content)
-    if group == "optimizer" and isinstance(content.get("schedule"), dict):
-        return content | {"schedule": _schedule(content["schedule"])}
+    if group == "optimizer":
+        if isinstance(content.get("schedule"), dict):
+            content = content | {"schedule": _schedule(content["schedule"])}
+        if content.get("class_name") is not None:
+            return _optimizer(content)
     return content
 
 
 def task_options(config: TaskConfig) -> Any:
     """Returns the options of a task as the dataclass of its name."""
     return build(schema_task.OPTIONS[config.name], config.options, "task")
+
+
+def keras_options(config: OptimizerConfig) -> KerasOptions:
+    """Returns the options of a class of Keras's optimizers as the class's dataclass."""
+    return build(schema_keras_optimizers.OPTIONS[config.class_name or ""], config.options, "optimizer")
 
 
 def _with_options(key: str, kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,12 +155,44 @@ def _task(content: dict[str, Any]) -> dict[str, Any]:
         # In YAML, `target` names the arrays to predict.
         options["target"] = options.pop(_TARGET)
     typed = build(kind, options, "task")
+    target = _as_list(content.get("target"))
+    if target is None:
+        target = []
     return {
         **own_values,
-        "target": _as_list(content.get("target")) or [],
+        "target": target,
         "inputs": _as_list(content.get("inputs")),
         "options": asdict(typed),
     }
+
+
+# Arguments of Keras's optimizers that are keys of ours, the same for every optimizer.
+_OWN_FORMS = {
+    "clipnorm": "optimizer.clip.norm",
+    "global_clipnorm": "optimizer.clip.global_norm",
+    "clipvalue": "optimizer.clip.value",
+    "use_ema": "optimizer.ema.decay",
+    "ema_momentum": "optimizer.ema.decay",
+    "gradient_accumulation_steps": "trainer.accumulate_steps",
+}
+
+
+def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of `optimizer` with those of its class in `options`."""
+    name = str(content["class_name"])
+    check_name("optimizer.class_name", name, schema_keras_optimizers.OPTIONS)
+    kind = schema_keras_optimizers.OPTIONS[name]
+    allowed = list(fields_of(kind))
+    shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
+    own_values, options = _divided(content, shared)
+    for key, value in options.items():
+        if key in _OWN_FORMS:
+            problem = "is the same for every optimizer here and has a key of its own"
+            raise invalid(f"optimizer.{key}", value, problem=problem, fix=f"set {_OWN_FORMS[key]}={shown(value)}")
+        if key not in allowed:
+            raise unknown_key(f"optimizer.{key}", [*shared, *allowed], of=f"optimizer.class_name={name}")
+    typed = build(kind, options, "optimizer")
+    return {**own_values, "class_name": name, "options": asdict(typed)}
 
 
 def _as_list(value: Any) -> Any:

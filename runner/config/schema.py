@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.fields import (
+    IDENTIFIER,
     checked,
     choice,
     file_path,
@@ -38,11 +39,21 @@ __all__ = [
 ]
 
 
+# As the size of a mesh axis: all devices that the other axes leave.
+REST = -1
+
+# A choice: every virtual device costs memory and threads of this machine.
+MOST_CPU_DEVICES = 256
+
+# Letters of ASCII only, which every engine takes.
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 def _axis_size_problem(size: int) -> str | None:
     """Returns what is wrong with the size of a mesh axis, or None."""
-    if size >= 1 or size == -1:
+    if size >= 1 or size == REST:
         return None
-    return "must be at least 1, or -1 for all remaining devices"
+    return f"must be at least 1, or {REST} for all remaining devices"
 
 
 def _address_problem(value: str) -> str | None:
@@ -107,11 +118,10 @@ class MeshConfig:
         test=_axis_size_problem,
         rule="at least 1, or -1",
         example={"batch": 8},
-        are_names=True,
+        names=_AXIS_NAME,
     )
     device: str = choice("auto", "auto", "cpu", "gpu", "tpu")
-    # A choice: every virtual device costs memory and threads of this machine.
-    cpu_devices: int = integer(8, at_least=1, at_most=256)
+    cpu_devices: int = integer(8, at_least=1, at_most=MOST_CPU_DEVICES)
 
 
 @dataclass(frozen=True)
@@ -196,7 +206,7 @@ class LayoutConfig:
     sequence: str | None = None
     from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
-    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, are_names=True)
+    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, names=IDENTIFIER)
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:
@@ -257,12 +267,27 @@ class EmaConfig:
     decay: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
 
 
+# Keys of `OptimizerConfig` that belong to update rules. A class of Keras has options of its own instead.
+RULE_FIELDS = (
+    "frozen_step",
+    "reread_slots",
+    "beta_1",
+    "beta_2",
+    "epsilon",
+    "weight_decay",
+    "momentum",
+    "nesterov",
+    "rho",
+    "centered",
+)
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Update rule and its hyperparameters; those that a rule does not use are null.
 
     Attributes:
-      name: `adam`, `adamw`, `sgd` or `rmsprop`.
+      name: `adam`, `adamw`, `sgd`, `rmsprop` or `keras`.
       learning_rate: base learning rate, multiplied by the schedule. For Adam the default is 0.001, as in Keras, and
         0.01 for the MLPs of TensorFlow's tutorials.
       frozen_step: adam: reproduce a bug: bias correction stays at step 1, as if the step count were a traced constant.
@@ -276,6 +301,8 @@ class OptimizerConfig:
       nesterov: sgd: Nesterov momentum.
       rho: rmsprop: decay of the mean square.
       centered: rmsprop: normalize by the variance, not by the mean square.
+      class_name: keras: name of a class in `keras.optimizers`.
+      options: keras: options of the class; in YAML they are written next to `class_name`.
     """
 
     # The registry of optimizers has the names, and the keys that each rule uses.
@@ -299,6 +326,9 @@ class OptimizerConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
+    # `runner.config.schema_keras_optimizers` has the classes and their options.
+    class_name: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

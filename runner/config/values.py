@@ -72,7 +72,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             entry_key = f"{key}.{name}"
-            if constraint.are_names and not str(name).isidentifier():
+            if constraint.names is not None and not constraint.names.fullmatch(str(name)):
                 fix = f"rename it, as in {key}={shown(constraint.example)}"
                 yield invalid(entry_key, entry, problem="a name must consist of letters, digits and _", fix=fix)
             yield from _problems(entry, spec, field_key, entry_key)
@@ -141,6 +141,9 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
     is_rounded_away = constraint.is_within(value) and rounded != value
     if is_rounded_away:
         note = f", but float32 rounds this value to {rounded:g}"
+    if is_lost and bounds and constraint.is_within(rounded):
+        # The bounds alone would not say what is wrong.
+        return f"must be {bounds}, and 0 or of a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
     if not bounds and is_lost:
         return f"must be 0 or have a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
     return f"must be {bounds}{note}"

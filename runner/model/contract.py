@@ -260,6 +260,19 @@ def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
     return by_path
 
 
+def changed_by_evaluation(path: str, config: ModelConfig) -> ConfigError:
+    """Returns the error for a variable that a call with `training=False` changes.
+
+    Args:
+      path: of the variable.
+      config: the model's.
+    """
+    return ConfigError(
+        f"model._target_={config.target}: a call with training=False changes variable {path}, but an evaluation must "
+        "not change anything; change it only if `training` is true"
+    )
+
+
 def has_own_code(layers: Iterable[object]) -> bool:
     """Returns whether a model has a layer that runs code of a user.
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
+from runner.config import values
+from runner.config.options import keras_options
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
 from runner.config.values import as_float32, changed, check_finite, check_name
-from runner.errors import invalid, shown
+from runner.errors import ConfigError, invalid, shown
 from runner.host import import_path
+from runner.optim.keras_classes import check_rule
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.rules import RULE_KEYS
 from runner.optim.schedules import (
@@ -26,38 +30,69 @@ _SCHEDULE = "optimizer.schedule"
 
 # The smallest normal float32. Devices flush a smaller learning rate to 0.
 _SMALLEST_FLOAT32 = 2.0**-126
+# Values that messages suggest: the default of Keras's AdamW, and of `trainer.nan_rate_factor`.
+_WEIGHT_DECAY = 0.004
+_RATE_FACTOR = 0.5
 
 
-def check(config: OptimizerConfig) -> None:
+def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
     """Checks the keys of the group against each other.
 
     Args:
       config: whose single values are checked.
+      runs_keras_3: every engine of the run can run an optimizer of Keras 3 itself.
 
     Raises:
       ConfigError: the first problem.
     """
     check_name("optimizer.name", config.name, RULE_KEYS)
+    _check_class(config, runs_keras_3=runs_keras_3)
     _check_rule_keys(config)
-    if config.weight_decay and config.weight_decay * config.learning_rate >= 1:
+    weight_decay = config.options.get("weight_decay", config.weight_decay)
+    if weight_decay and weight_decay * config.learning_rate >= 1:
         # A step subtracts weight_decay * learning_rate of a weight; from 1 on, it flips its sign.
         limit = 1 / config.learning_rate
+        fix = f"set optimizer.weight_decay={_WEIGHT_DECAY}"
+        if limit <= _WEIGHT_DECAY:
+            fix = "lower optimizer.learning_rate"
         raise invalid(
             "optimizer.weight_decay",
-            config.weight_decay,
+            weight_decay,
             problem=f"must be below {limit:g}, the inverse of optimizer.learning_rate, which it is multiplied by",
-            fix="set optimizer.weight_decay=0.004",
+            fix=fix,
         )
     _check_bug_keys(config)
     if config.nesterov and not config.momentum:
-        raise invalid(
-            "optimizer.nesterov",
-            True,
-            problem="needs a momentum, but optimizer.momentum is 0",
-            fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
-        )
+        raise _nesterov_without_momentum()
     _check_clip(config.clip)
     _check_schedule(config.schedule)
+
+
+def _check_class(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
+    """Checks the class of Keras and its options."""
+    key = "optimizer.class_name"
+    if not OPTIMIZERS[config.name].is_keras_class:
+        if config.class_name is not None:
+            problem = f"optimizer={config.name} is no class of Keras"
+            raise invalid(key, config.class_name, problem=problem, fix=f"set optimizer=keras, or remove {key}")
+        return
+    if config.class_name is None:
+        raise invalid(key, None, problem="optimizer=keras needs a class", fix=f"set {key}=AdamW")
+    options = keras_options(config)
+    values.check(options, "optimizer")
+    if getattr(options, "nesterov", False) and not getattr(options, "momentum", 0.0):
+        raise _nesterov_without_momentum()
+    if not runs_keras_3:
+        check_rule(config, asdict(type(options)()))
+
+
+def _nesterov_without_momentum() -> ConfigError:
+    return invalid(
+        "optimizer.nesterov",
+        True,
+        problem="needs a momentum, but optimizer.momentum is 0",
+        fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
+    )
 
 
 def _check_bug_keys(config: OptimizerConfig) -> None:
@@ -265,25 +300,30 @@ def check_restores(config: OptimizerConfig, factor: float, restores: int) -> Non
 
     Args:
       config: checked.
-      factor: of the rate per restore, `trainer.nan_rate_factor`.
+      factor: of the rate per restore, `trainer.nan_rate_factor`, below 1.
       restores: maximum number of restores, `trainer.nan_restores`.
 
     Raises:
       ConfigError: the rate underflows.
     """
-    if factor >= 1:
+    most = _most_restores(config, factor)
+    if restores <= most:
         return
+    if most >= 1:
+        problem = f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0"
+        raise invalid("trainer.nan_restores", restores, problem=problem, fix=f"set trainer.nan_restores={most}")
+    fix = "raise optimizer.learning_rate"
+    if restores <= _most_restores(config, _RATE_FACTOR):
+        fix = f"set trainer.nan_rate_factor={_RATE_FACTOR}"
+    raise invalid(
+        "trainer.nan_rate_factor",
+        factor,
+        problem=f"makes optimizer.learning_rate={config.learning_rate:g} 0 after one restore",
+        fix=fix,
+    )
+
+
+def _most_restores(config: OptimizerConfig, factor: float) -> int:
+    """Returns after how many restores the learning rate is still above 0, below 1 if after none."""
     # The solution n of learning_rate * factor ** n = the smallest float32, by logarithms so that nothing underflows.
-    factors_to_zero = (math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor)
-    most = int(factors_to_zero)
-    if restores > most:
-        fix = f"set trainer.nan_restores={most}"
-        if not most:
-            # One restore already makes the rate 0, so the factor has to be larger.
-            fix = "set trainer.nan_rate_factor=0.5"
-        raise invalid(
-            "trainer.nan_restores",
-            restores,
-            problem=f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0",
-            fix=fix,
-        )
+    return int((math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from runner.optim.adam import ADAM, ADAMW
 from runner.optim.base import OptimizerEntry
+from runner.optim.keras_classes import KERAS
 from runner.optim.rmsprop import RMSPROP
 from runner.optim.sgd import SGD
 
@@ -18,4 +19,5 @@ OPTIMIZERS: Mapping[str, OptimizerEntry] = {
     "adamw": ADAMW,
     "sgd": SGD,
     "rmsprop": RMSPROP,
+    "keras": KERAS,
 }

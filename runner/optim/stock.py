@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from runner.config.schema import ClipConfig, OptimizerConfig
+from runner.optim.base import Slot
+from runner.optim.keras_classes import CLASSES, KerasSlot, initial_value
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import SCHEDULES, decay_span, learning_rate
 
 # No comparison with a stock optimizer takes more steps than this.
 _MOST_COMPARED_STEPS = 65_536
+
+# Variables of fewer dims have no factored state.
+_LEAST_FACTORED = 2
 
 # Our key of `optimizer.clip` -> Keras's argument.
 _CLIP_ARGUMENTS = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
@@ -26,13 +33,58 @@ def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType
       total_steps: steps of the whole training.
       keras: `tf_keras` or Keras 3.
     """
-    entry = OPTIMIZERS[config.name]
-    arguments = _clip_arguments(config.clip)
-    for key in entry.keys:
-        arguments[key] = getattr(config, key)
+    arguments = {**_clip_arguments(config.clip), **keras_arguments(config)}
     arguments["learning_rate"] = _schedule(config, total_steps, keras)
-    make = getattr(keras.optimizers, entry.keras_class)
+    make = getattr(keras.optimizers, config.class_name or OPTIMIZERS[config.name].keras_class)
     return make(**arguments)
+
+
+def keras_arguments(config: OptimizerConfig) -> dict[str, Any]:
+    """Returns the arguments of Keras's class that are not the same for every optimizer."""
+    entry = OPTIMIZERS[config.name]
+    if entry.is_keras_class:
+        return dict(config.options)
+    return {key: getattr(config, key) for key in entry.keys}
+
+
+def keras_slots(
+    config: OptimizerConfig, optimizer: Any, ranks: Mapping[str, int]
+) -> list[tuple[Slot, dict[str, Any]]]:
+    """Returns the state of a built optimizer of Keras, each slot with its variables by the path of their owner.
+
+    Variables without such state are left out.
+
+    Args:
+      config: of the optimizer.
+      optimizer: built, of tf_keras or Keras 3.
+      ranks: path of each trainable variable -> its number of dims, in the order in which the optimizer was built.
+    """
+    entry = OPTIMIZERS[config.name]
+    known = {name: KerasSlot((attribute,)) for name, attribute in entry.keras_slots.items()}
+    if entry.is_keras_class:
+        known = dict(CLASSES[config.class_name or ""].slots)
+    found = []
+    for name, slot in known.items():
+        attribute = next(filter(partial(hasattr, optimizer), slot.attributes), None)
+        if attribute is None:
+            continue
+        variables = {}
+        dims = {}
+        # Not strict: the list is empty if the optimizer keeps no such state.
+        for (path, rank), variable in zip(ranks.items(), getattr(optimizer, attribute), strict=False):
+            dims_of_slot = list(range(rank))
+            if slot.without is not None:
+                # Keras has a scalar without a meaning in place of a factored moment of a vector.
+                if rank < _LEAST_FACTORED:
+                    continue
+                del dims_of_slot[-slot.without]
+            if variable is None:
+                continue
+            variables[path] = variable
+            dims[path] = tuple(dims_of_slot)
+        if variables:
+            found.append((Slot(name, dims, initial_value(slot, config.options)), variables))
+    return found
 
 
 def _clip_arguments(config: ClipConfig) -> dict[str, object]:

@@ -118,9 +118,9 @@ class JaxReference(Reference):
         indices = self._optimizer_indices()
         iterations = self._stock.iterations
         self._optimizer_values[indices[id(iterations)]] = jnp.asarray(step, iterations.dtype)
-        for slot, attribute in self._slot_attributes().items():
-            for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
-                key = slot_path(slot, path)
+        for slot, variables in self.slot_variables:
+            for path, variable in variables.items():
+                key = slot_path(slot.name, path)
                 if key in slots:
                     self._optimizer_values[indices[id(variable)]] = jnp.asarray(slots[key], variable.dtype)
 
@@ -131,12 +131,12 @@ class JaxReference(Reference):
     @contextmanager
     def in_float64(self) -> Iterator[JaxReference]:
         """Computes the gradients in float64 while the context lasts."""
-        in_float32 = self._gradients
+        before = self._gradients
         self._gradients = in_float64(jax.value_and_grad(self._loss, has_aux=True))
         try:
             yield self
         finally:
-            self._gradients = in_float32
+            self._gradients = before
 
     def constrain(self) -> None:
         """Applies the variables' own constraints."""
@@ -228,8 +228,8 @@ class JaxReference(Reference):
                 optimizer_values, gradients, [as_float32(weight) for weight in weights]
             )
         indices = self._optimizer_indices()
-        for attribute in self._slot_attributes().values():
-            for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
+        for _, variables in self.slot_variables:
+            for path, variable in variables.items():
                 index = indices[id(variable)]
                 value = new_values[index]
                 # The value stays float32, as the stock optimizer computes; only its digits are bfloat16's.
@@ -245,13 +245,14 @@ class JaxReference(Reference):
         values = {id(variable): value for variable, value in zip(variables, current, strict=True)}
         return {path: np.array(values[variable]) for variable, path in self._paths.items()}
 
-    def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""
-        indices = self._optimizer_indices()
-        variables = getattr(self._stock, attribute)
-        # Not strict: an optimizer's list may be empty where it keeps no such slot.
-        by_path = zip(self._trainable, variables, strict=False)
-        return {path: np.array(self._optimizer_values[indices[id(variable)]]) for path, variable in by_path}
+    @property
+    def stock(self) -> keras.Optimizer:
+        """Returns the stock optimizer, whose variables are never assigned."""
+        return self._stock
+
+    def slot_value(self, variable: keras.Variable) -> Array:
+        """Returns the present value of a variable of the stock optimizer."""
+        return np.array(self._optimizer_values[self._optimizer_indices()[id(variable)]])
 
 
 def _in_float32(outputs: Tensor) -> Tensor:

@@ -22,7 +22,9 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.errors import ConfigError
 from runner.layout import mesh
 from runner.model import scope, target
+from runner.optim.keras_classes import CLASSES
 from runner.optim.paths import slot_path
+from runner.optim.registry import OPTIMIZERS
 from runner.optim.stock import stock_optimizer
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
@@ -68,6 +70,10 @@ class KerasReference(Reference):
         with tf.device(self._device):
             self._stock = stock_optimizer(request.config.optimizer, request.total_steps, tf_keras)
             self._stock.build(list(self._trainable.values()))
+        optimizer = request.config.optimizer
+        self._from_step = {}
+        if OPTIMIZERS[optimizer.name].is_keras_class:
+            self._from_step = dict(CLASSES[optimizer.class_name or ""].from_step)
         self._optimizer_start = [variable.numpy() for variable in self._stock.variables]
         self._apply = tf.function(self._traced_apply)
 
@@ -93,9 +99,9 @@ class KerasReference(Reference):
             for path, variable in self._variables.items():
                 variable.assign(values[path].astype(variable.dtype.as_numpy_dtype))
             self._stock.iterations.assign(step)
-            for slot, attribute in self._slot_attributes().items():
-                for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
-                    key = slot_path(slot, path)
+            for slot, variables in self.slot_variables:
+                for path, variable in variables.items():
+                    key = slot_path(slot.name, path)
                     if key in slots:
                         variable.assign(slots[key])
 
@@ -179,17 +185,38 @@ class KerasReference(Reference):
     def apply(self, gradients: Mapping[str, Array]) -> None:
         """Updates the weights with the stock optimizer."""
         with tf.device(self._device):
-            self._apply([tf.constant(gradients[path]) for path in self._trainable])
+            apply = self._apply
+            if self._from_step:
+                self._set_from_step()
+                apply = self._traced_apply
+            apply([tf.constant(gradients[path]) for path in self._trainable])
+
+    def _set_from_step(self) -> None:
+        """Sets the stock optimizer's numbers that are functions of the step.
+
+        tf_keras's Nadam keeps them outside of its variables and counts in Python. In a graph it therefore multiplies
+        its product of momenta several times per step, so that it is computed eagerly here.
+        """
+        step = int(self._stock.iterations.numpy())
+        for attribute, function in self._from_step.items():
+            options = self._request.config.optimizer.options
+            product = function(options, np.float32(step), arrays.of(np))
+            getattr(self._stock, attribute).assign(product)
+        self._stock._u_product_counter = step + 1
 
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
         return {path: variable.numpy() for path, variable in self._variables.items()}
 
-    def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""
-        # Not strict: an optimizer's list may be empty where it keeps no such slot.
-        by_path = zip(self._trainable, getattr(self._stock, attribute), strict=False)
-        return {path: variable.numpy() for path, variable in by_path}
+    @property
+    def stock(self) -> tf_keras.optimizers.Optimizer:
+        """Returns the stock optimizer."""
+        return self._stock
+
+    def slot_value(self, variable: tf.Variable) -> Array:
+        """Returns the present value of a variable of the stock optimizer."""
+        value: Array = variable.numpy()
+        return value
 
 
 def _in_float32(outputs: Tensor) -> Tensor:

@@ -12,16 +12,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
+from runner.engine import registry
 from runner.engine.base import HostBatches
 from runner.optim import rules
+from runner.optim.base import Slot
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import learning_rate
+from runner.optim.stock import keras_slots
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
@@ -110,7 +114,7 @@ class Reference(ABC):
     def points(self, trained: Mapping[str, Array]) -> dict[str, Array]:
         """Returns the steps and states of the points of a training without noise, see `runner.verify.points`.
 
-        A point at which the loss is NaN or Inf is moved closer to the trained weights, and left out if that does not
+        A point at which the loss is NaN or Inf is moved closer to the initial weights, and left out if that does not
         help. `at_points` returns the arrays that are computed from there.
 
         Args:
@@ -143,7 +147,8 @@ class Reference(ABC):
         config = self._request.config.optimizer
         # A schedule's rate may be 0 at this step, and a momentum of 0 would verify nothing.
         rate = float(learning_rate(config, float(step), self._request.total_steps)) or config.learning_rate
-        slots = self.as_stored(points.slots(self._slot_attributes(), gradients, rate, rng))
+        kinds = [slot for slot, _ in self.slot_variables]
+        slots = self.as_stored(points.slots(kinds, gradients, weights, rate, rng))
         averages = points.averages(weights, rng) if config.ema.decay is not None else {}
         return variables | slots | averages
 
@@ -290,19 +295,23 @@ class Reference(ABC):
 
     def _slots(self) -> dict[str, Array]:
         slots = {}
-        for slot, attribute in self._slot_attributes().items():
-            for path, value in self.slots(attribute).items():
-                slots[slot_path(slot, path)] = value
+        for slot, variables in self.slot_variables:
+            for path, variable in variables.items():
+                slots[slot_path(slot.name, path)] = self.slot_value(variable)
         return slots
 
-    def _slot_attributes(self) -> Mapping[str, str]:
-        """Returns the attribute of the stock optimizer with each slot's variables, by the slot's name."""
-        config = self._request.config.optimizer
+    @cached_property
+    def slot_variables(self) -> list[tuple[Slot, dict[str, Any]]]:
+        """State of the stock optimizer that the run has too, each kind with its variables by canonical path."""
+        config = self._request.config
+        ranks = {path: value.ndim for path, value in self.weights().items()}
+        found = keras_slots(config.optimizer, self.stock, ranks)
+        if OPTIMIZERS[config.optimizer.name].is_keras_class and registry.has_keras_3(config.engine.name):
+            return found
         # A stock optimizer may keep what our update rule does not, such as SGD's `momentum` without momentum: that is
         # not compared.
-        own_slots = rules.make_rule(config, np).slots
-        keras_slots = OPTIMIZERS[config.name].keras_slots
-        return {slot: attribute for slot, attribute in keras_slots.items() if slot in own_slots}
+        own_slots = rules.make_rule(config.optimizer, np).slots
+        return [(slot, variables) for slot, variables in found if slot.name in own_slots]
 
     def _step_gradients(
         self, step: int, noise: float, rng: np.random.Generator, batches: HostBatches
@@ -410,6 +419,11 @@ class Reference(ABC):
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
 
+    @property
     @abstractmethod
-    def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""
+    def stock(self) -> Any:
+        """Returns the stock optimizer."""
+
+    @abstractmethod
+    def slot_value(self, variable: Any) -> Array:
+        """Returns the present value of a variable of the stock optimizer."""

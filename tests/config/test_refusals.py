@@ -261,7 +261,7 @@ REFUSALS = [
     refusal(
         "tracking.uri='http://ann:***@host'",
         "tracking.uri=http://ann:***@host",
-        "a secret, which is never stored",
+        "never stored",
         "type tracking.uri again with it or set MLFLOW_TRACKING_URI",
     ),
     refusal(

@@ -256,8 +256,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             raise compile_error(str(error), operations, layers) from None
         except Exception:
             # AutoGraph wraps the step's own error in another one.
-            if self._steps.refusal is not None:
-                raise self._steps.refusal from None
+            if self._steps.user_error is not None:
+                raise self._steps.user_error from None
             raise
 
     def _compiled(self, batches: PlacedBatches) -> Call:

@@ -68,7 +68,7 @@ class Steps:
       loop: name of the training call's loop in the latest trace.
       packing: of the state, until a trace finds that the model's gradients can't be packed; None: each variable is
         updated by itself.
-      refusal: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
+      user_error: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
       graph: of the step that was traced last.
     """
 
@@ -108,7 +108,7 @@ class Steps:
         self._space = _space(data, specs)
         self.loop = ""
         self.packing = packing
-        self.refusal: ConfigError | EngineError | None = None
+        self.user_error: ConfigError | EngineError | None = None
         self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -141,14 +141,14 @@ class Steps:
             try:
                 sums_b, regularization, vectors = self._step(batch, tf.gather(share_kb, i), at, factor, vectors)
             except (ConfigError, EngineError) as error:
-                self.refusal = error
+                self.user_error = error
                 raise
             except packed.NotPacked:
                 self.packing = None
                 raise
             except Exception as error:  # a user's layers may raise anything
-                self.refusal = trace_error(error, self._config.model.target)
-                raise self.refusal from error
+                self.user_error = trace_error(error, self._config.model.target)
+                raise self.user_error from error
             # Row i of the results is selected by `where`: in a product with a mask, a NaN would reach all rows.
             row_k = tf.one_hot(i, calls) > 0.0
             row_k1 = tf.expand_dims(row_k, 1)

@@ -28,7 +28,7 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, precision, private, processes, randomness
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
@@ -46,7 +46,6 @@ from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
-from runner.optim import rules
 from runner.optim.paths import ema_path
 from runner.processes.team import current
 from runner.task.base import DataSpec
@@ -157,11 +156,12 @@ class JaxEngine(MeshEngine[jax.Array]):
             if index not in generator_states:
                 non_trainable.append(paths[id(variable)])
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
+        self._update_rule = updates.make(self._config.optimizer, self._trainable, self._model.trainable_variables)
         self._tree = state_tree(
             self._trainable,
             non_trainable,
             {path: self._sharding(placement.spec) for path, placement in self.placements.items()},
-            rules.make_rule(self._config.optimizer, jnp).slots,
+            self._update_rule.slots,
             keeps_ema=self._config.optimizer.ema.decay is not None,
             accumulates=self._microbatches > 1,
         )
@@ -186,7 +186,15 @@ class JaxEngine(MeshEngine[jax.Array]):
         The shardings of results are fixed here.
         """
         partitioning = self._partitioning()
-        step = Step(self._model, self._config, self._data.task, self._total_steps, self._randomness(), partitioning)
+        step = Step(
+            self._model,
+            self._config,
+            self._data.task,
+            self._total_steps,
+            self._randomness(),
+            partitioning,
+            self._update_rule,
+        )
         self._functions = step
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         # Numbers of single examples stay where they are computed, unless several processes must read them: then every

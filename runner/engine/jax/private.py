@@ -146,6 +146,34 @@ def set_value(variable: keras.Variable, value: jax.Array) -> None:
     variable._value = value
 
 
+def build_abstractly(optimizer: keras.Optimizer, variables: Sequence[keras.Variable]) -> None:
+    """Builds an optimizer for variables that may have no values; its own variables get none.
+
+    Without it the whole optimizer state would be in the memory of one device before it is sharded.
+
+    Args:
+      optimizer: not yet built.
+      variables: the trainable ones.
+    """
+    before = [variable._value for variable in variables]
+
+    def build(values: Sequence[jax.Array]) -> None:
+        # Some optimizers copy the variables' values as they are built.
+        for variable, value in zip(variables, values, strict=True):
+            set_value(variable, value)
+        optimizer.build(list(variables))
+
+    shapes = [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in variables]
+    try:
+        jax.eval_shape(build, shapes)
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            set_value(variable, value)
+    for variable in optimizer.variables:
+        if isinstance(variable._value, jax.core.Tracer):
+            release(variable)
+
+
 def set_dtype(variable: keras.Variable, dtype: str) -> None:
     """Sets the dtype of a variable and of its value.
 
@@ -179,7 +207,7 @@ def made_trainable(model: keras.Model) -> set[int]:
 
     The others are their statistics.
 
-    Without it a frozen weight could not be told from a statistic.
+    Without it a frozen weight could not be distinguished from a statistic.
     """
     ids = set[int]()
     for layer in (model, *all_layers(model)):

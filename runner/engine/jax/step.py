@@ -26,9 +26,10 @@ from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.partitioning import Partitioning
-from runner.engine.jax.precision import as_float32, rounded
+from runner.engine.jax.precision import as_float32, rounded, rounded_like
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.state import State
+from runner.engine.jax.updates import UpdateRule
 from runner.model import scope
 from runner.optim import rules
 from runner.optim.clipping import clip
@@ -85,6 +86,7 @@ class Step:
         total_steps: int,
         randomness: Randomness,
         partitioning: Partitioning,
+        update_rule: UpdateRule,
     ) -> None:
         """Takes what is the same for every step.
 
@@ -95,6 +97,7 @@ class Step:
           total_steps: of the whole training.
           randomness: the model's random generators.
           partitioning: how the mesh splits what a step computes.
+          update_rule: of the optimizer.
         """
         self._model = model
         self._config = config
@@ -105,7 +108,7 @@ class Step:
         self._microbatches = config.trainer.accumulate_steps
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
-        self._rule = rules.make_rule(config.optimizer, jnp)
+        self._update_rule = update_rule
         ops = arrays.of(jnp)
         self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens))
         self._attention = partial(
@@ -240,16 +243,14 @@ class Step:
             sums = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
             gradients = [old + new for old, new in zip(sums, gradients, strict=True)]
         clipped = clip(config.clip, gradients, jnp)
-        trainable: list[jax.Array] = []
-        slots: list[list[jax.Array]] = [[] for _ in self._rule.slots]
-        for index, (weight, gradient) in enumerate(zip(state.trainable, clipped, strict=True)):
-            old_slots = {}
-            for name, values in zip(self._rule.slots, state.slots, strict=True):
-                old_slots[name] = as_float32(values[index])
-            new_weight, new_slots = self._rule.update(gradient, as_float32(weight), old_slots, rate, done + 1.0)
-            trainable.append(rounded(self._constrained(index, new_weight), weight.dtype))
-            for name, old_values, new_values in zip(self._rule.slots, state.slots, slots, strict=True):
-                new_values.append(rounded(new_slots[name], old_values[index].dtype))
+        old_slots = [list(map(as_float32, values)) for values in state.slots]
+        weights, new_slots = self._update_rule.apply(
+            clipped, list(map(as_float32, state.trainable)), old_slots, rate, done, self._constrained
+        )
+        trainable = list(map(rounded_like, weights, state.trainable))
+        slots = []
+        for new_values, old_values in zip(new_slots, state.slots, strict=True):
+            slots.append(list(map(rounded_like, new_values, old_values)))
         ema = []
         if state.ema:
             for average, weight in zip(state.ema, trainable, strict=True):
