@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 MAXIMIZE = "maximize"
 MINIMIZE = "minimize"
-DIRECTIONS = (MAXIMIZE, MINIMIZE)
 # The loss among the metrics of a task; logged metrics have one of the following prefixes.
 LOSS_NAME = "loss"
 TRAIN = "train/"
