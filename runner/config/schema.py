@@ -14,7 +14,6 @@ from runner.config.fields import (
     IDENTIFIER,
     checked,
     choice,
-    entries,
     file_path,
     integer,
     number,
@@ -23,6 +22,7 @@ from runner.config.fields import (
     text,
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
 
@@ -31,7 +31,9 @@ __all__ = [
     "CheckpointConfig",
     "DatasetConfig",
     "EarlyStoppingConfig",
+    "PlateauConfig",
     "ProfileConfig",
+    "ScheduleConfig",
     "TaskConfig",
     "TrainerConfig",
 ]
@@ -233,39 +235,6 @@ class ModelConfig:
         rule="regular expressions",
         example=[".*/kernel"],
     )
-
-
-def _boundaries_problem(steps: list[int]) -> str | None:
-    if sorted(set(steps)) == steps:
-        return None
-    return "must be strictly increasing"
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """Learning rate schedule.
-
-    Attributes:
-      name: `constant`, `cosine`, `exponential` or `piecewise`.
-      warmup_steps: cosine: steps of linear warm-up from 0.
-      decay_steps: cosine: steps after the warm-up until `final_factor`, null: to the end of training; exponential:
-        steps per factor of `decay_rate`.
-      decay_rate: exponential: factor every `decay_steps` steps.
-      staircase: exponential: decay in steps, not continuously.
-      final_factor: cosine: last learning rate as a fraction of the first.
-      boundaries: piecewise: steps at which the rate changes.
-      factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
-    """
-
-    # `runner.optim.schedules` has the names, and the keys that each schedule uses.
-    name: str = "constant"
-    warmup_steps: int = integer(0, at_least=0)
-    decay_steps: int | None = integer(None, at_least=1, example=1000)
-    decay_rate: float = number(0.96, above=0.0)
-    staircase: bool = False
-    final_factor: float = number(0.0, at_least=0.0)
-    boundaries: list[int] = entries([], at_least=1, whole=_boundaries_problem, rule="increasing", example=[500, 1000])
-    factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,17 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from runner.config.schema import ClipConfig, OptimizerConfig
 from runner.optim import groups
 from runner.optim.base import Slot
 from runner.optim.keras_classes import CLASSES, KerasSlot, initial_value
 from runner.optim.registry import OPTIMIZERS
-from runner.optim.schedules import cosine_span
+from runner.optim.schedules import SCHEDULES, decay_span, learning_rate
+
+# No comparison with a stock optimizer takes more steps than this.
+_MOST_COMPARED_STEPS = 65_536
 
 # Variables of fewer dims have no factored state.
 _LEAST_FACTORED = 2
@@ -87,7 +92,7 @@ def stock_optimizer(config: OptimizerConfig, total_steps: int, keras: ModuleType
       steps_before: steps of the run before the optimizer's first one, which its schedule counts.
     """
     arguments = {**_clip_arguments(config.clip), **keras_arguments(config)}
-    schedule = _schedule(config, total_steps, keras.optimizers.schedules)
+    schedule = _schedule(config, total_steps, keras)
     if steps_before and not isinstance(schedule, float):
         schedule = _later(schedule, steps_before, keras.optimizers.schedules)
     arguments["learning_rate"] = schedule
@@ -169,20 +174,52 @@ def _later(schedule: Any, steps: int, schedules: ModuleType) -> Any:
     return Later()
 
 
-def _schedule(config: OptimizerConfig, total_steps: int, schedules: ModuleType) -> object:
+def _schedule(config: OptimizerConfig, total_steps: int, keras: ModuleType) -> object:
     """Returns a Keras schedule, or the learning rate itself if it is constant."""
-    base = config.learning_rate
     schedule = config.schedule
-    if schedule.name == "cosine":
-        span = cosine_span(schedule, total_steps)
-        if not schedule.warmup_steps:
-            return schedules.CosineDecay(base, span, schedule.final_factor)
+    entry = SCHEDULES[schedule.name]
+    schedules = keras.optimizers.schedules
+    if not schedule.warmup_steps:
+        if schedule.name == "constant":
+            return config.learning_rate
+        if entry.make_keras is not None:
+            return entry.make_keras(config, total_steps, schedules)
+    elif schedule.name == "cosine":
+        # The only schedule of Keras's that has a warm-up.
+        base = config.learning_rate
+        span = decay_span(schedule, total_steps)
         return schedules.CosineDecay(
-            0.0, span, schedule.final_factor, warmup_target=base, warmup_steps=schedule.warmup_steps
+            base * schedule.initial_factor,
+            span,
+            schedule.final_factor,
+            warmup_target=base,
+            warmup_steps=schedule.warmup_steps,
         )
-    if schedule.name == "exponential":
-        return schedules.ExponentialDecay(base, schedule.decay_steps, schedule.decay_rate, schedule.staircase)
-    if schedule.name == "piecewise":
-        rates = [base * factor for factor in schedule.factors]
-        return schedules.PiecewiseConstantDecay(schedule.boundaries, rates)
-    return base
+    return _tabulated(config, total_steps, keras)
+
+
+def _tabulated(config: OptimizerConfig, total_steps: int, keras: Any) -> object:
+    """Returns a Keras schedule that looks up rates which were computed in Python's double precision.
+
+    So the formula that the devices compute in float32 is compared with other numbers than its own.
+    """
+    count = min(total_steps, _MOST_COMPARED_STEPS)
+    rates = np.zeros(count, np.float32)
+    for step in range(count):
+        rates[step] = learning_rate(config, step, total_steps)
+
+    class Tabulated(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        """The rates of a config, by step."""
+
+        def __call__(self, step: Any) -> Any:
+            """Returns the rate of a step."""
+            # Keras 3 has its functions in `ops`, tf_keras in `backend`.
+            if hasattr(keras, "ops"):
+                return keras.ops.take(rates, keras.ops.cast(step, "int32"))
+            return keras.backend.gather(rates, keras.backend.cast(step, "int32"))
+
+        def get_config(self) -> dict[str, object]:
+            """Returns no arguments: nothing loads it again."""
+            return {}
+
+    return Tabulated()
