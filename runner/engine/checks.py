@@ -175,6 +175,20 @@ def check_own_step(config: RunConfig, *, own_step: bool) -> None:
             problem="has no effect with task=step",
             fix="keep the average as a model of the class, see docs/custom_steps.md",
         )
+    if config.optimizer.gradient_norm is not None:
+        raise invalid(
+            "optimizer.gradient_norm",
+            config.optimizer.gradient_norm,
+            problem="needs the run's own gradients, but task=step takes its own",
+            fix="return the norm as a metric of train_step and name it in task.log",
+        )
+    if config.optimizer.schedule.name == "plateau":
+        raise invalid(
+            "optimizer.schedule.name",
+            "plateau",
+            problem="lowers the learning rate of the run's optimizer, but task=step has optimizers of its own",
+            fix="choose another schedule",
+        )
     if config.layout.from_model:
         raise invalid(
             "layout.from_model",

@@ -16,6 +16,7 @@ from runner.engine.mappings import shapes_of, subset
 from runner.layout import Placement, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
+from runner.optim import schedules
 from runner.optim.paths import owner_of
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
@@ -32,7 +33,12 @@ _MODEL_MAP = "the model's own map"
 
 
 def make_plan(
-    config: RunConfig, engine: Engine, data: DataSpec, choices: Mapping[str, str], places: Sequence[str]
+    config: RunConfig,
+    engine: Engine,
+    data: DataSpec,
+    choices: Mapping[str, str],
+    places: Sequence[str],
+    total_steps: int = 0,
 ) -> Plan:
     """Returns the plan of a run; collectives are counted in the engine's program.
 
@@ -42,6 +48,7 @@ def make_plan(
       data: what the engine is built for.
       choices: option by group, as Hydra composed them.
       places: where each of the layout's rules is written.
+      total_steps: of the run; 0: not known.
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
@@ -111,6 +118,9 @@ def make_plan(
         proposed=proposed,
         processes=processes,
         crossing=tuple(crossing),
+        steps=total_steps,
+        schedule=schedules.description(config.optimizer),
+        learning_rates=tuple(schedules.sampled(config.optimizer, total_steps)) if total_steps else (),
     )
 
 

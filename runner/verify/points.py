@@ -187,10 +187,37 @@ def slots(
             "c": square,
         }
         for slot in kinds:
-            if path in slot.dims:
+            if path in slot.dims and slot.name in by_name:
                 whole = by_name[slot.name]
                 missing = set(range(gradient.ndim)) - set(slot.dims[path])
                 values[slot_path(slot.name, path)] = whole.mean(axis=tuple(missing)).astype(gradient.dtype)
+    return values
+
+
+def slots_near(
+    kinds: Sequence[Slot], trained: Mapping[str, Array], known: Mapping[str, Array], rng: np.random.Generator
+) -> dict[str, Array]:
+    """Returns values of slots whose meaning is not known: those of the training, each multiplied by a random factor.
+
+    Signs stay, so that squares stay squares; integers stay as they are.
+
+    Args:
+      kinds: of state.
+      trained: the training's arrays.
+      known: slots that are left out.
+      rng: source of the factors.
+    """
+    values = {}
+    for slot in kinds:
+        for path in slot.paths:
+            key = slot_path(slot.name, path)
+            if key in known:
+                continue
+            value = trained[key]
+            if value.dtype.kind == "f":
+                factor = rng.uniform(1 - _SLOT_SHARE, 1 + _SLOT_SHARE, value.shape)
+                value = (value * factor).astype(value.dtype)
+            values[key] = value
     return values
 
 

@@ -22,6 +22,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"trainer.accumulate_steps": 2}, "trainer.accumulate_steps=2: must be 1 with task=step"),
     ({"trainer.on_nan": "restore"}, "trainer.on_nan=restore"),
     ({"optimizer.ema.decay": 0.9}, "optimizer.ema.decay=0.9: has no effect with task=step"),
+    ({"optimizer.gradient_norm": "global"}, "optimizer.gradient_norm=global: needs the run's own gradients"),
+    ({"optimizer.schedule.name": "plateau"}, "optimizer.schedule.name=plateau"),
     ({"layout.from_model": True}, "layout.from_model=true"),
 ]
 

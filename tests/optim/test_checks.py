@@ -38,4 +38,4 @@ def test_restores_that_underflow(rate: float, factor: float, restores: int, fix:
 def test_decay_that_flips_signs(rate: float, fix: str) -> None:
     config = OptimizerConfig("adamw", rate, beta_1=0.9, beta_2=0.999, epsilon=1e-7, weight_decay=20.0)
     with pytest.raises(ConfigError, match=re.escape(f"; {fix}") + "$"):
-        checks.check(config)
+        checks.check(config, runs_keras_3=True)

@@ -47,6 +47,7 @@ from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
+from runner.optim import norms
 from runner.optim.paths import ema_path
 from runner.processes.team import current
 from runner.task.base import DataSpec
@@ -176,7 +177,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
         initial = self._initial.place(subset(shapes, variables))
         check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
-        self._state = self._tree.begin(initial, self._kinds)
+        self._state = self._tree.begin(initial, self._kinds, self._update_rule.first_slots)
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.
@@ -347,7 +348,13 @@ class JaxEngine(MeshEngine[jax.Array]):
         batches: PlacedBatches,
     ) -> PendingCall[jax.Array]:
         return PendingCall(
-            sums, regularization, batches.weights, batches.steps, self._microbatches, to_host=self._to_host
+            sums,
+            regularization,
+            batches.weights,
+            batches.steps,
+            self._microbatches,
+            to_host=self._to_host,
+            scalars=norms.names(self._config.optimizer, self._trainable),
         )
 
     def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:

@@ -93,6 +93,8 @@ class Rounds(ABC, Generic[StateT]):
         self._partitioning = partitioning
         self._microbatches = microbatches
         self._metrics = tuple(metrics)
+        # Names of the norms of gradients that a step returns after the regularization.
+        self._norms: Sequence[str] = ()
 
     @abstractmethod
     def step(
@@ -121,6 +123,7 @@ class Rounds(ABC, Generic[StateT]):
 
         Returns:
           The new state, losses and metrics (K, B) by name, and regularization (K,), 0 for rounds that were not done.
+          With norms of gradients, these follow the regularization, (K, 1 + norms).
         """
 
         def body(index: jax.Array, carried: tuple[StateT, Sums, jax.Array]) -> tuple[StateT, Sums, jax.Array]:
@@ -135,6 +138,8 @@ class Rounds(ABC, Generic[StateT]):
         zeros_kb = lax.with_sharding_constraint(zeros_kb, self._partitioning.sums)
         sums = dict.fromkeys((LOSS, *self._metrics), zeros_kb)
         regularization_k = jnp.zeros(zeros_kb.shape[:1], jnp.float32)
+        if self._norms:
+            regularization_k = jnp.zeros((len(regularization_k), 1 + len(self._norms)), jnp.float32)
         start = (state, sums, regularization_k)
         results: tuple[StateT, Sums, jax.Array] = lax.fori_loop(0, numbers[_ROUNDS], body, start)
         return results

@@ -31,7 +31,7 @@ from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, onl
 from runner.engine.jax.state import State
 from runner.engine.jax.updates import UpdateRule
 from runner.model import scope
-from runner.optim import rules
+from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
 from runner.optim.schedules import learning_rate
 from runner.task.base import LOSS, Outputs, Task
@@ -77,6 +77,7 @@ class Step(Rounds[State[jax.Array]]):
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
         self._update_rule = update_rule
+        self._norms = norms.names(config.optimizer, list(update_rule.settings))
         ops = arrays.of(jnp)
         self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens))
         self._attention = partial(
@@ -173,6 +174,10 @@ class Step(Rounds[State[jax.Array]]):
                 index % self._microbatches,
                 rate_factor(numbers),
             )
+            if self._norms:
+                # With several micro-batches, the new sums are those of the step so far.
+                totals = new_state.grad_accum or gradients
+                regularization = jnp.stack([regularization, *self._gradient_norms(totals, done)])
         metrics = self._task.metrics(self._ops, outputs, batch)
         sums = {LOSS: loss_b}
         for name in self._metrics:
@@ -205,8 +210,12 @@ class Step(Rounds[State[jax.Array]]):
             # A step's first micro-batch begins its sums; what the step before left in them does not count.
             sums = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
             gradients = [old + new for old, new in zip(sums, gradients, strict=True)]
-        clipped = clip(config.clip, gradients, jnp)
-        old_slots = [list(map(as_float32, values)) for values in state.slots]
+        clipped = clip(config.clip, self._counted(gradients, done), jnp)
+        old_slots = []
+        for slot, values in zip(self._update_rule.slots, state.slots, strict=True):
+            if slot.dtype is None:
+                values = list(map(as_float32, values))
+            old_slots.append(values)
         weights, new_slots = self._update_rule.apply(
             clipped, list(map(as_float32, state.trainable)), old_slots, rate, done, self._constrained
         )
@@ -224,6 +233,15 @@ class Step(Rounds[State[jax.Array]]):
         is_last = microbatch == self._microbatches - 1
         chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(is_last, new, old), updated, state)
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
+
+    def _counted(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
+        """Returns the gradients, those of variables that are frozen in this step as zeros."""
+        settings = list(self._update_rule.settings.values())
+        return groups.unfrozen(settings, gradients, done + 1.0, self._ops)
+
+    def _gradient_norms(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
+        paths = list(self._update_rule.settings)
+        return norms.values(self._config.optimizer, paths, self._counted(gradients, done), self._ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value after its Keras constraint.
