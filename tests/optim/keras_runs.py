@@ -25,6 +25,7 @@ RUNS: list[dict[str, Any]] = [
     {"class_name": "Adadelta", "options": {"rho": 0.9, "weight_decay": 0.01}},
     {"class_name": "Adafactor", "options": {"weight_decay": 0.01}},
     {"name": "Adafactor_cosine", "class_name": "Adafactor", "keys": {**_COSINE, "optimizer.clip.global_norm": 0.5}},
+    {"name": "Adafactor_warmup", "class_name": "Adafactor", "keys": {"optimizer.schedule.warmup_steps": 4}},
     {"class_name": "Adagrad", "options": {"initial_accumulator_value": 0.2}},
     {"class_name": "Adam", "options": {"amsgrad": True}, "keys": {"optimizer.ema.decay": 0.9}},
     {"class_name": "AdamW", "options": {"beta_1": 0.8}},

@@ -325,7 +325,7 @@ class _KerasOptimizer:
         arguments = keras_arguments(config)
         # As stock Keras has a number or a schedule: Adafactor limits the rate only if it is a number.
         arguments["learning_rate"] = config.learning_rate
-        if config.schedule.name != "constant":
+        if config.schedule.name != "constant" or config.schedule.warmup_steps:
             arguments["learning_rate"] = self._rate
         self._optimizer = getattr(keras.optimizers, config.class_name or "")(**arguments)
         if excluded:
