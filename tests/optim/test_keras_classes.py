@@ -55,7 +55,7 @@ def test_options_of_a_class_are_written_next_to_its_name() -> None:
     ("overrides", "parts"),
     [
         (["optimizer.class_name=Lyon"], ["optimizer.class_name=Lyon", "did you mean", "Lion"]),
-        (["optimizer.class_name=Lion", "+optimizer.rho=0.9"], ["optimizer.rho", "class_name=Lion", "beta_2"]),
+        (["optimizer.class_name=Lion", "+optimizer.rho=0.9"], ["optimizer.rho", "class_name=Lion", "beta_1"]),
         (["optimizer.class_name=Lion", "+optimizer.beta_1=2"], ["optimizer.beta_1=2.0", "at most 1"]),
         (["optimizer.class_name=Adagrad", "+optimizer.epsilon=fast"], ["optimizer.epsilon=fast", "a number"]),
         (["optimizer.class_name=Lion", "+optimizer.clipnorm=1"], ["optimizer.clipnorm=1", "optimizer.clip.norm=1"]),
