@@ -30,8 +30,8 @@ DEVICES = 8
 BATCH = 128
 HIDDEN = (512, 512)
 RATE = 0.001
-# Steps per epoch of both: all of the 1,797 digits but the last batch.
-_STEPS_PER_EPOCH = 14
+# Steps per epoch of both: the runner keeps 360 of the 1,797 digits for the test split.
+_STEPS_PER_EPOCH = 11
 # Epochs that only compile and warm up.
 _WARM_UP_EPOCHS = 3
 _TIMEOUT_S = 600.0
@@ -50,7 +50,7 @@ def ours(optimizer: str, seconds: float) -> float:
             "dataset=digits",
             "dataset.image_size=[28,28]",
             f"dataset.batch_size={BATCH}",
-            "dataset.train='train[:1792]'",
+            "dataset.train='train[:1408]'",
             "optimizer=keras",
             f"optimizer.class_name={optimizer}",
             f"optimizer.learning_rate={RATE}",

@@ -1,5 +1,7 @@
 """Arguments that YAML has next to a group's own keys: of a builder, a data source, an optimizer's class or a task.
 
+Augmentation steps and schedules have such arguments too.
+
 In YAML and on the command line, `_target_` names a callable and its keyword arguments are written next to it. The
 dataclasses have the callable as `target` and the arguments as `options`.
 """
@@ -18,6 +20,7 @@ from runner.config.schema import (
     DatasetConfig,
     ModelConfig,
     OptimizerConfig,
+    ScheduleConfig,
     TaskConfig,
 )
 from runner.config.schema_keras_optimizers import KerasOptions
@@ -46,8 +49,13 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
         return _dataset(content)
     if group == "task":
         return _task(content)
-    if group == "optimizer" and content.get("class_name") is not None:
-        return _optimizer(content)
+    if group == "optimizer":
+        if isinstance(content.get("schedule"), dict):
+            content = content | {"schedule": _schedule(content["schedule"])}
+        if content.get("class_name") is not None:
+            return _optimizer(content)
+        if _TARGET in content:
+            return _optimizer_of_function(content)
     return content
 
 
@@ -61,9 +69,19 @@ def keras_options(config: OptimizerConfig) -> KerasOptions:
     return build(schema_keras_optimizers.OPTIONS[config.class_name or ""], config.options, "optimizer")
 
 
-def _with_options(key: str, kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a mapping whose keys that the dataclass lacks are moved to `options`."""
-    own = _yaml_keys(kind)
+def _with_options(
+    key: str, kind: type, content: Mapping[str, Any], own: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Returns a mapping whose keys that are not the group's own are moved to `options`.
+
+    Args:
+      key: dotted key of the mapping.
+      kind: dataclass of the group.
+      content: the mapping.
+      own: keys of the group; None: all of the dataclass.
+    """
+    if own is None:
+        own = _yaml_keys(kind)
     target = content.get(_TARGET, "")
     if not isinstance(target, str):
         fix = f"set {key}.{_TARGET}=package.module.function"
@@ -110,6 +128,26 @@ def _step(index: int, step: object) -> object:
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
+
+
+def _schedule(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schedule as its dataclass has it; one with a function of the user is named `custom`."""
+    if content.get(_TARGET) is None:
+        content = {name: value for name, value in content.items() if name != _TARGET}
+        for name in _NOT_IN_YAML:
+            if name in content:
+                raise unknown_key(f"optimizer.schedule.{name}", _yaml_keys(ScheduleConfig))
+        return content
+    arranged_schedule = _with_options("optimizer.schedule", ScheduleConfig, content)
+    name = content.get("name", ScheduleConfig.name)
+    if name not in (ScheduleConfig.name, "custom"):
+        raise invalid(
+            f"optimizer.schedule.{_TARGET}",
+            content[_TARGET],
+            problem=f"can't be used with optimizer.schedule.name={name}",
+            fix=f"remove optimizer.schedule.name or optimizer.schedule.{_TARGET}",
+        )
+    return arranged_schedule | {"name": "custom"}
 
 
 def _task(content: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +205,12 @@ def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
             raise unknown_key(f"optimizer.{key}", [*shared, *allowed], of=f"optimizer.class_name={name}")
     typed = build(kind, options, "optimizer")
     return {**own_values, "class_name": name, "options": asdict(typed)}
+
+
+def _optimizer_of_function(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of `optimizer` with the arguments of its function in `options`."""
+    shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
+    return _with_options("optimizer", OptimizerConfig, content, own=shared)
 
 
 def _as_list(value: Any) -> Any:

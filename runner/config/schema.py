@@ -15,7 +15,6 @@ from runner.config.fields import (
     checked,
     choice,
     empty_problem,
-    entries,
     file_path,
     integer,
     number,
@@ -24,6 +23,7 @@ from runner.config.fields import (
     text,
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
 
@@ -32,7 +32,9 @@ __all__ = [
     "CheckpointConfig",
     "DatasetConfig",
     "EarlyStoppingConfig",
+    "PlateauConfig",
     "ProfileConfig",
+    "ScheduleConfig",
     "TaskConfig",
     "TrainerConfig",
 ]
@@ -236,39 +238,6 @@ class ModelConfig:
     )
 
 
-def _boundaries_problem(steps: list[int]) -> str | None:
-    if sorted(set(steps)) == steps:
-        return None
-    return "must be strictly increasing"
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """Learning rate schedule.
-
-    Attributes:
-      name: `constant`, `cosine`, `exponential` or `piecewise`.
-      warmup_steps: cosine: steps of linear warm-up from 0.
-      decay_steps: cosine: steps after the warm-up until `final_factor`, null: to the end of training; exponential:
-        steps per factor of `decay_rate`.
-      decay_rate: exponential: factor every `decay_steps` steps.
-      staircase: exponential: decay in steps, not continuously.
-      final_factor: cosine: last learning rate as a fraction of the first.
-      boundaries: piecewise: steps at which the rate changes.
-      factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
-    """
-
-    # `runner.optim.schedules` has the names, and the keys that each schedule uses.
-    name: str = "constant"
-    warmup_steps: int = integer(0, at_least=0)
-    decay_steps: int | None = integer(None, at_least=1, example=1000)
-    decay_rate: float = number(0.96, above=0.0)
-    staircase: bool = False
-    final_factor: float = number(0.0, at_least=0.0)
-    boundaries: list[int] = entries([], at_least=1, whole=_boundaries_problem, rule="increasing", example=[500, 1000])
-    factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
-
-
 @dataclass(frozen=True)
 class ClipConfig:
     """Gradient clipping; at most one of the three is set.
@@ -297,6 +266,26 @@ class EmaConfig:
 
     # With a decay of 1 the average would stay at the first weights.
     decay: float | None = number(None, at_least=0.0, below=1.0, example=0.999)
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """Settings of the trainable variables that a pattern matches.
+
+    Of each setting, the first group that matches a variable and has it counts.
+
+    Attributes:
+      match: regular expression that must match a variable's whole path, or `biases_and_norms`.
+      rate: factor of the learning rate. null: not set by this group.
+      decay: false: no weight decay. null: not set by this group.
+      freeze_steps: first steps in which the variables and their optimizer state stay unchanged. null: not set by this
+        group.
+    """
+
+    match: str = pattern("", example="embedding/.*")
+    rate: float | None = number(None, above=0.0, example=0.1)
+    decay: bool | None = None
+    freeze_steps: int | None = integer(None, at_least=0, example=1000)
 
 
 # Keys of `OptimizerConfig` that belong to update rules. A class of Keras has options of its own instead.
@@ -334,7 +323,12 @@ class OptimizerConfig:
       rho: rmsprop: decay of the mean square.
       centered: rmsprop: normalize by the variance, not by the mean square.
       class_name: keras: name of a class in `keras.optimizers`.
-      options: keras: options of the class; in YAML they are written next to `class_name`.
+      options: keras: options of the class; optax: arguments of the function. In YAML they are written next to
+        `class_name` or `_target_`.
+      groups: settings of variables by patterns of their paths.
+      gradient_norm: log the L2 norm of the gradients before clipping: `global`, or `layer` for each layer's too. null:
+        not logged.
+      target: optax: `_target_` in YAML; import path of a function `(**options) -> optax.GradientTransformation`.
     """
 
     # The registry of optimizers has the names, and the keys that each rule uses.
@@ -361,6 +355,9 @@ class OptimizerConfig:
     # `runner.config.schema_keras_optimizers` has the classes and their options.
     class_name: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    groups: list[GroupConfig] = field(default_factory=list)
+    target: str = ""
+    gradient_norm: str | None = choice(None, "global", "layer", example="global")
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
 
 
 def _fix(value: object, constraint: Constraint, example: object, key: str) -> str:
-    otherwise = f"set {key}={shown(example)}"
+    otherwise = _assignment(key, shown(example))
     if example is None:
         otherwise = f"set {key} to another value"
     # Only a string can be a misspelled name.
@@ -194,6 +194,21 @@ def _fix(value: object, constraint: Constraint, example: object, key: str) -> st
     if names and isinstance(value, str):
         return did_you_mean(value, names, otherwise)
     return otherwise
+
+
+def _assignment(key: str, text: str) -> str:
+    """Returns a fix that gives a key another value.
+
+    Args:
+      key: dotted, possibly of a list's entry or of a key in it, neither of which an override can set.
+      text: the value, as it is typed.
+    """
+    if key.endswith("]"):
+        return f"write {text} there"
+    entry, _, name = key.rpartition(".")
+    if "[" in entry:
+        return f"write {name}: {text}"
+    return f"set {key}={text}"
 
 
 def default_or_example(spec: Field[Any]) -> object:
@@ -228,7 +243,7 @@ def check_name(key: str, value: str, known: Iterable[str]) -> None:
             key,
             value,
             problem=f"must be one of {listed(names)}",
-            fix=did_you_mean(value, names, f"set {key}={names[0]}"),
+            fix=did_you_mean(value, names, _assignment(key, names[0])),
         )
 
 
@@ -246,7 +261,9 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
     """
     for name, value in leaves(content, f"{key}."):
         if isinstance(value, float) and not math.isfinite(value):
-            raise invalid(name, value, problem="must be a finite number", fix=f"set {name}=0.0 or another number")
+            raise invalid(
+                name, value, problem="must be a finite number", fix=_assignment(name, "0.0 or another number")
+            )
 
 
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:

@@ -97,8 +97,8 @@ def _model_problem(model: object, base: type) -> str:
         if _has_several_optimizers(model, base):
             return (
                 f"{name} trains by a {method} of its own with an optimizer per network, as a GAN does, but a run has "
-                "one optimizer and one loss, and two optimizers are not supported; train one network at a time, or "
-                "use Keras's fit"
+                "one optimizer and one loss; write the method as a custom step (task=step with engine=jax), or train "
+                "one network at a time"
             )
         return (
             f"{name} has a {method} of its own, which a run does not call; write the loss and the metrics as a task "

@@ -22,11 +22,21 @@ class Slot:
       dims: path of a trainable variable that has this state -> dims of the variable that the state has, in order. A
         factored moment has all but one.
       initial: every element's value at the start. None: the variable's own initial values.
+      shapes: path -> shape of state that no dims of its variable have. Such state is replicated. The path of state of
+        the whole optimizer, such as a count, is empty.
+      dtype: of the state; None: that of its variable, in which it is rounded after an update in float32.
     """
 
     name: str
     dims: Mapping[str, tuple[int, ...]]
     initial: float | None = 0.0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dtype: str | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the variables that have this state, in order."""
+        return [*self.dims, *self.shapes]
 
 
 def whole_slots(names: Sequence[str], ranks: Mapping[str, int], initial: Mapping[str, float]) -> list[Slot]:
@@ -78,6 +88,7 @@ class OptimizerEntry:
       keras_slots: slot -> attribute of the stock optimizer, in tf_keras and Keras 3 alike, that lists the same values
         per variable, with the same sign and scale.
       bug_keys: keys that reproduce a known bug of this optimizer; false by default.
+      is_transformation: the optimizer is the Optax transformation that `optimizer._target_` returns, and has no rule.
       is_keras_class: the optimizer is the class of Keras that `optimizer.class_name` names; `keras_class` and
         `keras_slots` are those of `runner.optim.keras_classes`, and not every class has a rule.
     """
@@ -88,3 +99,4 @@ class OptimizerEntry:
     keras_slots: Mapping[str, str]
     bug_keys: tuple[str, ...] = ()
     is_keras_class: bool = False
+    is_transformation: bool = False

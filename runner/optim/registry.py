@@ -13,6 +13,7 @@ from runner.optim.base import OptimizerEntry
 from runner.optim.keras_classes import KERAS
 from runner.optim.rmsprop import RMSPROP
 from runner.optim.sgd import SGD
+from runner.optim.transformation import OPTAX
 
 OPTIMIZERS: Mapping[str, OptimizerEntry] = {
     "adam": ADAM,
@@ -20,4 +21,5 @@ OPTIMIZERS: Mapping[str, OptimizerEntry] = {
     "sgd": SGD,
     "rmsprop": RMSPROP,
     "keras": KERAS,
+    "optax": OPTAX,
 }

@@ -7,6 +7,9 @@ no gradient changes, such as moving statistics, are taken from the end of a trai
 Slots and averages are large enough to count beside the gradient. The points are made once and loaded on both sides.
 From there both sides take the gradients, and then one step, so no training amplifies the rounding between the two.
 
+A custom step has no single gradient of each variable. Its training has `stepped/<path>` in place of `gradient/<path>`,
+the change in the first step, and `metric/<name>` of each step in addition; its points have no gradients.
+
 Arrays of point N, by key:
 
 - `pointN/step`: steps done before;
@@ -36,6 +39,9 @@ COUNT = 2
 # kinks and symmetries well behind while the weights keep their scale. Where the loss is not finite there, the next
 # smaller share is tried.
 SHARES = (0.3, 0.1, 0.03)
+# Prefixes of what a training with a custom step has: what the first step changes, and a metric of every step.
+STEPPED = "stepped"
+METRIC = "metric"
 STEP = "step"
 START = "start"
 LOSS = "loss"
@@ -181,10 +187,37 @@ def slots(
             "c": square,
         }
         for slot in kinds:
-            if path in slot.dims:
+            if path in slot.dims and slot.name in by_name:
                 whole = by_name[slot.name]
                 missing = set(range(gradient.ndim)) - set(slot.dims[path])
                 values[slot_path(slot.name, path)] = whole.mean(axis=tuple(missing)).astype(gradient.dtype)
+    return values
+
+
+def slots_near(
+    kinds: Sequence[Slot], trained: Mapping[str, Array], known: Mapping[str, Array], rng: np.random.Generator
+) -> dict[str, Array]:
+    """Returns values of slots whose meaning is not known: those of the training, each multiplied by a random factor.
+
+    Signs stay, so that squares stay squares; integers stay as they are.
+
+    Args:
+      kinds: of state.
+      trained: the training's arrays.
+      known: slots that are left out.
+      rng: source of the factors.
+    """
+    values = {}
+    for slot in kinds:
+        for path in slot.paths:
+            key = slot_path(slot.name, path)
+            if key in known:
+                continue
+            value = trained[key]
+            if value.dtype.kind == "f":
+                factor = rng.uniform(1 - _SLOT_SHARE, 1 + _SLOT_SHARE, value.shape)
+                value = (value * factor).astype(value.dtype)
+            values[key] = value
     return values
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -20,12 +20,13 @@ from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
 from runner.engine import registry
 from runner.engine.base import HostBatches
-from runner.optim import rules
+from runner.optim import groups, rules
 from runner.optim.base import Slot
+from runner.optim.clipping import clip
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import learning_rate
-from runner.optim.stock import keras_slots
+from runner.optim.stock import StockPart, is_divided, keras_slots
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
@@ -40,7 +41,7 @@ from runner.verify.rounding import (
 logger = logging.getLogger(__name__)
 
 # Steps of a training, however long they take: slots and averages differ from the first update's only after several.
-_MIN_STEPS = 3
+MIN_STEPS = 3
 # Examples of a gradient in float64, which XLA and TensorFlow compute slowly. Terms that cancel do so for any examples.
 _FLOAT64_EXAMPLES = 16
 
@@ -52,9 +53,13 @@ class Reference(ABC):
 
     Attributes:
       initial: canonical path to initial value, of every variable.
+      settings: of each trainable variable.
+      parts: stock optimizers, one per learning rate and step count.
     """
 
     initial: Mapping[str, Array]
+    settings: Mapping[str, groups.Settings]
+    parts: Sequence[StockPart]
 
     def __init__(self, request: Request) -> None:
         """Stores the request; a subclass builds the model from the config's seed."""
@@ -93,14 +98,14 @@ class Reference(ABC):
         for step in range(steps):
             rng = np.random.default_rng([seed, step])
             loss, gradients = self._step_gradients(step, noise, rng, self._request.batches)
-            self.apply(gradients)
+            self.apply(gradients, step)
             losses.append(loss)
             first_gradients = first_gradients or gradients
             averages = self._averages_after(averages)
             if step == 0:
                 # The first step is mostly its compilation, which `seconds` does not count.
                 started = time.monotonic()
-            elif len(losses) >= _MIN_STEPS and time.monotonic() - started > seconds:
+            elif len(losses) >= MIN_STEPS and time.monotonic() - started > seconds:
                 break
         return {
             **{f"initial/{path}": value for path, value in self.initial.items()},
@@ -148,7 +153,9 @@ class Reference(ABC):
         # A schedule's rate may be 0 at this step, and a momentum of 0 would verify nothing.
         rate = float(learning_rate(config, float(step), self._request.total_steps)) or config.learning_rate
         kinds = [slot for slot, _ in self.slot_variables]
-        slots = self.as_stored(points.slots(kinds, gradients, weights, rate, rng))
+        slots = points.slots(kinds, gradients, weights, rate, rng)
+        slots |= points.slots_near(kinds, trained, slots, rng)
+        slots = self.as_stored(slots)
         averages = points.averages(weights, rng) if config.ema.decay is not None else {}
         return variables | slots | averages
 
@@ -175,7 +182,7 @@ class Reference(ABC):
             evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
             arrays |= points.keyed(number, points.EVALUATED, evaluated)
             loss, gradients = self._step_gradients(step, noise, rng, request.batches)
-            self.apply(gradients)
+            self.apply(gradients, step)
             averages = {path: value for path, value in start.items() if is_ema(path)}
             # The first update of a run sets the averages to the weights, whatever they were before.
             averages = self._averages_after(averages if step else {})
@@ -304,9 +311,13 @@ class Reference(ABC):
     def slot_variables(self) -> list[tuple[Slot, dict[str, Any]]]:
         """State of the stock optimizer that the run has too, each kind with its variables by canonical path."""
         config = self._request.config
-        ranks = {path: value.ndim for path, value in self.weights().items()}
-        found = keras_slots(config.optimizer, self.stock, ranks)
-        if OPTIMIZERS[config.optimizer.name].is_keras_class and registry.has_keras_3(config.engine.name):
+        weights = self.weights()
+        found = []
+        for part in self.parts:
+            found += keras_slots(config.optimizer, part.optimizer, {path: weights[path].ndim for path in part.paths})
+        entry = OPTIMIZERS[config.optimizer.name]
+        runs_itself = entry.is_keras_class and registry.has_keras_3(config.engine.name)
+        if runs_itself or entry.is_transformation:
             return found
         # A stock optimizer may keep what our update rule does not, such as SGD's `momentum` without momentum: that is
         # not compared.
@@ -411,18 +422,35 @@ class Reference(ABC):
           batch: arrays (B, ...) by name.
         """
 
+    def apply(self, gradients: Mapping[str, Array], step: int) -> None:
+        """Updates the weights with the stock optimizers.
+
+        Args:
+          gradients: by canonical path.
+          step: steps done before this one.
+        """
+        config = self._request.config.optimizer
+        if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
+            counted = groups.unfrozen(
+                [self.settings[path] for path in gradients], list(gradients.values()), step + 1, array_functions(np)
+            )
+            gradients = dict(zip(gradients, clip(config.clip, counted, np), strict=True))
+        for number, part in enumerate(self.parts):
+            if step >= part.freeze_steps:
+                self.apply_part(number, [gradients[path] for path in part.paths])
+
     @abstractmethod
-    def apply(self, gradients: Mapping[str, Array]) -> None:
-        """Updates the weights with the stock optimizer."""
+    def apply_part(self, number: int, gradients: list[Array]) -> None:
+        """Updates the weights of one stock optimizer.
+
+        Args:
+          number: of the optimizer in `parts`.
+          gradients: of its variables, in their order.
+        """
 
     @abstractmethod
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
-
-    @property
-    @abstractmethod
-    def stock(self) -> Any:
-        """Returns the stock optimizer."""
 
     @abstractmethod
     def slot_value(self, variable: Any) -> Array:

@@ -26,11 +26,15 @@ REFUSALS = [
     refusal("trainer.checkpoint.every_minutes=inf", "trainer.checkpoint.every_minutes=inf", "above 0"),
     refusal("plan.gflops=1e39", "plan.gflops=1e+39", "above 0"),
     refusal("model=convnet model.dropout=nan", "model.dropout=nan", "a finite number"),
-    refusal("+model.nested={a:[1,inf]}", "model.nested"),
+    refusal("+model.nested={a:[1,inf]}", "model.nested", "write 0.0 or another number there"),
     refusal("task.target=0", "task.target=0", "must be a list of strings"),
     refusal("++nosuch.canary={a:???}", "nosuch={canary:{a:???}}", "unknown group"),
     refusal("trainer.epochs=3000000000", "trainer.epochs=3000000000", "at most 2,147,483,647 (int32)"),
-    refusal("layout.rules=[{match:a,shard:batch,min_elements:9999999999}]", "layout.rules[0].min_elements=9999999999"),
+    refusal(
+        "layout.rules=[{match:a,shard:batch,min_elements:9999999999}]",
+        "layout.rules[0].min_elements=9999999999",
+        "write min_elements: 0",
+    ),
     refusal("engine.intra_op_threads=99999", "engine.intra_op_threads=99999", "from 1 to 1,024"),
     # Rates.
     refusal(f"{_PIECES}[1,-2]", "optimizer.schedule.factors[1]=-2.0", "at least 0"),

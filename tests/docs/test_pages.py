@@ -87,6 +87,7 @@ def check(command: Command, page: str) -> None:
 @pytest.mark.parametrize("page", pages.names())
 def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
+    composing.give_exports(folder)
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
     for command in dict.fromkeys(pages.commands(page)):

@@ -1,8 +1,8 @@
 """Runs in a process of its own: trains with Keras's optimizers on a mesh and with stock Keras, and compares them.
 
 Usage: python -m tests.optim.keras_worker JSON, with JSON {"axes": {...}, "layout": a preset, "steps": number,
-"runs": [{"class_name": ..., "options": {...}, "keys": {dotted key of the config: value}}]}; prints a line of JSON: for
-each run what `compared` returns.
+"runs": [{"class_name": ..., "options": {...}, "keys": {dotted key of the config: value}, "rate": ..., or "optimizer":
+{all keys of the group}}]}; prints a line of JSON: for each run what `compared` returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ DATA = cases.data()
 
 def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     """Returns the config of one run: a smooth MLP with kernels of odd and even dims."""
-    content = {"name": "keras", "class_name": run["class_name"], "learning_rate": run.get("rate", 0.01)}
+    content = run.get("optimizer")
+    if content is None:
+        content = {"name": "keras", "class_name": run["class_name"], "learning_rate": run.get("rate", 0.01)}
     optimizer = build(OptimizerConfig, arranged("optimizer", content | run.get("options", {})), "optimizer")
     made = cases.config(request["axes"], optimizer, hidden=[32, 16], activation="tanh")
     layout = build(LayoutConfig, search_path.content_of(f"layout/{request['layout']}"), "layout")
@@ -39,12 +41,17 @@ def config_of(request: dict[str, Any], run: dict[str, Any]) -> RunConfig:
     return with_keys(made, keys | run.get("keys", {}))
 
 
-def trained(engine: Engine, batches: HostBatches, first: int, last: int) -> Array:
-    """Trains on the batches of some steps and returns the losses."""
+def trained(
+    engine: Engine, batches: HostBatches, first: int, last: int, norms: dict[str, float] | None = None
+) -> Array:
+    """Trains on the batches of some steps and returns the losses; adds the first step's norms of gradients."""
     rows = slice(first, last)
     arrays = {name: array[rows] for name, array in batches.arrays.items()}
     stack = HostBatches(arrays, batches.weights[rows], last - first)
     metrics = engine.train_steps(engine.place(stack), first).read()
+    for name, sums in metrics.sums.items():
+        if norms is not None and name.startswith("gradient_norm"):
+            norms[name] = float(sums[0] / metrics.weight[0])
     return np.asarray(metrics.sums["loss"] / metrics.weight)
 
 
@@ -74,7 +81,9 @@ def compared(config: RunConfig, steps: int) -> dict[str, Any]:
     Returns:
       `off`: path -> largest difference of any element, relative to the larger of the array's largest magnitude and of
       its change; `slots`: shapes by path; `specs` by path; `bytes`: by path what the plan says, what the engine says
-      and what the first device holds; `resumed`: paths whose values differ after a resume in the middle.
+      and what the first device holds; `norms` of the gradients of the first step, as logged, and `expected norms` of
+      each variable's; `moved`: largest change of each variable in the first half; `resumed`: paths
+      whose values differ after a resume in the middle.
     """
     batches = cases.batches(steps, BATCH)
     reference = reference_of(config, batches)
@@ -83,7 +92,8 @@ def compared(config: RunConfig, steps: int) -> dict[str, Any]:
     engine = started(config, steps, initial)
     first_slots = {path: value for path, value in engine.state().items() if is_slot(path)}
     half = steps // 2
-    losses = [trained(engine, batches, 0, half)]
+    norms: dict[str, float] = {}
+    losses = [trained(engine, batches, 0, half, norms)]
     middle = engine.state()
     losses.append(trained(engine, batches, half, steps))
     state = engine.state()
@@ -110,6 +120,13 @@ def compared(config: RunConfig, steps: int) -> dict[str, Any]:
         "specs": {path: [str(axis) for axis in told[path].spec] for path in first_slots},
         "bytes": {path: [plan[path], told[path].bytes_per_device, _held(engine, path)] for path in told},
         "resumed": [path for path, value in state.items() if not np.array_equal(value, after[path])],
+        "moved": {path: float(np.abs(middle[path] - value).max()) for path, value in initial.items()},
+        "norms": norms,
+        "expected norms": {
+            key.removeprefix("gradient/"): float(np.linalg.norm(value))
+            for key, value in expected.items()
+            if key.startswith("gradient/")
+        },
         "learned": float(losses[0][0] - losses[-1][-1]),
     }
 
@@ -137,7 +154,7 @@ def main() -> None:
         config = config_of(request, run)
         registry.load(config)
         registry._prepare_devices(config)
-        name = run.get("name", run["class_name"])
+        name = run.get("name") or run["class_name"]
         try:
             results[name] = compared(config, request["steps"])
         except Exception as error:

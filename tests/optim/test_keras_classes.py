@@ -106,6 +106,7 @@ def test_a_factored_and_a_whole_state_on_a_mesh_equal_stock_keras() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_a_rule_of_ours_on_dtensor_equals_stock_keras() -> None:
     chosen = [run for run in RUNS if named(run) in ("Ftrl", "Nadam")]
     found = work("batch4_model2", chosen, steps=4, engine="keras_dtensor")

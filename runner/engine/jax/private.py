@@ -130,6 +130,25 @@ def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
     return {}
 
 
+def inputs_of(model: keras.Model) -> Any:
+    """Returns the symbolic argument of a Sequential or functional model, one tensor or several.
+
+    `Sequential.input` raises unless the model was called on such a tensor. Without this, the layers of a model that a
+    custom step calls with arrays alone could not be listed.
+    """
+    if isinstance(model, keras.Sequential):
+        return model.inputs[0]
+    return model.input
+
+
+def trained_by(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Returns the variables that an optimizer was built with, in its order.
+
+    Without it the state of an optimizer that a user's code made could not be sharded as its variables are.
+    """
+    return list(getattr(optimizer, "_trainable_variables", []))
+
+
 def release(variable: keras.Variable) -> None:
     """Releases a variable's value; the variable keeps its shape and dtype.
 

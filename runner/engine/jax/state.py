@@ -5,7 +5,7 @@ Variables, slots, moving averages, sums of gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.data.base import Array
 from runner.engine.base import part_of
-from runner.engine.jax.precision import at_least_float32
+from runner.engine.jax.precision import as_float32, at_least_float32
 from runner.engine.jax.shards import placed_in_parts
 from runner.host import heap
 from runner.optim.base import Slot
@@ -73,13 +73,17 @@ class StateTree:
             that a slot may lack a dim.
         """
         dims_of_slots = self._dims_of_slots()
+        shapes_of_slots, dtypes_of_slots = self._own_kinds()
 
         def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            if path in shapes_of_slots:
+                return jax.ShapeDtypeStruct(shapes_of_slots[path], dtypes_of_slots[path], sharding=sharding)
             is_sum = path.startswith(_GRAD_ACCUM)
             like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
             dtype = like.dtype
             if is_sum or is_ema(path):
                 dtype = at_least_float32(dtype)
+            dtype = dtypes_of_slots.get(path, dtype)
             dims = dims_of_slots.get(path, range(len(like.shape)))
             return jax.ShapeDtypeStruct(tuple(like.shape[dim] for dim in dims), dtype, sharding=sharding)
 
@@ -94,8 +98,23 @@ class StateTree:
                 dims[slot_path(slot.name, path)] = dims_of_slot
         return dims
 
+    def _own_kinds(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        """Returns path of a slot -> its shape, if no dims of a variable have it; and -> its dtype, if it has one."""
+        shapes = {}
+        dtypes = {}
+        for slot in self.slots:
+            for path in slot.paths:
+                if slot.dtype is not None:
+                    dtypes[slot_path(slot.name, path)] = slot.dtype
+            for path, shape in slot.shapes.items():
+                shapes[slot_path(slot.name, path)] = shape
+        return shapes, dtypes
+
     def begin(
-        self, initial: Mapping[str, jax.Array], variables: Mapping[str, jax.ShapeDtypeStruct]
+        self,
+        initial: Mapping[str, jax.Array],
+        variables: Mapping[str, jax.ShapeDtypeStruct],
+        first_slots: Callable[[list[jax.Array]], list[list[jax.Array]]] | None = None,
     ) -> State[jax.Array]:
         """Returns the state at the start of a run.
 
@@ -104,15 +123,24 @@ class StateTree:
         Args:
           initial: variables by path; the state takes them over.
           variables: as for `shapes`.
+          first_slots: returns the first slots from the trainable variables, float32, where they are more than their
+            `initial` says.
         """
         shapes = self.shapes(variables)
         trainable = [initial[path] for path in self.paths.trainable]
         non_trainable = [initial[path] for path in self.paths.non_trainable]
-        weights = {path: initial[path] for path in self._copied()}
+        copied = self._copied()
+        if first_slots is not None:
+            copied = self.paths.trainable
+        weights = {path: initial[path] for path in copied}
 
         def make(weights: Mapping[str, jax.Array]) -> tuple[list[list[jax.Array]], list[jax.Array], list[jax.Array]]:
             slots = []
+            if first_slots is not None:
+                slots = first_slots([as_float32(weights[path]) for path in self.paths.trainable])
             for slot, kinds in zip(self.slots, shapes.slots, strict=True):
+                if first_slots is not None:
+                    break
                 values = []
                 for path, kind in zip(slot.dims, kinds, strict=True):
                     if slot.initial is None:
@@ -153,20 +181,14 @@ class StateTree:
           variables: as for `shapes`.
           before: the present state. Each of its arrays is released before the new one is made.
         """
-        freed = 0
+        released = _Released()
         initial_of_slots = {}
         for slot in self.slots:
-            for path in slot.dims:
+            for path in slot.paths:
                 initial_of_slots[slot_path(slot.name, path)] = slot.initial
 
         def placed(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
-            nonlocal freed
-            # Released at once and not with the last reference: the caller still holds the old state.
-            freed += old.nbytes
-            old.delete()
-            if freed >= _MOST_FREED:
-                heap.give_back()
-                freed = 0
+            released.add(old)
             if path in values:
                 return placed_in_parts(lambda index: part_of(values, path, index), like)
             initial = initial_of_slots.get(path, 0.0)
@@ -184,6 +206,44 @@ class StateTree:
         paths = jax.tree.leaves(self.paths._replace(grad_accum=[]))
         entries = jax.tree.leaves(state._replace(grad_accum=[]))
         return dict(zip(paths, entries, strict=True))
+
+
+class _Released:
+    """The old arrays of a state, each released before the one that replaces it is made."""
+
+    def __init__(self) -> None:
+        self._freed = 0
+
+    def add(self, old: jax.Array) -> None:
+        """Releases an array, and now and then returns freed memory to the system."""
+        # Released at once and not with the last reference: the caller still holds the old state.
+        self._freed += old.nbytes
+        old.delete()
+        if self._freed >= _MOST_FREED:
+            heap.give_back()
+            self._freed = 0
+
+
+def placed_values(
+    values: Mapping[str, Array], kinds: Mapping[str, jax.ShapeDtypeStruct], before: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """Puts all arrays of a state without structure on the devices, as `StateTree.place` does.
+
+    Args:
+      values: of every path; see `runner.engine.base.part_of`.
+      kinds: shape, dtype and sharding by path.
+      before: the present state. Each of its arrays is released before the new one is made.
+    """
+    released = _Released()
+    placed = {}
+    for path, kind in kinds.items():
+        released.add(before[path])
+        placed[path] = placed_in_parts(_part_reader(values, path), kind)
+    return placed
+
+
+def _part_reader(values: Mapping[str, Array], path: str) -> Callable[[tuple[slice, ...]], Array]:
+    return lambda index: part_of(values, path, index)
 
 
 def state_tree(
@@ -222,8 +282,11 @@ def state_tree(
     slot_paths = []
     slot_shardings = []
     for slot in slots:
-        slot_paths.append([slot_path(slot.name, path) for path in slot.dims])
-        slot_shardings.append([_of_dims(shardings[path], dims) for path, dims in slot.dims.items()])
+        slot_paths.append([slot_path(slot.name, path) for path in slot.paths])
+        of_slot = [_of_dims(shardings[path], dims) for path, dims in slot.dims.items()]
+        # State without dims of a variable is small, and replicated.
+        of_slot += [_of_dims(trainable_shardings[0], ()) for _ in slot.shapes]
+        slot_shardings.append(of_slot)
     return StateTree(
         paths=State(
             trainable=list(trainable),

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.schema_data import DatasetConfig
+from runner.config.schema_data import APART, DatasetConfig
 from runner.data.base import DataSource, Encoding, FullDataset
-from runner.data.checks_text import APART, BPE, BYTES, LENGTH, VOCABULARY_SIZE
+from runner.data.checks_text import BPE, BYTES, LENGTH, VOCABULARY_SIZE
 from runner.data.packing import PackedSequences, no_label_counts
 from runner.data.progress import report_progress
 from runner.data.sources import prepared
