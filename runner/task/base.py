@@ -15,6 +15,7 @@ from runner.arrays import Arrays, Tensor
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError, invalid
+from runner.task.generation import Sampling
 from runner.task.metrics import LOSS_NAME
 
 # Computes `Task.next_logits`, float32 (B, V), of a batch's arrays (B, ...).
@@ -325,6 +326,40 @@ class Task(ABC):
             problem="needs a run with task=language_model and a dataset with a vocabulary",
             fix="remove evaluate.prompt",
         )
+
+    def encode_prompts(self, prompts: Sequence[str], key: str, tokens: int | None) -> list[Array]:
+        """Returns the tokens (n,) of each prompt for `generate`.
+
+        Args:
+          prompts: starts of texts.
+          key: the config key that they come from.
+          tokens: number of tokens that each text gets; None: the default, or as many as a row has room for.
+
+        Raises:
+          ConfigError: the task can't continue one of them.
+        """
+        del tokens
+        raise invalid(
+            key,
+            prompts[0],
+            problem="needs a run with task=language_model and a dataset with a vocabulary",
+            fix="name such a run",
+        )
+
+    def generate(
+        self, ask: Ask, prompts: Sequence[Array], tokens: int | None, sampling: Sampling, seed: int, multiple: int = 1
+    ) -> list[str]:
+        """Returns the texts that the model writes after prompts; only for a task that has samples.
+
+        Args:
+          ask: computes `next_logits` of a batch.
+          prompts: of `encode_prompts`.
+          tokens: number of tokens of each text; None: the default.
+          sampling: how a token is drawn.
+          seed: of the draws.
+          multiple: number that must divide the size of a batch.
+        """
+        raise NotImplementedError
 
     def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), the logits that `sample` needs; only for a task that has samples."""

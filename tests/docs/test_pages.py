@@ -232,7 +232,14 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
             given = ["-m", command.module, *shortened(page, command)]
         if mesh:
             given = [word.replace("mesh=batch8", f"mesh={mesh}") for word in given]
-        composes = command.module in ("runner", "runner.verify", "runner.plan", "runner.evaluate", "runner.export")
+        composes = command.module in (
+            "runner",
+            "runner.verify",
+            "runner.plan",
+            "runner.evaluate",
+            "runner.generate",
+            "runner.export",
+        )
         if engine and command.module in ("runner", "runner.verify") and not any("resume=" in one for one in given):
             given.append(f"engine={engine}")
         if composes and "--help" not in given:
