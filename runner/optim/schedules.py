@@ -149,8 +149,8 @@ def _half_cosine(final: float, progress: Tensor, xp: Elementary) -> Tensor:
 def _cosine_restarts(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
     """Returns half cosines, one after another, each so many times longer and higher (Loshchilov and Hutter, 2017).
 
-    Keras finds a step's cycle by a logarithm in float32, and takes some first steps of a cycle for the last of the one
-    before. Here a step is compared with the starts of the cycles.
+    Keras divides the step by the length in float32, and so takes some first steps of a cycle for the last of the one
+    before (length 97: steps 97, 194 and 388). Here a step is compared with the starts of the cycles.
     """
     schedule = config.schedule
     since = _after_warmup(schedule, step, xp)

@@ -214,9 +214,9 @@ def test_cosine_never_leaves_0_to_the_base_rate(
     assert 0 <= learning_rate(make(schedule), step, total) <= BASE * (1 + 1e-12)  # a few roundings of float64
 
 
-def test_restarts_equal_keras_s_where_its_logarithm_finds_the_cycle() -> None:
-    # By the formula of Keras's CosineDecayRestarts, in double precision: its own float32 logarithm takes the first
-    # step of some cycles for the last of the one before.
+def test_restarts_equal_the_formula_of_keras_in_double_precision() -> None:
+    # Keras's CosineDecayRestarts itself divides in float32, and so takes some first steps of a cycle for the last of
+    # the one before.
     first, longer, higher, final = 7, 2.0, 0.8, 0.1
     schedule = ScheduleConfig(
         "cosine_restarts", decay_steps=first, cycle_factor=longer, peak_factor=higher, final_factor=final
