@@ -32,8 +32,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.configs import with_keys
-
 if __package__ in (None, ""):  # started by its path
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -45,6 +43,7 @@ from runner.engine.base import HostBatches
 from runner.host.late import late
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
+from tests.configs import with_keys
 
 plain_gpt = late("benchmarks.plain_gpt")  # with JAX, for which `--help` does not wait, nor a test of the pages
 

@@ -4,16 +4,19 @@
 
 `--before` is another checkout, with its own `.venv`. Whole runs of both alternate, each in a process of its own, so
 that what the neighbors of a machine do hits both; printed is the median of the ratios, the smallest and the largest.
+The CPU seconds of the whole process are the figure to trust on a machine that does other work at the same time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
@@ -33,15 +36,26 @@ RUNS = {
     ("gpt", "single"): [*TEXT, "trainer.limit_train_batches=100"],
     ("gpt", "batch8"): [*TEXT, "trainer.limit_train_batches=60"],
 }
+# The engine on TensorFlow Core has this model only, under a name of its own.
+MODELS_OF_CORE = {"mlp": "mlp_core"}
 EVALUATION = ["trainer.limit_eval_batches=1"]
 ONE_STEP = ["trainer.epochs=1", "trainer.limit_train_batches=1"]
 
 
-def run(tree: Path, overrides: list[str]) -> tuple[float, float]:
-    """Returns steps a second, and seconds of the whole process, of one run in a checkout.
+@dataclass(frozen=True)
+class Timing:
+    """What one run took: steps per second of its loop, and wall and CPU seconds of its whole process."""
+
+    steps_per_second: float
+    wall_s: float
+    cpu_s: float
+
+
+def run(tree: Path, overrides: list[str]) -> Timing:
+    """Runs one config in a checkout.
 
     Raises:
-      RuntimeError: the run failed; says how.
+      RuntimeError: the run failed; the message has the end of its output.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -54,22 +68,54 @@ def run(tree: Path, overrides: list[str]) -> tuple[float, float]:
             *EVALUATION,
             f"hydra.run.dir={out}",
         ]
-        begun = time.perf_counter()
+        cpu_before = _cpu_of_children()
+        begin = time.perf_counter()
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - begun
+        wall = time.perf_counter() - begin
+        cpu = _cpu_of_children() - cpu_before
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stdout[-500:]} {done.stderr[-500:]}")
-        return json.loads((out / "summary.json").read_text())["steps_per_second"], seconds
+        return Timing(json.loads((out / "summary.json").read_text())["steps_per_second"], wall, cpu)
 
 
-def told(name: str, unit: str, pairs: list[tuple[float, float]]) -> str:
+def _cpu_of_children() -> float:
+    """Returns the CPU seconds of all child processes that have ended, user and system."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def line_of(name: str, unit: str, pairs: list[tuple[float, float]]) -> str:
     """Returns a line of (before, after) pairs."""
-    before, after = (statistics.median(column) for column in zip(*pairs, strict=True))
+    before = statistics.median(early for early, _ in pairs)
+    after = statistics.median(late for _, late in pairs)
     ratios = sorted(late / early for early, late in pairs)
     return (
         f"{name:40s} {before:9.2f} {after:9.2f} {unit:8s} after/before {statistics.median(ratios):.3f} "
         f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
     )
+
+
+def compare(trees: list[Path], name: str, overrides: list[str], repeats: int, is_start: bool) -> None:
+    """Runs a config in both trees in turns, and prints a line of its speed and one of its CPU seconds.
+
+    Args:
+      trees: the earlier checkout, then the later.
+      name: of the case.
+      overrides: of its command line.
+      repeats: pairs of runs.
+      is_start: the first line is the wall time of the process, in place of the steps per second.
+    """
+    early: list[Timing] = []
+    late: list[Timing] = []
+    for _ in range(repeats):
+        early.append(run(trees[0], overrides))
+        late.append(run(trees[1], overrides))
+    pairs = list(zip(early, late, strict=True))
+    if is_start:
+        print(line_of(name, "s", [(one.wall_s, other.wall_s) for one, other in pairs]))
+    else:
+        print(line_of(name, "steps/s", [(one.steps_per_second, other.steps_per_second) for one, other in pairs]))
+    print(line_of(name, "CPU s", [(one.cpu_s, other.cpu_s) for one, other in pairs]), flush=True)
 
 
 def main() -> None:
@@ -78,23 +124,28 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier version")
     parser.add_argument("--after", type=Path, default=HERE, help="of the later one; default: this one")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--engine", action="append", help="default: keras_dtensor and jax")
+    parser.add_argument("--engine", action="append", help="default: all three")
     parser.add_argument("--case", action="append", help="as mlp/batch8 or start/batch8; default: all")
     asked = parser.parse_args()
     trees = [asked.before.resolve(), asked.after.resolve()]
-    for engine in asked.engine or ["keras_dtensor", "jax"]:
+    for engine in asked.engine or ["keras_dtensor", "core_dtensor", "jax"]:
         for (model, mesh), length in RUNS.items():
             if asked.case and f"{model}/{mesh}" not in asked.case:
                 continue
-            overrides = [f"engine={engine}", f"model={model}", f"mesh={mesh}", *length]
-            pairs = [tuple(run(tree, overrides)[0] for tree in trees) for _ in range(asked.repeats)]
-            print(told(f"{engine} {model} {mesh}", "steps/s", pairs), flush=True)
+            name = model
+            if engine == "core_dtensor":
+                if model not in MODELS_OF_CORE:
+                    continue
+                name = MODELS_OF_CORE[model]
+            overrides = [f"engine={engine}", f"model={name}", f"mesh={mesh}", *length]
+            compare(trees, f"{engine} {model} {mesh}", overrides, asked.repeats, is_start=False)
         for mesh in ("single", "batch8"):
             if asked.case and f"start/{mesh}" not in asked.case:
                 continue
             overrides = [f"engine={engine}", f"mesh={mesh}", "dataset=mnist", *ONE_STEP]
-            pairs = [tuple(run(tree, overrides)[1] for tree in trees) for _ in range(asked.repeats)]
-            print(told(f"{engine} mlp {mesh}, one step", "s", pairs), flush=True)
+            if engine == "core_dtensor":
+                overrides.append(f"model={MODELS_OF_CORE['mlp']}")
+            compare(trees, f"{engine} mlp {mesh}, one step", overrides, asked.repeats, is_start=True)
 
 
 if __name__ == "__main__":

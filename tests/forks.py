@@ -51,7 +51,15 @@ PREPARED = {
 _ALL_READ = ("TF_", "MLFLOW_", "MPL", "PYTHON", "OMP_", "OPENBLAS_", "HOME", "LANG", "LC_")
 _READ_AT_IMPORT = {TENSORFLOW: _ALL_READ, JAX: (*_ALL_READ, "JAX_", "KERAS")}
 _READ_LATER = {"MLFLOW_TRACKING_URI", "PYTHONPATH", "PYTHONUNBUFFERED"}
-_COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export", "tests.verify.broken")
+_COMMANDS = (
+    "runner",
+    "runner.plan",
+    "runner.verify",
+    "runner.evaluate",
+    "runner.generate",
+    "runner.export",
+    "tests.verify.broken",
+)
 _SIDES = ("runner.verify.worker", "tests.verify.broken_worker")
 _PR_SET_CHILD_SUBREAPER = 36
 _NAMES = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]

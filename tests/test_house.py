@@ -22,7 +22,7 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 # `__main__` is every module of that name: each starts a command.
 ORDER = (
     *("__main__", "notebook", "cli"),
-    *("run", "export", "evaluate", "verify", "plan", "runs", "look", "init", "record", "sweep", "compare"),
+    *("run", "export", "generate", "evaluate", "verify", "plan", "runs", "look", "init", "record", "sweep", "compare"),
     *("training", "checks", "tracking", "engine"),
     *("model", "task", "optim", "processes", "layout", "data", "arrays"),
     *("report", "config", "host", "errors"),
@@ -95,6 +95,18 @@ def test_the_engines_know_nothing_of_each_other() -> None:
     for one, other in (("dtensor", "jax"), ("jax", "dtensor")):
         seen = [name for name in modules() if name.startswith(f"runner.engine.{one}")]
         assert [name for name in seen if any(to.startswith(f"runner.engine.{other}") for to in graph()[name])] == []
+
+
+def test_the_command_line_is_read_at_the_edge() -> None:
+    edge = {"runner.cli.app", "runner.cli.entry"}
+    masks_it = {"runner.host.secrets"}
+    own_processes = {"runner.export.reload", "runner.verify.worker"}
+    found = {
+        name
+        for name, tree in modules().items()
+        if any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv" for node in ast.walk(tree))
+    }
+    assert found == edge | masks_it | own_processes
 
 
 def test_no_file_is_over_600_lines() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.config import values
 from runner.config.schema import MeshConfig
 from runner.errors import ConfigError
 from runner.layout import mesh
@@ -38,10 +39,6 @@ def test_a_mesh_may_be_smaller_than_the_devices() -> None:
     ("config", "parts"),
     [
         (MeshConfig(), ("mesh.axes={}", "at least one axis", "mesh=single")),
-        (MeshConfig(axes={"batch": 0}), ("mesh.axes.batch=0", "at least 1")),
-        (MeshConfig(axes={"batch": -2}), ("mesh.axes.batch=-2", "at least 1")),
-        (MeshConfig(axes={"my axis": 2}), ("mesh.axes.my axis=2", "letters, digits and _")),
-        (MeshConfig(axes={"2d": 2}), ("mesh.axes.2d=2", "rename it")),
         (MeshConfig(axes={"a": -1, "b": -1}), ("mesh.axes.b=-1", "only one axis may be -1, but a is too")),
         (MeshConfig(axes={"a": -1, "b": 3}), ("mesh.axes.a=-1", "(3) must divide the 8", "mesh.axes.a=2")),
         (
@@ -49,14 +46,31 @@ def test_a_mesh_may_be_smaller_than_the_devices() -> None:
             ("{a:4,b:4}", "16 devices", "only 8 CPU devices are available", "mesh.cpu_devices=16"),
         ),
         (MeshConfig(axes={"a": -1, "b": 9}), ("{a:-1,b:9}", "9 devices", "mesh.cpu_devices=9")),
-        (MeshConfig(axes={"a": 1}, device="abacus"), ("mesh.device=abacus", "cpu, gpu, tpu, auto")),
-        (MeshConfig(axes={"a": 1}, cpu_devices=0), ("mesh.cpu_devices=0", "1 to 256")),
-        (MeshConfig(axes={"a": 1}, cpu_devices=257), ("mesh.cpu_devices=257", "1 to 256")),
     ],
 )
 def test_a_mesh_that_cannot_be_is_refused(config: MeshConfig, parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         mesh.resolve_axes(config)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        (MeshConfig(axes={"batch": 0}), ("mesh.axes.batch=0", "at least 1")),
+        (MeshConfig(axes={"batch": -2}), ("mesh.axes.batch=-2", "at least 1")),
+        (MeshConfig(axes={"my axis": 2}), ("mesh.axes.my axis=2", "letters, digits and _")),
+        (MeshConfig(axes={"größe": 2}), ("mesh.axes.größe=2", "letters, digits and _")),
+        (MeshConfig(axes={"2d": 2}), ("mesh.axes.2d=2", "rename it")),
+        (MeshConfig(axes={"a": 1}, device="abacus"), ("mesh.device=abacus", "auto, cpu, gpu, tpu")),
+        (MeshConfig(axes={"a": 1}, cpu_devices=0), ("mesh.cpu_devices=0", "1 to 256")),
+        (MeshConfig(axes={"a": 1}, cpu_devices=257), ("mesh.cpu_devices=257", "1 to 256")),
+    ],
+)
+def test_a_value_that_no_mesh_can_have_is_refused(config: MeshConfig, parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        values.check(config, "mesh")
     for part in parts:
         assert part in str(caught.value)
 
@@ -81,8 +95,10 @@ def test_accelerators_are_as_many_as_are_told() -> None:
     devices=st.integers(1, 64),
 )
 def test_resolved_axes_fit_the_devices_and_keep_the_given_sizes(axes: dict[str, int], devices: int) -> None:
+    config = MeshConfig(axes=axes, cpu_devices=devices)
     try:
-        resolved = mesh.resolve_axes(MeshConfig(axes=axes, cpu_devices=devices))
+        values.check(config, "mesh")
+        resolved = mesh.resolve_axes(config)
     except ConfigError:
         return
     assert list(resolved) == list(axes)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from runner.config.schema import SweepConfig, TaskConfig
 from runner.config.values import check_name
 from runner.errors import invalid
-from runner.host.late import late
 from runner.task import metrics
-
-if TYPE_CHECKING:
-    from runner.task import registry as task
-else:
-    # It imports NumPy, which `--help` and most config errors do without.
-    task = late("runner.task.registry")
+from runner.task import registry as task
 
 
 def settled(config: SweepConfig, of: TaskConfig) -> SweepConfig:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from runner.config.schema import OptimizerConfig
 from runner.config.schema_trainer import TrainerConfig
 from runner.config.values import check_name
 from runner.errors import invalid
-from runner.task.metrics import AUTO, default, evaluated
+from runner.task.metrics import AUTO, default, selecting
 
 # Keys that each set the length of an epoch.
 _LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
 
 
-def check(config: TrainerConfig, directions: Mapping[str, str]) -> None:
+def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> None:
     """Checks the keys of the group against each other and the task's metrics.
 
     Args:
       config: whose single values are checked.
       directions: the task's evaluation metrics, `loss` first, to `maximize` or `minimize`.
+      steps: the task's metrics of a training step except the loss.
 
     Raises:
       ConfigError: the first problem.
@@ -33,7 +35,7 @@ def check(config: TrainerConfig, directions: Mapping[str, str]) -> None:
             problem=f"an epoch has one length, but trainer.{first}={getattr(config, first)} is set too",
             fix=f"remove trainer.{first} or trainer.{second}",
         )
-    with_metrics(config, directions)
+    with_metrics(config, directions, steps)
     if config.on_nan == "restore":
         _check_restore(config)
 
@@ -57,17 +59,18 @@ def _check_restore(config: TrainerConfig) -> None:
         )
 
 
-def with_metrics(config: TrainerConfig, directions: Mapping[str, str]) -> TrainerConfig:
+def with_metrics(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> TrainerConfig:
     """Returns the group with `auto` replaced by the metric that it selects.
 
-    The best checkpoint uses the metric of early stopping, and both use the task's first choice by default.
+    By default the best checkpoint uses the metric of early stopping, and both use the task's first choice.
 
     Args:
       config: whose single values are checked.
       directions: the task's evaluation metrics, `loss` first, to `maximize` or `minimize`.
+      steps: the task's metrics of a training step except the loss.
 
     Raises:
-      ConfigError: a key names a metric that the task does not have, or the two metrics differ.
+      ConfigError: a key names a metric that the task does not have, or that has no better direction.
     """
     early = config.early_stopping
     stopping_metric = early.metric
@@ -79,17 +82,33 @@ def with_metrics(config: TrainerConfig, directions: Mapping[str, str]) -> Traine
     metrics = {"early_stopping.metric": stopping_metric, "checkpoint.best": best_metric}
     for key, metric in metrics.items():
         if metric is not None:
-            check_name(f"trainer.{key}", metric, (*evaluated(directions), AUTO))
-    # Early stopping ends with the best checkpoint, which must be the best by the same metric.
-    if config.checkpoint.enabled and stopping_metric is not None and best_metric != stopping_metric:
-        raise invalid(
-            "trainer.early_stopping.metric",
-            early.metric,
-            problem=f"must equal the metric of the best checkpoint, trainer.checkpoint.best={best_metric or 'null'}",
-            fix=f"set trainer.checkpoint.best={stopping_metric}",
-        )
+            check_name(f"trainer.{key}", metric, (*selecting(directions, steps), AUTO))
     return replace(
         config,
         early_stopping=replace(early, metric=stopping_metric),
         checkpoint=replace(config.checkpoint, best=best_metric),
     )
+
+
+def with_plateau_metric(
+    config: OptimizerConfig, trainer: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()
+) -> OptimizerConfig:
+    """Returns the group with `auto` replaced by the metric that reduces the learning rate.
+
+    Args:
+      config: whose single values are checked.
+      trainer: with the metrics that `with_metrics` has selected; `auto` is that of early stopping, if there is one.
+      directions: as for `with_metrics`.
+      steps: as for `with_metrics`.
+
+    Raises:
+      ConfigError: the task has no such metric.
+    """
+    plateau = config.schedule.plateau
+    metric = plateau.metric
+    if metric is None:
+        return config
+    if metric == AUTO:
+        metric = trainer.early_stopping.metric or default(directions)
+    check_name("optimizer.schedule.plateau.metric", metric, (*selecting(directions, steps), AUTO))
+    return replace(config, schedule=replace(config.schedule, plateau=replace(plateau, metric=metric)))

@@ -42,6 +42,11 @@ def of_config(config: RunConfig) -> list[str]:
             f"{scheduled.source} started {scheduled.count} tasks, and each will train a separate run; set "
             "cluster=auto to train one run"
         )
+    plateau = config.optimizer.schedule.plateau
+    if plateau.metric is None:
+        prefix = "optimizer.schedule.plateau"
+        keys = ("factor", "patience", "min_delta", "cooldown", "min_factor")
+        warnings += _no_effect(prefix, plateau, keys, f"{prefix}.metric=auto")
     return [*warnings, *_unused_keys(config.trainer)]
 
 

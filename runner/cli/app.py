@@ -1,6 +1,6 @@
 """The path of every command: parse the command line, compose the config, validate it, run the command.
 
-`sys.argv` and `os.environ` are read here and in `runner.cli.entry`, and nowhere below.
+`sys.argv` is read here and in `runner.cli.entry`, and nowhere below (tests/test_house.py).
 """
 
 from __future__ import annotations

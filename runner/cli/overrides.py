@@ -183,22 +183,25 @@ def _group_fault(text: str, override: Override, base: DictConfig) -> str | None:
             return f"{short(text)}: {place} is {choices[place]}; write {place}=<option> to change it"
         return None
     if override.is_add():
-        if group in _default_groups():
-            return f"{short(text)}: {group} has an option already; write {text.lstrip('+')}"
+        # With its own default, Hydra accepts it.
+        default = _default_options().get(group, value)
+        if default != value:
+            state = "is in the defaults" if default is None else "has an option already"
+            return f"{short(text)}: {group} {state}; write {text.lstrip('+')}"
         return None
     if place not in choices:
         return _unknown_key(group, text, base)
-    if value is None:
+    if value in (None, "???"):
         return f"{short(text)}: a group needs an option; leave {group} out to get the default"
     if not isinstance(value, str) and not override.is_sweep_override():
         return f"{short(text)}: must be the name of an option ({_of(group, options_of(group))}); write {group}=<name>"
     return None
 
 
-def _default_groups() -> set[str]:
-    """Returns the groups that have an option without any override."""
+def _default_options() -> dict[str, str | None]:
+    """Returns group -> option without any override; None: the defaults name the group and no option."""
     choices: Mapping[str, str | None] = compose([], with_hydra=True).hydra.runtime.choices
-    return {group for group, option in choices.items() if option is not None}
+    return dict(choices)
 
 
 def _key_fault(text: str, override: Override, base: DictConfig) -> str | None:
@@ -219,6 +222,8 @@ def _key_fault(text: str, override: Override, base: DictConfig) -> str | None:
             return f"~{key}: unknown key; {_nearest(key, base)}"
         if value is not None and value != present:
             return f"{short(text)}: {key} is {present}; write {key}=<value> to change it"
+        if present is None:
+            return f"{short(text)}: {key} is null, and only a value can be deleted; leave it out"
         _delete(key, base)
         return None
     if override.is_add() and present is not None and not isinstance(value, dict | list):
@@ -227,11 +232,30 @@ def _key_fault(text: str, override: Override, base: DictConfig) -> str | None:
         return _unknown_key(key, text, base)
     if override.is_sweep_override():
         return None
+    adds_keys = override.is_add() or override.is_force_add()
+    unknown = _first_unknown(key, value, base)
+    if unknown is not None and not adds_keys:
+        return _unknown_key(unknown, text, base)
     try:
         with read_write(base), open_dict(base):
             OmegaConf.update(base, key, value, merge=True, force_add=True)
     except OmegaConfBaseException:
         return _wrong_type(text, key, value, base)
+    return None
+
+
+def _first_unknown(key: str, value: object, base: DictConfig) -> str | None:
+    """Returns the first key of a typed mapping that the config lacks; None: it has all, or takes any."""
+    present = _selected(key, base)
+    if not isinstance(value, dict) or not isinstance(present, DictConfig):
+        return None
+    for name, entry in value.items():
+        path = f"{key}.{name}"
+        if name not in list(present.keys()):
+            return path
+        unknown = _first_unknown(path, entry, base)
+        if unknown is not None:
+            return unknown
     return None
 
 
@@ -311,15 +335,7 @@ def _options_with(group: str, key: str) -> list[str]:
     """Returns the options of a group, if it is one, that have a key."""
     if not group:
         return []
-    return [name for name in options_of(group) if key in _keys_in(f"{group}/{name}")]
-
-
-def _keys_in(option: str) -> list[str]:
-    try:
-        return list(search_path.content_of(option))
-    # A broken file of the user's that this command line does not use must not hide the error that is reported.
-    except (YAMLError, AttributeError, OSError):
-        return []
+    return [name for name in options_of(group) if key in search_path.readable_content_of(f"{group}/{name}")]
 
 
 def _fix_of_option(group: str, option: str, options: Sequence[str]) -> str:

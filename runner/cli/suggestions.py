@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from runner.config.schema import MOST_CPU_DEVICES, MeshConfig
 from runner.engine import registry
 
 # Group -> another tool's name of one of its options -> ours.
@@ -67,7 +68,6 @@ _AXES = {
     **dict.fromkeys(("sp", "cp", "seq", "context"), "sequence"),
     **dict.fromkeys(("ep", "expert"), "experts"),
 }
-_VIRTUAL_DEVICES = 8  # the default of mesh.cpu_devices: a larger mesh needs that key too
 
 
 def option(group: str, name: str) -> str | None:
@@ -108,7 +108,9 @@ def _mesh(name: str) -> str | None:
     else:
         sizes = ", ".join(f"{axis}: {size}" for axis, size in axes.items())
         fix = f"any size works: mesh.axes='{{{sizes}}}'"
-    if devices > _VIRTUAL_DEVICES:
+    if devices > MOST_CPU_DEVICES:
+        fix += f" (a CPU has at most {MOST_CPU_DEVICES})"
+    elif devices > MeshConfig.cpu_devices:
         fix += f" (on a CPU with mesh.cpu_devices={devices})"
     return fix
 

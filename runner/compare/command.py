@@ -21,18 +21,16 @@ else:
 _POINTS_HEADER = b"run_id,run,metric,"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Compares the runs that the command line selects.
 
     Args:
-      arguments: null: the process's own.
+      arguments: the command line without the program.
 
     Returns:
       The process's exit code: 0 done, 1 the store failed, 2 the command line is invalid.
     """
     try:
-        if arguments is None:
-            arguments = sys.argv[1:]
         options = _parser().read(arguments)
         if options.out:
             folders.check("--out", options.out.absolute())

@@ -14,11 +14,11 @@ from runner.compare.records import RunRecord
 from runner.compare.render import Sheet
 from runner.config.convert import flatten
 from runner.errors import ConfigError
+from runner.tracking.named import LATEST, named
 from runner.tracking.paging import experiment_ids
 from runner.tracking.records import as_text
 
 _MISSING = "-"
-_LATEST = "latest"
 # Runs among which the latest is searched. A sweep's parent run is skipped, so the newest run alone is not enough.
 _RUNS_SEARCHED = 1000
 _PLAN = "plan.json"
@@ -59,7 +59,7 @@ def plan_diff(client: MlflowClient, first: RunRecord, second: RunRecord) -> Shee
 def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
     """Finds a run by its id, the start of its id, its name or `latest`.
 
-    Of several runs of one name, it is the newest.
+    See `runner.tracking.named`.
 
     Args:
       client: MLflow's client.
@@ -71,23 +71,21 @@ def find_run(client: MlflowClient, which: str, key: str = "--diff ") -> Run:
     """
     experiments = list(experiment_ids(client).values())
     order = ["attributes.start_time DESC"]
-    if which == _LATEST:
+    if which == LATEST:
         # The newest runs may be the parents of sweeps, which trained nothing.
         for run in client.search_runs(experiments, order_by=order, max_results=_RUNS_SEARCHED):
             if run.data.tags.get("runner.kind") != "sweep":
                 return run
     # A quote would end the text in MLflow's filter; neither ids nor the names that we give have one.
     text = which.replace("'", "")
+    by_name = client.search_runs(experiments, f"attributes.run_name = '{text}'", order_by=order, max_results=1)
     # Two results show that a start is ambiguous.
     by_id = client.search_runs(experiments, f"attributes.run_id LIKE '{text}%'", order_by=order, max_results=2)
-    if len(by_id) > 1:
-        raise ConfigError(f"{key}{which}: several run ids start with this; type more characters")
-    if by_id:
-        return by_id[0]
-    by_name = client.search_runs(experiments, f"attributes.run_name LIKE '{text}'", order_by=order, max_results=1)
-    if by_name:
-        return by_name[0]
-    raise ConfigError(f"{key}{which}: no run has this id or name; list the runs with python -m runner.compare")
+    runs = {run.info.run_id: run for run in [*by_name, *by_id]}
+    try:
+        return runs[named(which, {run_id: run.info.run_name for run_id, run in runs.items()})]
+    except LookupError as error:
+        raise ConfigError(f"{key}{which}: {error}; list the runs with python -m runner.compare") from error
 
 
 def _sheet(

@@ -134,21 +134,22 @@ def _converted(kind: Any, value: object, key: str, *, strict: bool) -> Any:
         for name, entry in value.items():
             by_name[str(name)] = _converted(inner[1], entry, f"{key}.{name}", strict=strict)
         return by_name
-    is_valid = not strict or _is_exactly(origin, value)
     try:
-        if is_valid:
-            return _scalar(origin, value)
+        return exactly(origin, value) if strict else _scalar(origin, value)
     except (ValueError, OverflowError) as error:
         raise _MisfitError(key, value, kind) from error
-    raise _MisfitError(key, value, kind)
 
 
-def _is_exactly(kind: object, value: object) -> bool:
-    """Returns whether a value has a type without a conversion.
+def exactly(kind: type[Typed], value: object) -> Typed:
+    """Returns a bool, int, float or str that has its type already, as values of JSON have; an integer may be a float.
 
-    An integer may be converted to a float.
+    Raises:
+      ValueError: the value has another type.
+      OverflowError: it is an integer that no float can represent.
     """
-    return isinstance(value, str) == (kind is str) and isinstance(value, bool) == (kind is bool)
+    if isinstance(value, str) != (kind is str) or isinstance(value, bool) != (kind is bool):
+        raise ValueError(value)
+    return cast("Typed", _scalar(kind, value))
 
 
 def _scalar(kind: object, value: object) -> object:

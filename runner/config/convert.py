@@ -60,7 +60,10 @@ def _unknown_group(key: str, composed: DictConfig) -> ConfigError:
             "first line of its file"
         )
     problem = f"unknown group; groups are {', '.join(_GROUPS)}"
-    return invalid(key, composed[key], problem=problem, fix=did_you_mean(key, _GROUPS))
+    # As plain values: to read one that is missing would raise an error of OmegaConf's.
+    content = OmegaConf.to_container(composed)
+    assert isinstance(content, dict)
+    return invalid(key, content[key], problem=problem, fix=did_you_mean(key, _GROUPS))
 
 
 def _check_missing(content: object, prefix: str) -> None:

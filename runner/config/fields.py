@@ -26,6 +26,9 @@ _LONGEST_NAME = 255
 # have thousands of such rules, and compiling each would take longer than the rest of the checks.
 _LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
 
+# Names of arrays, which may be those of a file's columns in any language.
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
+
 Test = Callable[[Any], str | None]
 # With these, a field that may be null gets an optional type, and any other field a plain one.
 Integer = TypeVar("Integer", int, int | None)
@@ -53,7 +56,7 @@ class Constraint:
       test: returns what is wrong with one value, or None.
       rule: the test in words, as the type column of the reference shows it.
       example: a valid value, which error messages suggest; None: the default.
-      are_names: the keys of a mapping must be identifiers.
+      names: pattern of the keys of a mapping; None: any.
     """
 
     at_least: float | None = None
@@ -67,7 +70,7 @@ class Constraint:
     test: Test | None = None
     rule: str = ""
     example: object = None
-    are_names: bool = False
+    names: re.Pattern[str] | None = None
 
     def bounds(self) -> str:
         """Returns the bounds in words, as `above 0 and below 1`; empty: there are none."""
@@ -263,7 +266,7 @@ def checked(
     whole: Test | None = None,
     rule: str,
     example: object,
-    are_names: bool = False,
+    names: re.Pattern[str] | None = None,
 ) -> Any:
     """Declares a key whose values are tested by a function.
 
@@ -273,9 +276,9 @@ def checked(
       whole: returns what is wrong with a whole list or mapping, or None.
       rule: the test in words.
       example: a value for error messages.
-      are_names: the keys of a mapping must be identifiers.
+      names: pattern of the keys of a mapping; None: any.
     """
-    return _declare(default, Constraint(test=test, whole=whole, rule=rule, example=example, are_names=are_names))
+    return _declare(default, Constraint(test=test, whole=whole, rule=rule, example=example, names=names))
 
 
 def blank_problem(value: str) -> str | None:

@@ -8,15 +8,15 @@ from runner.config.schema import RunConfig
 def import_paths(config: RunConfig) -> list[str]:
     """Returns all import paths, of the model builder first.
 
-    Then come data source, augmentation, loss and metrics.
+    Then come data source, augmentation, loss, metrics and schedule, and the optimizer.
     """
-    return list(filter(None, [config.model.target, *before_the_model(config)]))
+    return list(filter(None, [config.model.target, *before_the_model(config), config.optimizer.target]))
 
 
 def before_the_model(config: RunConfig) -> list[str]:
     """Returns the import paths that are called before the engine is made.
 
-    They are of the data source, augmentation, loss and metrics.
+    They are of the data source, augmentation, loss, metrics and schedule.
     """
     paths = [config.dataset.target, config.dataset.builder or ""]
     paths += [step.target for step in config.dataset.augment]
@@ -27,5 +27,6 @@ def before_the_model(config: RunConfig) -> list[str]:
                 paths.append(value)
             elif isinstance(value, list):
                 paths += value
+    paths.append(config.optimizer.schedule.target)
     # Built-in parts have an empty path.
     return list(filter(None, paths))

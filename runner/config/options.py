@@ -1,4 +1,6 @@
-"""Arguments that YAML has next to a group's own keys: of a builder, a data source, an augmentation step or a task.
+"""Arguments that YAML has next to a group's own keys: of a builder, a data source, an optimizer's class or a task.
+
+Augmentation steps and schedules have such arguments too.
 
 In YAML and on the command line, `_target_` names a callable and its keyword arguments are written next to it. The
 dataclasses have the callable as `target` and the arguments as `options`.
@@ -10,11 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from runner.config import schema_task
+from runner.config import schema_keras_optimizers, schema_task
 from runner.config.build import build, fields_of, unknown_key
-from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, TaskConfig
+from runner.config.schema import (
+    RULE_FIELDS,
+    AugmentConfig,
+    DatasetConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TaskConfig,
+)
+from runner.config.schema_keras_optimizers import KerasOptions
 from runner.config.values import check_name
-from runner.errors import invalid
+from runner.errors import invalid, shown
 
 _TARGET = "_target_"
 
@@ -38,6 +49,13 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
         return _dataset(content)
     if group == "task":
         return _task(content)
+    if group == "optimizer":
+        if isinstance(content.get("schedule"), dict):
+            content = content | {"schedule": _schedule(content["schedule"])}
+        if content.get("class_name") is not None:
+            return _optimizer(content)
+        if _TARGET in content:
+            return _optimizer_of_function(content)
     return content
 
 
@@ -46,9 +64,24 @@ def task_options(config: TaskConfig) -> Any:
     return build(schema_task.OPTIONS[config.name], config.options, "task")
 
 
-def _with_options(key: str, kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a mapping whose keys that the dataclass lacks are moved to `options`."""
-    own = _yaml_keys(kind)
+def keras_options(config: OptimizerConfig) -> KerasOptions:
+    """Returns the options of a class of Keras's optimizers as the class's dataclass."""
+    return build(schema_keras_optimizers.OPTIONS[config.class_name or ""], config.options, "optimizer")
+
+
+def _with_options(
+    key: str, kind: type, content: Mapping[str, Any], own: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Returns a mapping whose keys that are not the group's own are moved to `options`.
+
+    Args:
+      key: dotted key of the mapping.
+      kind: dataclass of the group.
+      content: the mapping.
+      own: keys of the group; None: all of the dataclass.
+    """
+    if own is None:
+        own = _yaml_keys(kind)
     target = content.get(_TARGET, "")
     if not isinstance(target, str):
         fix = f"set {key}.{_TARGET}=package.module.function"
@@ -97,6 +130,26 @@ def _step(index: int, step: object) -> object:
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
 
 
+def _schedule(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schedule as its dataclass has it; one with a function of the user is named `custom`."""
+    if content.get(_TARGET) is None:
+        content = {name: value for name, value in content.items() if name != _TARGET}
+        for name in _NOT_IN_YAML:
+            if name in content:
+                raise unknown_key(f"optimizer.schedule.{name}", _yaml_keys(ScheduleConfig))
+        return content
+    arranged_schedule = _with_options("optimizer.schedule", ScheduleConfig, content)
+    name = content.get("name", ScheduleConfig.name)
+    if name not in (ScheduleConfig.name, "custom"):
+        raise invalid(
+            f"optimizer.schedule.{_TARGET}",
+            content[_TARGET],
+            problem=f"can't be used with optimizer.schedule.name={name}",
+            fix=f"remove optimizer.schedule.name or optimizer.schedule.{_TARGET}",
+        )
+    return arranged_schedule | {"name": "custom"}
+
+
 def _task(content: dict[str, Any]) -> dict[str, Any]:
     name = str(content.get("name", TaskConfig.name))
     check_name("task.name", name, schema_task.OPTIONS)
@@ -114,12 +167,50 @@ def _task(content: dict[str, Any]) -> dict[str, Any]:
         # In YAML, `target` names the arrays to predict.
         options["target"] = options.pop(_TARGET)
     typed = build(kind, options, "task")
+    target = _as_list(content.get("target"))
+    if target is None:
+        target = []
     return {
         **own_values,
-        "target": _as_list(content.get("target")) or [],
+        "target": target,
         "inputs": _as_list(content.get("inputs")),
         "options": asdict(typed),
     }
+
+
+# Arguments of Keras's optimizers that are keys of ours, the same for every optimizer.
+_OWN_FORMS = {
+    "clipnorm": "optimizer.clip.norm",
+    "global_clipnorm": "optimizer.clip.global_norm",
+    "clipvalue": "optimizer.clip.value",
+    "use_ema": "optimizer.ema.decay",
+    "ema_momentum": "optimizer.ema.decay",
+    "gradient_accumulation_steps": "trainer.accumulate_steps",
+}
+
+
+def _optimizer(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of `optimizer` with those of its class in `options`."""
+    name = str(content["class_name"])
+    check_name("optimizer.class_name", name, schema_keras_optimizers.OPTIONS)
+    kind = schema_keras_optimizers.OPTIONS[name]
+    allowed = list(fields_of(kind))
+    shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
+    own_values, options = _divided(content, shared)
+    for key, value in options.items():
+        if key in _OWN_FORMS:
+            problem = "is the same for every optimizer here and has a key of its own"
+            raise invalid(f"optimizer.{key}", value, problem=problem, fix=f"set {_OWN_FORMS[key]}={shown(value)}")
+        if key not in allowed:
+            raise unknown_key(f"optimizer.{key}", [*shared, *allowed], of=f"optimizer.class_name={name}")
+    typed = build(kind, options, "optimizer")
+    return {**own_values, "class_name": name, "options": asdict(typed)}
+
+
+def _optimizer_of_function(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of `optimizer` with the arguments of its function in `options`."""
+    shared = [key for key in _yaml_keys(OptimizerConfig) if key not in RULE_FIELDS]
+    return _with_options("optimizer", OptimizerConfig, content, own=shared)
 
 
 def _as_list(value: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 
 # Old name to new name.
 KEYS = {"dataset.eval": "dataset.test", "verify.allow_unproven": "verify.allow_inconclusive"}
+# Short for a key: what the command line accepts beside the key itself.
+_SHORT_KEYS = {"prompt": "generate.prompt"}
 _VERDICTS = {"proven": "verified", "not proven": "inconclusive", "differs": "mismatch"}
 VERDICT_TAG = "runner.verdict"
 
@@ -17,10 +19,13 @@ def argument(text: str) -> str:
     Example:
       >>> argument("dataset.eval='test[:100]'")
       "dataset.test='test[:100]'"
+      >>> argument("prompt=Once")
+      'generate.prompt=Once'
     """
     key, equals, value = text.partition("=")
     name = key.lstrip("+~")
-    return f"{key[: len(key) - len(name)]}{KEYS.get(name, name)}{equals}{value}"
+    current = KEYS.get(name) or _SHORT_KEYS.get(name, name)
+    return f"{key[: len(key) - len(name)]}{current}{equals}{value}"
 
 
 def verdict(recorded: str) -> str:

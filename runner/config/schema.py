@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.fields import (
+    IDENTIFIER,
     checked,
     choice,
-    entries,
+    empty_problem,
     file_path,
     integer,
     number,
@@ -22,6 +23,7 @@ from runner.config.fields import (
     text,
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
 
@@ -30,17 +32,29 @@ __all__ = [
     "CheckpointConfig",
     "DatasetConfig",
     "EarlyStoppingConfig",
+    "PlateauConfig",
     "ProfileConfig",
+    "ScheduleConfig",
     "TaskConfig",
     "TrainerConfig",
 ]
 
 
+# As the size of a mesh axis: all devices that the other axes leave.
+REST = -1
+
+# A choice: every virtual device costs memory and threads of this machine.
+MOST_CPU_DEVICES = 256
+
+# Letters of ASCII only, which every engine takes.
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 def _axis_size_problem(size: int) -> str | None:
     """Returns what is wrong with the size of a mesh axis, or None."""
-    if size >= 1 or size == -1:
+    if size >= 1 or size == REST:
         return None
-    return "must be at least 1, or -1 for all remaining devices"
+    return f"must be at least 1, or {REST} for all remaining devices"
 
 
 def _address_problem(value: str) -> str | None:
@@ -105,11 +119,10 @@ class MeshConfig:
         test=_axis_size_problem,
         rule="at least 1, or -1",
         example={"batch": 8},
-        are_names=True,
+        names=_AXIS_NAME,
     )
     device: str = choice("auto", "auto", "cpu", "gpu", "tpu")
-    # A choice: every virtual device costs memory and threads of this machine.
-    cpu_devices: int = integer(8, at_least=1, at_most=256)
+    cpu_devices: int = integer(8, at_least=1, at_most=MOST_CPU_DEVICES)
 
 
 @dataclass(frozen=True)
@@ -194,7 +207,7 @@ class LayoutConfig:
     sequence: str | None = None
     from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
-    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, are_names=True)
+    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, names=IDENTIFIER)
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:
@@ -223,39 +236,6 @@ class ModelConfig:
         rule="regular expressions",
         example=[".*/kernel"],
     )
-
-
-def _boundaries_problem(steps: list[int]) -> str | None:
-    if sorted(set(steps)) == steps:
-        return None
-    return "must be strictly increasing"
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """Learning rate schedule.
-
-    Attributes:
-      name: `constant`, `cosine`, `exponential` or `piecewise`.
-      warmup_steps: cosine: steps of linear warm-up from 0.
-      decay_steps: cosine: steps after the warm-up until `final_factor`, null: to the end of training; exponential:
-        steps per factor of `decay_rate`.
-      decay_rate: exponential: factor every `decay_steps` steps.
-      staircase: exponential: decay in steps, not continuously.
-      final_factor: cosine: last learning rate as a fraction of the first.
-      boundaries: piecewise: steps at which the rate changes.
-      factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
-    """
-
-    # `runner.optim.schedules` has the names, and the keys that each schedule uses.
-    name: str = "constant"
-    warmup_steps: int = integer(0, at_least=0)
-    decay_steps: int | None = integer(None, at_least=1, example=1000)
-    decay_rate: float = number(0.96, above=0.0)
-    staircase: bool = False
-    final_factor: float = number(0.0, at_least=0.0)
-    boundaries: list[int] = entries([], at_least=1, whole=_boundaries_problem, rule="increasing", example=[500, 1000])
-    factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
 
 
 @dataclass(frozen=True)
@@ -289,11 +269,46 @@ class EmaConfig:
 
 
 @dataclass(frozen=True)
+class GroupConfig:
+    """Settings of the trainable variables that a pattern matches.
+
+    Of each setting, the first group that matches a variable and has it counts.
+
+    Attributes:
+      match: regular expression that must match a variable's whole path, or `biases_and_norms`.
+      rate: factor of the learning rate. null: not set by this group.
+      decay: false: no weight decay. null: not set by this group.
+      freeze_steps: first steps in which the variables and their optimizer state stay unchanged. null: not set by this
+        group.
+    """
+
+    match: str = pattern("", example="embedding/.*")
+    rate: float | None = number(None, above=0.0, example=0.1)
+    decay: bool | None = None
+    freeze_steps: int | None = integer(None, at_least=0, example=1000)
+
+
+# Keys of `OptimizerConfig` that belong to update rules. A class of Keras has options of its own instead.
+RULE_FIELDS = (
+    "frozen_step",
+    "reread_slots",
+    "beta_1",
+    "beta_2",
+    "epsilon",
+    "weight_decay",
+    "momentum",
+    "nesterov",
+    "rho",
+    "centered",
+)
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """Update rule and its hyperparameters; those that a rule does not use are null.
 
     Attributes:
-      name: `adam`, `adamw`, `sgd` or `rmsprop`.
+      name: `adam`, `adamw`, `sgd`, `rmsprop` or `keras`.
       learning_rate: base learning rate, multiplied by the schedule. For Adam the default is 0.001, as in Keras, and
         0.01 for the MLPs of TensorFlow's tutorials.
       frozen_step: adam: reproduce a bug: bias correction stays at step 1, as if the step count were a traced constant.
@@ -307,6 +322,13 @@ class OptimizerConfig:
       nesterov: sgd: Nesterov momentum.
       rho: rmsprop: decay of the mean square.
       centered: rmsprop: normalize by the variance, not by the mean square.
+      class_name: keras: name of a class in `keras.optimizers`.
+      options: keras: options of the class; optax: arguments of the function. In YAML they are written next to
+        `class_name` or `_target_`.
+      groups: settings of variables by patterns of their paths.
+      gradient_norm: log the L2 norm of the gradients before clipping: `global`, or `layer` for each layer's too. null:
+        not logged.
+      target: optax: `_target_` in YAML; import path of a function `(**options) -> optax.GradientTransformation`.
     """
 
     # The registry of optimizers has the names, and the keys that each rule uses.
@@ -330,6 +352,12 @@ class OptimizerConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     clip: ClipConfig = field(default_factory=ClipConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
+    # `runner.config.schema_keras_optimizers` has the classes and their options.
+    class_name: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    groups: list[GroupConfig] = field(default_factory=list)
+    target: str = ""
+    gradient_norm: str | None = choice(None, "global", "layer", example="global")
 
 
 @dataclass(frozen=True)
@@ -431,6 +459,33 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
+class GenerateConfig:
+    """The prompts that `runner.generate` continues, and how it draws tokens.
+
+    Attributes:
+      prompt: start of the text. On a command line, `prompt=` is short for `generate.prompt=`.
+      prompts: several starts, one text each.
+      file: text file with one prompt per line; blank lines are left out.
+      tokens: number of tokens of each text; null: 256, or as many as fit into a row.
+      temperature: divisor of the logits before a token is drawn.
+      top_k: draw from the k most probable tokens; null: from all.
+      top_p: draw from the most probable tokens that together have this probability; null: from all.
+      greedy: always take the most probable token, and draw nothing.
+      seed: of the draws; null: `trainer.seed`.
+    """
+
+    prompt: str | None = checked(None, test=empty_problem, rule="not empty", example="Once upon a time")
+    prompts: list[str] = checked([], test=empty_problem, rule="none of them empty", example=["Once", "Twice"])
+    file: str | None = file_path(None, example="prompts.txt")
+    tokens: int | None = integer(None, at_least=1, example=256)
+    temperature: float = number(1.0, above=0.0)
+    top_k: int | None = integer(None, at_least=1, example=40)
+    top_p: float | None = number(None, above=0.0, at_most=1.0, example=0.95)
+    greedy: bool = False
+    seed: int | None = integer(None, at_least=0, example=0)
+
+
+@dataclass(frozen=True)
 class ExportConfig:
     """Where `runner.export` writes.
 
@@ -470,6 +525,7 @@ class RunConfig:
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     resume: str | None = None
     branch: str | None = None

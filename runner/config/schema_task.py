@@ -16,13 +16,15 @@ class TaskConfig:
     """The task, and the arrays of the dataset that it uses.
 
     Attributes:
-      name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model` or `custom`.
+      name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
       example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
         none.
       options: the keys of the task's own dataclass in `OPTIONS`.
+      teachers: frozen models that a custom step reads: name -> .keras file, folder of an export, or ID of an exported
+        run.
     """
 
     # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
@@ -32,6 +34,7 @@ class TaskConfig:
     inputs: list[str] | None = None
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    teachers: dict[str, str] = field(default_factory=dict)
 
 
 def _classes_problem(classes: object) -> str | None:
@@ -253,6 +256,27 @@ class CustomOptions:
     units: int | None = integer(None, at_least=1)
 
 
+@dataclass(frozen=True)
+class StepOptions:
+    """A custom training step, see docs/custom_steps.md.
+
+    Attributes:
+      target: `_target_` in YAML; import path of the class with `build`, `train_step` and `evaluate`.
+      arguments: keyword arguments of the class.
+      maximize: metrics of `evaluate` that should rise, beside the loss.
+      minimize: metrics of `evaluate` that should fall, beside the loss.
+      log: metrics of `train_step` beside the loss.
+      exported: name of the model that is exported; empty: the first one.
+    """
+
+    target: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    maximize: list[str] = field(default_factory=list)
+    minimize: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    exported: str = ""
+
+
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "binary": BinaryOptions,
@@ -261,4 +285,5 @@ OPTIONS: dict[str, type[Any]] = {
     "regression": RegressionOptions,
     "language_model": LanguageModelOptions,
     "custom": CustomOptions,
+    "step": StepOptions,
 }

@@ -187,6 +187,21 @@ def file_of(config: str) -> Path:
     return paths.conf_dir() / f"{config}.yaml"
 
 
+def readable_content_of(config: str) -> dict[str, Any]:
+    """Returns what `content_of` does, or no keys if it can't be read.
+
+    For hints in the message of another error: a broken file of the user's that a command does not use must not hide
+    that error.
+    """
+    import yaml  # type: ignore[import-untyped] # only error messages and tests need it
+
+    try:
+        return content_of(config)
+    # UnicodeDecodeError is a ValueError, and `defaults: 3` raises a TypeError.
+    except (yaml.YAMLError, OSError, AttributeError, TypeError, ValueError):
+        return {}
+
+
 def content_of(config: str) -> dict[str, Any]:
     """Returns the keys of an option and those that it shares with others.
 
@@ -200,11 +215,11 @@ def content_of(config: str) -> dict[str, Any]:
       yaml.YAMLError: the file is no YAML.
       AttributeError: it has no mapping.
     """
-    import yaml  # type: ignore[import-untyped] # only error messages and tests need it
+    import yaml
 
     content = yaml.safe_load(file_of(config).read_text("utf-8"))
     shared: dict[str, Any] = {}
-    for name in content.get("defaults", []):
+    for name in content.get("defaults") or []:
         if isinstance(name, str) and name.startswith(_SHARED) and name != _SELF:
             shared |= content_of(f"{config.rpartition('/')[0]}/{name}")
     content.pop("defaults", None)

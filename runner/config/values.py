@@ -72,7 +72,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             entry_key = f"{key}.{name}"
-            if constraint.are_names and not str(name).isidentifier():
+            if constraint.names is not None and not constraint.names.fullmatch(str(name)):
                 fix = f"rename it, as in {key}={shown(constraint.example)}"
                 yield invalid(entry_key, entry, problem="a name must consist of letters, digits and _", fix=fix)
             yield from _problems(entry, spec, field_key, entry_key)
@@ -141,6 +141,9 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
     is_rounded_away = constraint.is_within(value) and rounded != value
     if is_rounded_away:
         note = f", but float32 rounds this value to {rounded:g}"
+    if is_lost and bounds and constraint.is_within(rounded):
+        # The bounds alone would not say what is wrong.
+        return f"must be {bounds}, and 0 or of a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
     if not bounds and is_lost:
         return f"must be 0 or have a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
     return f"must be {bounds}{note}"
@@ -183,7 +186,7 @@ def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
 
 
 def _fix(value: object, constraint: Constraint, example: object, key: str) -> str:
-    otherwise = f"set {key}={shown(example)}"
+    otherwise = _assignment(key, shown(example))
     if example is None:
         otherwise = f"set {key} to another value"
     # Only a string can be a misspelled name.
@@ -191,6 +194,21 @@ def _fix(value: object, constraint: Constraint, example: object, key: str) -> st
     if names and isinstance(value, str):
         return did_you_mean(value, names, otherwise)
     return otherwise
+
+
+def _assignment(key: str, text: str) -> str:
+    """Returns a fix that gives a key another value.
+
+    Args:
+      key: dotted, possibly of a list's entry or of a key in it, neither of which an override can set.
+      text: the value, as it is typed.
+    """
+    if key.endswith("]"):
+        return f"write {text} there"
+    entry, _, name = key.rpartition(".")
+    if "[" in entry:
+        return f"write {name}: {text}"
+    return f"set {key}={text}"
 
 
 def default_or_example(spec: Field[Any]) -> object:
@@ -225,7 +243,7 @@ def check_name(key: str, value: str, known: Iterable[str]) -> None:
             key,
             value,
             problem=f"must be one of {listed(names)}",
-            fix=did_you_mean(value, names, f"set {key}={names[0]}"),
+            fix=did_you_mean(value, names, _assignment(key, names[0])),
         )
 
 
@@ -243,7 +261,9 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
     """
     for name, value in leaves(content, f"{key}."):
         if isinstance(value, float) and not math.isfinite(value):
-            raise invalid(name, value, problem="must be a finite number", fix=f"set {name}=0.0 or another number")
+            raise invalid(
+                name, value, problem="must be a finite number", fix=_assignment(name, "0.0 or another number")
+            )
 
 
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:

@@ -9,12 +9,10 @@ import importlib.util
 from pathlib import Path
 
 from runner.config.fields import path_problem
-from runner.config.schema_data import APART, JOINED, MOST_TOKENS, SINGLE_BYTES, DatasetConfig
+from runner.config.schema_data import SINGLE_BYTES, DatasetConfig
 from runner.config.values import changed
 from runner.data import registry
 from runner.errors import ConfigError, did_you_mean, invalid
-
-__all__ = ["APART", "JOINED", "MOST_TOKENS"]
 
 BYTES = "bytes"
 BPE = "bpe"

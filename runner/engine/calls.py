@@ -74,6 +74,8 @@ class PendingCall(Generic[T]):
       steps: number of real steps among the K.
       microbatches: M.
       to_host: returns the whole host array of a device array.
+      scalars: names of further metrics of a step, without examples. They follow the regularization, which then is
+        (K M, 1 + scalars), and count at the last microbatch of a step.
     """
 
     sums: Mapping[str, T | Sequence[T]]
@@ -82,6 +84,7 @@ class PendingCall(Generic[T]):
     steps: int
     microbatches: int
     to_host: Callable[[T], Array]
+    scalars: Sequence[str] = ()
 
     def read(self) -> StepMetrics:
         """Waits for the call and returns its metrics."""
@@ -92,8 +95,11 @@ class PendingCall(Generic[T]):
             per_example = self._rows(values).reshape(weights.shape)
             # Selected by `where`: padding may give NaN, which a product with weight 0 would keep.
             sums[name] = np.where(weights > 0, per_example, 0.0).sum(axis=1)
-        regularization = self._rows(self.regularization).reshape(self.steps, self.microbatches).mean(axis=1)
+        scalars = self._rows(self.regularization).reshape(self.steps, self.microbatches, 1 + len(self.scalars))
+        regularization = scalars[:, :, 0].mean(axis=1)
         sums[LOSS] = sums[LOSS] + regularization * total_weight
+        for number, name in enumerate(self.scalars, start=1):
+            sums[name] = scalars[:, -1, number] * total_weight
         return StepMetrics(sums, total_weight)
 
     def _rows(self, value: T | Sequence[T]) -> Array:

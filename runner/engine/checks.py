@@ -132,6 +132,72 @@ def check_processes(config: RunConfig) -> None:
         raise invalid(key, other, problem=problem, fix=f"set cluster=local too, or remove {key}")
 
 
+def check_own_step(config: RunConfig, *, own_step: bool) -> None:
+    """Rejects what a custom step does not go with.
+
+    Args:
+      config: whose single values are checked.
+      own_step: the task is one, see `runner.task.registry.TaskEntry`.
+
+    Raises:
+      ConfigError: names the key to change.
+    """
+    if not own_step:
+        return
+    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
+        if engine is not None and not ENGINES[engine].own_steps:
+            raise invalid(key, engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
+    if config.engine.state != "float32":
+        raise invalid(
+            "engine.state",
+            config.engine.state,
+            problem="must be float32 with task=step, whose optimizers store what they compute",
+            fix="remove engine.state",
+        )
+    if config.trainer.accumulate_steps > 1:
+        raise invalid(
+            "trainer.accumulate_steps",
+            config.trainer.accumulate_steps,
+            problem="must be 1 with task=step, which takes the gradients itself",
+            fix="accumulate in train_step, or pass gradient_accumulation_steps to its optimizers",
+        )
+    if config.trainer.on_nan == "restore":
+        raise invalid(
+            "trainer.on_nan",
+            "restore",
+            problem="lowers the learning rate of the run's optimizer, but task=step has optimizers of its own",
+            fix="set trainer.on_nan=stop",
+        )
+    if config.optimizer.ema.decay is not None:
+        raise invalid(
+            "optimizer.ema.decay",
+            config.optimizer.ema.decay,
+            problem="has no effect with task=step",
+            fix="keep the average as a model of the class, see docs/custom_steps.md",
+        )
+    if config.optimizer.gradient_norm is not None:
+        raise invalid(
+            "optimizer.gradient_norm",
+            config.optimizer.gradient_norm,
+            problem="needs the run's own gradients, but task=step takes its own",
+            fix="return the norm as a metric of train_step and name it in task.log",
+        )
+    if config.optimizer.schedule.name == "plateau":
+        raise invalid(
+            "optimizer.schedule.name",
+            "plateau",
+            problem="lowers the learning rate of the run's optimizer, but task=step has optimizers of its own",
+            fix="choose another schedule",
+        )
+    if config.layout.from_model:
+        raise invalid(
+            "layout.from_model",
+            True,
+            problem="needs one model, but task=step has several",
+            fix="write the rules in the layout, such as layout=fsdp_megatron",
+        )
+
+
 def _check_against(config: RunConfig) -> None:
     key = "against.engine"
     other = config.against.engine

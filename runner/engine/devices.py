@@ -48,7 +48,6 @@ def settled(config: RunConfig) -> MeshConfig:
     Raises:
       ConfigError: the mesh is invalid, or its devices are not available.
     """
-    mesh.check(config.mesh)
     choice = choose(config, config.mesh.device)
     on_devices = replace(config.mesh, device=choice.kind)
     return replace(on_devices, axes=mesh.resolve_axes(on_devices, choice.count))
@@ -201,7 +200,7 @@ def described(config: RunConfig, asked: str) -> str:
 def line(config: RunConfig, composed: DictConfig) -> list[str]:
     """Returns the line on the mesh that a command prints.
 
-    None if our launcher, this process's parent, printed it.
+    The list is empty if our launcher, this process's parent, printed it.
 
     Must be called before an engine is loaded, which hides GPUs from its process.
 

@@ -12,6 +12,8 @@ An engine is a package with four modules:
   library at its top;
 - `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel`, for exports.
 
+One with `own_steps` has a package `own_step` in addition, with modules `engine` and `plain` of its own for them.
+
 A user's module may import a library itself, and create layers at its import. So each command calls `prepare`, or
 `prepare_alone` if it computes nothing on the mesh, before it loads data or creates a task.
 """
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from runner.data.base import Array
     from runner.engine.base import Engine, PlainModel
     from runner.host import imports
-    from runner.task.base import DataSpec
+    from runner.task.base import DataSpec, Task
 else:
     imports = late("runner.host.imports")  # imports NumPy
 
@@ -70,6 +72,7 @@ class EngineEntry:
       takes_layouts: its builders must have a parameter `layouts`; they build no Keras model.
       has_model_layouts: `layout.from_model` works: models may bring a layout map of their own.
       freezes_variables: `model.trainable` works: some variables are trained, the others are frozen.
+      own_steps: `task=step` works: a user's class computes the updates.
       opens_ports: its processes listen on all network interfaces, without authentication.
     """
 
@@ -86,6 +89,7 @@ class EngineEntry:
     takes_layouts: bool = False
     has_model_layouts: bool = False
     freezes_variables: bool = False
+    own_steps: bool = False
     opens_ports: bool = False
 
     def module(self, name: str) -> ModuleType:
@@ -94,6 +98,12 @@ class EngineEntry:
         `environment`, `devices`, `engine` or `plain`.
         """
         return importlib.import_module(f"{self.package}.{name}")
+
+    def module_for(self, name: str, task: Task) -> ModuleType:
+        """Returns `engine` or `plain`, or the one for custom steps if the task is one."""
+        if task.own_step:
+            return self.module(f"own_step.{name}")
+        return self.module(name)
 
 
 _KERAS_DTENSOR = EngineEntry(
@@ -126,6 +136,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         precisions=("float32", "bfloat16"),
         has_model_layouts=True,
         freezes_variables=True,
+        own_steps=True,
     ),
 }
 
@@ -329,7 +340,7 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
     microbatch = config.dataset.batch_size // config.trainer.accumulate_steps
     layout.check_inputs(config.layout, data.arrays, microbatch, config.mesh.axes)
     load(config)
-    module = ENGINES[config.engine.name].module("engine")
+    module = ENGINES[config.engine.name].module_for("engine", data.task)
     engine: Engine = module.make(config, data, total_steps, planning=planning)
     return engine
 
@@ -345,5 +356,5 @@ def make_plain(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -
     Raises:
       ConfigError: the builder fails.
     """
-    plain: PlainModel = ENGINES[config.engine.name].module("plain").make(config, data, values)
+    plain: PlainModel = ENGINES[config.engine.name].module_for("plain", data.task).make(config, data, values)
     return plain

@@ -14,6 +14,7 @@ COMMANDS = {
     "runner.plan": "shows memory, communication and FLOPs of a run before it starts",
     "runner.verify": "compares a mesh with one device",
     "runner.evaluate": "evaluates a checkpoint, run=latest",
+    "runner.generate": "continues a prompt with a run's language model, run=latest prompt=...",
     "runner.export": "writes a run's model as a SavedModel, run=latest",
     "runner.compare": "shows recorded runs side by side",
     "runner.runs": "lists recorded runs, their checkpoints and sizes; clean frees disk space",

@@ -59,7 +59,7 @@ def look_up(key: str, path: str, *, compiled: bool = False) -> definition.Found:
     try:
         found = definition.find(path)
     except definition.UnreadableError as error:
-        raise invalid(key, path, problem=str(error), fix="fix it") from error
+        raise invalid(key, path, problem=str(error), fix="correct that line") from error
     fix = _FIX
     if found.kind == "no module":
         problem = f"there is no module {found.where}"
@@ -102,7 +102,8 @@ def check_options(
     for name in options:
         if name not in own_options and arguments.kwarg is None:
             takes = ", ".join(own_options) or "no options"
-            raise ConfigError(f"{group}.{name}: {path} takes {takes}; {did_you_mean(name, own_options)}")
+            problem = f"unknown option ({path} takes {takes})"
+            raise ConfigError(f"{group}.{name}: {problem}; {did_you_mean(name, own_options)}")
     for name in required(arguments):
         if name not in options and name not in given:
             fix = write.format(group=group, name=name)

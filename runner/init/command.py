@@ -20,22 +20,21 @@ _USABLE = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 _COMMAND = "python -m runner.init <folder>"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Writes the project that the command line names, and prints how to run it.
 
     Args:
-      arguments: the command line without the program; None: the process's own.
+      arguments: the command line without the program.
 
     Returns:
       The process's exit code: 0 done, 2 invalid arguments.
     """
-    typed = list(sys.argv[1:] if arguments is None else arguments)
-    if typed in (["-h"], ["--help"]):
+    if list(arguments) in (["-h"], ["--help"]):
         description = "Writes a model, a dataset, a task, an experiment and a test of your own, ready to run."
         print(f"usage: {_COMMAND}\n\n{description}\n\ncommands:\n{listed()}")
         return EXIT_DONE
     try:
-        folder = _folder(typed)
+        folder = _folder(arguments)
         written = write(folder)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 
-from runner.config.schema import MeshConfig
+from runner.config.schema import MOST_CPU_DEVICES, REST, MeshConfig
 from runner.errors import ConfigError, invalid
-
-DEVICES = ("cpu", "gpu", "tpu", "auto")
-
-# As the size of an axis: all devices that the other axes leave.
-REST = -1
-
-# Virtual devices into which a CPU may be split at most.
-_MOST_CPU_DEVICES = 256
-
-_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def device_kind(config: MeshConfig) -> str:
@@ -29,57 +18,21 @@ def device_kind(config: MeshConfig) -> str:
     return config.device
 
 
-def check(config: MeshConfig) -> None:
-    """Checks the group on its own.
-
-    Raises:
-      ConfigError: no axes, an invalid name or size, or an unknown kind of device.
-    """
-    if config.device not in DEVICES:
-        raise invalid(
-            "mesh.device", config.device, problem=f"must be one of {', '.join(DEVICES)}", fix="set mesh.device=cpu"
-        )
-    if not 1 <= config.cpu_devices <= _MOST_CPU_DEVICES:
-        raise invalid(
-            "mesh.cpu_devices",
-            config.cpu_devices,
-            problem=f"must be 1 to {_MOST_CPU_DEVICES}",
-            fix="set mesh.cpu_devices=8",
-        )
-    if not config.axes:
-        raise invalid("mesh.axes", "{}", problem="needs at least one axis", fix="set mesh=single or mesh.axes.batch=8")
-    for name, size in config.axes.items():
-        key = f"mesh.axes.{name}"
-        if not _AXIS_NAME.fullmatch(name):
-            raise invalid(
-                key,
-                size,
-                problem="an axis name must consist of letters, digits and _",
-                fix="rename it, for example to mesh.axes.batch=8",
-            )
-        if size < 1 and size != REST:
-            raise invalid(
-                key,
-                size,
-                problem=f"must be at least 1, or {REST} for all remaining devices",
-                fix=f"set {key}=1 or more",
-            )
-
-
 def resolve_axes(config: MeshConfig, devices: int | None = None) -> dict[str, int]:
-    """Checks the group and resolves a size of -1.
+    """Returns the axes with a size of -1 resolved.
 
     Args:
-      config: the mesh group.
+      config: the mesh group, whose single values are checked.
       devices: number of devices of its kind in all processes; None: as many as the CPU may be split into.
 
     Returns:
       Axis name to size, in order; all sizes are at least 1.
 
     Raises:
-      ConfigError: as `check`; more devices than there are, or a size of -1 that can't be resolved.
+      ConfigError: no axes, more devices than there are, or a size of -1 that can't be resolved.
     """
-    check(config)
+    if not config.axes:
+        raise invalid("mesh.axes", "{}", problem="needs at least one axis", fix="set mesh=single or mesh.axes.batch=8")
     available = devices
     if available is None:
         available = config.cpu_devices
@@ -129,7 +82,7 @@ def _too_few_devices(config: MeshConfig, needed: int, available: int) -> ConfigE
     fix = "choose a smaller mesh"
     if kind != "cpu":
         fix += ", or set mesh.device=cpu"
-    elif needed <= _MOST_CPU_DEVICES:
+    elif needed <= MOST_CPU_DEVICES:
         fix += f", or set mesh.cpu_devices={needed}"
     axes = ",".join(f"{name}:{size}" for name, size in config.axes.items())
     noun = "devices are"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner.config import search_path
@@ -358,13 +357,13 @@ def _example_mesh(names: Sequence[str]) -> str:
 
 def meshes_with(axis: str) -> list[str]:
     """Returns the mesh options with an axis of more than one device."""
-    import yaml  # type: ignore[import-untyped] # only an error needs it
-
     options = []
     for name in search_path.options("mesh"):
-        # A broken file of the user's that this config does not use must not hide the error that is reported.
-        with suppress(yaml.YAMLError, OSError, AttributeError):
-            size = (search_path.content_of(f"mesh/{name}").get("axes") or {}).get(axis, 1)
-            if isinstance(size, int) and size != 1:
-                options.append(name)
+        axes = search_path.readable_content_of(f"mesh/{name}").get("axes")
+        # A user's file may have anything here.
+        if not isinstance(axes, dict):
+            continue
+        size = axes.get(axis, 1)
+        if isinstance(size, int) and size != 1:
+            options.append(name)
     return options

@@ -167,8 +167,8 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
     if is_several_models:
         raise ConfigError(
             f"model._target_={config.target}: the builder returned {len(model)} models, but a run trains one model "
-            "with one optimizer, and two optimizers (as in a GAN) are not supported; return one keras.Model, whose "
-            "outputs task=custom combines"
+            "with one optimizer; return one keras.Model, whose outputs task=custom combines, or write a custom step "
+            "with several optimizers, as for a GAN (task=step with engine=jax)"
         )
     if not isinstance(model, kind):
         raise ConfigError(

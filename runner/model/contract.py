@@ -97,8 +97,8 @@ def _model_problem(model: object, base: type) -> str:
         if _has_several_optimizers(model, base):
             return (
                 f"{name} trains by a {method} of its own with an optimizer per network, as a GAN does, but a run has "
-                "one optimizer and one loss, and two optimizers are not supported; train one network at a time, or "
-                "use Keras's fit"
+                "one optimizer and one loss; write the method as a custom step (task=step with engine=jax), or train "
+                "one network at a time"
             )
         return (
             f"{name} has a {method} of its own, which a run does not call; write the loss and the metrics as a task "
@@ -258,6 +258,19 @@ def constraints(variables: Mapping[str, object]) -> dict[str, Constraint]:
         if constraint is not None:
             by_path[path] = constraint
     return by_path
+
+
+def changed_by_evaluation(path: str, config: ModelConfig) -> ConfigError:
+    """Returns the error for a variable that a call with `training=False` changes.
+
+    Args:
+      path: of the variable.
+      config: the model's.
+    """
+    return ConfigError(
+        f"model._target_={config.target}: a call with training=False changes variable {path}, but an evaluation must "
+        "not change anything; change it only if `training` is true"
+    )
 
 
 def has_own_code(layers: Iterable[object]) -> bool:

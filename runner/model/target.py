@@ -95,20 +95,21 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
     """
     is_known = True
     is_match = False
-    has_sizes = False
+    is_sizes = False
     for part in annotation.split("|"):
         kind = part.strip()
         if kind != "None" and _element(kind) not in _SCALARS:
             is_known = False
             continue
-        is_match |= _matches(value, kind)
-        has_sizes |= _element(kind) == "int"
+        if _matches(value, kind):
+            is_match = True
+            is_sizes |= isinstance(value, list) and _element(kind) == "int"
     if is_known and not is_match:
         raise invalid(
             f"model.{name}", value, problem=f"must be of type {annotation}", fix=f"set model.{name} to such a value"
         )
     # A list of integers is a list of sizes in every builder, and no layer has a size below 1.
-    if has_sizes and isinstance(value, list) and any(number < 1 for number in value):
+    if is_sizes and any(number < 1 for number in value):
         raise invalid(f"model.{name}", value, problem="sizes must be at least 1", fix=f"set model.{name}=[128]")
 
 

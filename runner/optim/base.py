@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema import OptimizerConfig
@@ -14,24 +14,64 @@ Apply = Callable[[Tensor, Slots, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
+class Slot:
+    """One kind of optimizer state, such as Adam's second moments.
+
+    Attributes:
+      name: as in the paths of `runner.optim.paths`.
+      dims: path of a trainable variable that has this state -> dims of the variable that the state has, in order. A
+        factored moment has all but one.
+      initial: every element's value at the start. None: the variable's own initial values.
+      shapes: path -> shape of state that no dims of its variable have. Such state is replicated. The path of state of
+        the whole optimizer, such as a count, is empty.
+      dtype: of the state; None: that of its variable, in which it is rounded after an update in float32.
+    """
+
+    name: str
+    dims: Mapping[str, tuple[int, ...]]
+    initial: float | None = 0.0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dtype: str | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the variables that have this state, in order."""
+        return [*self.dims, *self.shapes]
+
+
+def whole_slots(names: Sequence[str], ranks: Mapping[str, int], initial: Mapping[str, float]) -> list[Slot]:
+    """Returns slots that have the shapes of all variables.
+
+    Args:
+      names: of the slots.
+      ranks: path of each trainable variable -> its number of dims.
+      initial: slot -> every element's value at the start; 0 where it is missing.
+    """
+    dims = {path: tuple(range(rank)) for path, rank in ranks.items()}
+    return [Slot(name, dims, initial.get(name, 0.0)) for name in names]
+
+
+@dataclass(frozen=True)
 class Rule:
     """Update of one variable by an optimizer, as a pure function.
 
     Attributes:
       slots: names of the optimizer state per variable (Keras calls these slot variables). A slot has the variable's
-        shape and sharding, and starts at zero.
+        shape and sharding.
       update: (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots); all tensors.
       elementwise: each element's update depends on that element of weight, gradient and slots alone, so that several
         variables may be updated as one vector. False for a rule that uses norms or products of a whole variable, such
         as LAMB and Muon.
       apply: (weight, new slots, learning rate, step counted from 1) -> new weight, if the new weight depends on the
         new slots alone and not on the gradient; None otherwise.
+      initial: slot -> every element's value at the start; 0 where it is missing.
     """
 
     slots: tuple[str, ...]
     update: Update
     elementwise: bool
     apply: Apply | None = None
+    initial: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,6 +88,9 @@ class OptimizerEntry:
       keras_slots: slot -> attribute of the stock optimizer, in tf_keras and Keras 3 alike, that lists the same values
         per variable, with the same sign and scale.
       bug_keys: keys that reproduce a known bug of this optimizer; false by default.
+      is_transformation: the optimizer is the Optax transformation that `optimizer._target_` returns, and has no rule.
+      is_keras_class: the optimizer is the class of Keras that `optimizer.class_name` names; `keras_class` and
+        `keras_slots` are those of `runner.optim.keras_classes`, and not every class has a rule.
     """
 
     keys: tuple[str, ...]
@@ -55,3 +98,5 @@ class OptimizerEntry:
     keras_class: str
     keras_slots: Mapping[str, str]
     bug_keys: tuple[str, ...] = ()
+    is_keras_class: bool = False
+    is_transformation: bool = False

@@ -3,50 +3,108 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
+from runner.config import values
+from runner.config.options import keras_options
 from runner.config.schema import ClipConfig, OptimizerConfig, ScheduleConfig
-from runner.config.values import as_float32, changed, check_name
-from runner.errors import invalid, shown
+from runner.config.values import as_float32, changed, check_finite, check_name
+from runner.errors import ConfigError, invalid, shown
+from runner.host import import_path
+from runner.optim import groups, transformation
+from runner.optim.keras_classes import check_rule
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.rules import RULE_KEYS
-from runner.optim.schedules import SCHEDULE_KEYS, learning_rate
+from runner.optim.schedules import (
+    MOST_CUSTOM_STEPS,
+    MOST_CYCLES,
+    RUN_PARAMETERS,
+    SCHEDULE_KEYS,
+    SCHEDULES,
+    TARGET_KEY,
+    cycle_starts,
+    learning_rate,
+    turning_points,
+)
 
 _SCHEDULE = "optimizer.schedule"
 
 # The smallest normal float32. Devices flush a smaller learning rate to 0.
 _SMALLEST_FLOAT32 = 2.0**-126
+# Values that messages suggest: the default of Keras's AdamW, and of `trainer.nan_rate_factor`.
+_WEIGHT_DECAY = 0.004
+_RATE_FACTOR = 0.5
 
 
-def check(config: OptimizerConfig) -> None:
+def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
     """Checks the keys of the group against each other.
 
     Args:
       config: whose single values are checked.
+      runs_keras_3: every engine of the run can run an optimizer of Keras 3 itself.
 
     Raises:
       ConfigError: the first problem.
     """
     check_name("optimizer.name", config.name, RULE_KEYS)
+    _check_class(config, runs_keras_3=runs_keras_3)
+    if OPTIMIZERS[config.name].is_transformation:
+        transformation.check(config, runs_keras_3=runs_keras_3)
+    elif config.target:
+        problem = f"optimizer={config.name} calls no function"
+        fix = "set optimizer=optax, or remove the key"
+        raise invalid("optimizer._target_", config.target, problem=problem, fix=fix)
     _check_rule_keys(config)
-    if config.weight_decay and config.weight_decay * config.learning_rate >= 1:
+    weight_decay = config.weight_decay
+    if OPTIMIZERS[config.name].is_keras_class:
+        weight_decay = config.options["weight_decay"]
+    groups.check(config, has_weight_decay=bool(weight_decay))
+    largest_factor = max([1.0, *(group.rate for group in config.groups if group.rate is not None)])
+    largest_rate = config.learning_rate * largest_factor
+    if weight_decay and weight_decay * largest_rate >= 1:
         # A step subtracts weight_decay * learning_rate of a weight; from 1 on, it flips its sign.
-        limit = 1 / config.learning_rate
+        limit = 1 / largest_rate
+        fix = f"set optimizer.weight_decay={_WEIGHT_DECAY}"
+        if limit <= _WEIGHT_DECAY:
+            fix = "lower optimizer.learning_rate"
         raise invalid(
             "optimizer.weight_decay",
-            config.weight_decay,
-            problem=f"must be below {limit:g}, the inverse of optimizer.learning_rate, which it is multiplied by",
-            fix="set optimizer.weight_decay=0.004",
+            weight_decay,
+            problem=f"must be below {limit:g}, the inverse of the learning rate, which it is multiplied by",
+            fix=fix,
         )
     _check_bug_keys(config)
     if config.nesterov and not config.momentum:
-        raise invalid(
-            "optimizer.nesterov",
-            True,
-            problem="needs a momentum, but optimizer.momentum is 0",
-            fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
-        )
+        raise _nesterov_without_momentum()
     _check_clip(config.clip)
     _check_schedule(config.schedule)
+
+
+def _check_class(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
+    """Checks the class of Keras and its options."""
+    key = "optimizer.class_name"
+    if not OPTIMIZERS[config.name].is_keras_class:
+        if config.class_name is not None:
+            problem = f"optimizer={config.name} is no class of Keras"
+            raise invalid(key, config.class_name, problem=problem, fix=f"set optimizer=keras, or remove {key}")
+        return
+    if config.class_name is None:
+        raise invalid(key, None, problem="optimizer=keras needs a class", fix=f"set {key}=AdamW")
+    options = keras_options(config)
+    values.check(options, "optimizer")
+    if getattr(options, "nesterov", False) and not getattr(options, "momentum", 0.0):
+        raise _nesterov_without_momentum()
+    if not runs_keras_3:
+        check_rule(config, asdict(type(options)()))
+
+
+def _nesterov_without_momentum() -> ConfigError:
+    return invalid(
+        "optimizer.nesterov",
+        True,
+        problem="needs a momentum, but optimizer.momentum is 0",
+        fix="set optimizer.momentum=0.9 or optimizer.nesterov=false",
+    )
 
 
 def _check_bug_keys(config: OptimizerConfig) -> None:
@@ -103,20 +161,64 @@ def _check_schedule(config: ScheduleConfig) -> None:
         raise invalid(
             key,
             config.name,
-            problem="ReduceLROnPlateau is not supported: a schedule depends on the step only",
-            fix=f"set {key}=cosine, or stop the run at a plateau: trainer.early_stopping.metric=eval/loss",
+            problem="a reduction at plateaus is no schedule of its own, but works with any",
+            fix=f"set {_SCHEDULE}.plateau.metric=auto, and remove {key}",
         )
     check_name(key, config.name, SCHEDULE_KEYS)
     _check_schedule_keys(config)
-    if config.name == "exponential" and config.decay_steps is None:
+    for needed in SCHEDULES[config.name].needs:
+        if getattr(config, needed) is None:
+            raise invalid(
+                f"{_SCHEDULE}.{needed}",
+                None,
+                problem=f"{key}={config.name} needs a value",
+                fix=f"set {_SCHEDULE}.{needed}=1000",
+            )
+    if config.name == "inverse_sqrt" and config.decay_steps is None and not config.warmup_steps:
         raise invalid(
-            f"{_SCHEDULE}.decay_steps",
-            None,
-            problem=f"{key}=exponential needs a value",
-            fix=f"set {_SCHEDULE}.decay_steps=1000",
+            key,
+            config.name,
+            problem=f"needs the steps after which the rate falls: {_SCHEDULE}.warmup_steps, or decay_steps",
+            fix=f"set {_SCHEDULE}.warmup_steps=1000",
         )
     if config.name == "piecewise":
         _check_pieces(config)
+    if config.name == "custom":
+        _check_custom(config)
+
+
+def _check_custom(config: ScheduleConfig) -> None:
+    """Checks a user's function by its source, without importing it."""
+    if not config.target:
+        raise invalid(
+            f"{_SCHEDULE}.name",
+            config.name,
+            problem=f"needs the import path of a function, {TARGET_KEY}",
+            fix=f"set {TARGET_KEY}=my_project.rates.my_rate in its place",
+        )
+    check_finite(config.options, _SCHEDULE)
+    arguments = import_path.look_up(TARGET_KEY, config.target).arguments
+    if arguments is None:
+        return
+    names = [parameter.arg for parameter in (*arguments.args, *arguments.kwonlyargs)]
+    name = config.target.rpartition(".")[2]
+    if arguments.posonlyargs or "step" not in names:
+        own = ", ".join([*(parameter.arg for parameter in arguments.posonlyargs), *names])
+        raise invalid(
+            TARGET_KEY,
+            config.target,
+            problem=f"must be a function with a parameter named step; this one takes {own or 'nothing'}",
+            fix=f"write def {name}(step)",
+        )
+    import_path.check_options(_SCHEDULE, config.target, arguments, config.options, RUN_PARAMETERS)
+    for reserved in RUN_PARAMETERS:
+        if reserved in config.options:
+            raise invalid(
+                f"{_SCHEDULE}.{reserved}",
+                config.options[reserved],
+                problem="is set by the run itself",
+                fix=f"remove it, or rename the parameter of {config.target}",
+            )
 
 
 def _check_schedule_keys(config: ScheduleConfig) -> None:
@@ -125,6 +227,13 @@ def _check_schedule_keys(config: ScheduleConfig) -> None:
     At its default, a key is in the YAML of every option.
     """
     used = SCHEDULE_KEYS[config.name]
+    if config.initial_factor and not config.warmup_steps and config.name != "one_cycle":
+        raise invalid(
+            f"{_SCHEDULE}.initial_factor",
+            config.initial_factor,
+            problem="is the rate at which a warm-up starts, but there is none",
+            fix=f"set {_SCHEDULE}.warmup_steps=1000, or remove {_SCHEDULE}.initial_factor",
+        )
     keys_of_others = sorted(set().union(*SCHEDULE_KEYS.values()) - set(used))
     for key in changed(config, keys_of_others):
         first = next(name for name, keys in SCHEDULE_KEYS.items() if key in keys)
@@ -164,13 +273,22 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
       ConfigError: the rate overflows.
     """
     schedule = config.schedule
-    # Between these steps every schedule is monotonic, so its extremes are among them.
-    turning_points = {0, schedule.warmup_steps, total_steps - 1}
-    for boundary in schedule.boundaries:
-        turning_points.add(boundary + 1)
-    for step in sorted(turning_points):
-        if not 0 <= step < total_steps:
-            continue
+    if schedule.name == "custom" and total_steps > MOST_CUSTOM_STEPS:
+        raise invalid(
+            TARGET_KEY,
+            schedule.target,
+            problem=f"a custom schedule supports runs of at most {MOST_CUSTOM_STEPS:,} steps, not {total_steps:,}",
+            fix="choose a schedule by optimizer.schedule.name",
+        )
+    is_growing = schedule.name == "cosine_restarts" and schedule.cycle_factor > 1
+    if is_growing and len(cycle_starts(schedule, total_steps)) > MOST_CYCLES:
+        raise invalid(
+            f"{_SCHEDULE}.cycle_factor",
+            schedule.cycle_factor,
+            problem=f"must be 1, or large enough for at most {MOST_CYCLES} cycles in {total_steps:,} steps",
+            fix=f"set {_SCHEDULE}.cycle_factor=2.0 or a larger {_SCHEDULE}.decay_steps",
+        )
+    for step in turning_points(config, total_steps):
         try:
             rate = as_float32(learning_rate(config, step, total_steps))
         except OverflowError:
@@ -194,25 +312,30 @@ def check_restores(config: OptimizerConfig, factor: float, restores: int) -> Non
 
     Args:
       config: checked.
-      factor: of the rate per restore, `trainer.nan_rate_factor`.
+      factor: of the rate per restore, `trainer.nan_rate_factor`, below 1.
       restores: maximum number of restores, `trainer.nan_restores`.
 
     Raises:
       ConfigError: the rate underflows.
     """
-    if factor >= 1:
+    most = _most_restores(config, factor)
+    if restores <= most:
         return
+    if most >= 1:
+        problem = f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0"
+        raise invalid("trainer.nan_restores", restores, problem=problem, fix=f"set trainer.nan_restores={most}")
+    fix = "raise optimizer.learning_rate"
+    if restores <= _most_restores(config, _RATE_FACTOR):
+        fix = f"set trainer.nan_rate_factor={_RATE_FACTOR}"
+    raise invalid(
+        "trainer.nan_rate_factor",
+        factor,
+        problem=f"makes optimizer.learning_rate={config.learning_rate:g} 0 after one restore",
+        fix=fix,
+    )
+
+
+def _most_restores(config: OptimizerConfig, factor: float) -> int:
+    """Returns after how many restores the learning rate is still above 0, below 1 if after none."""
     # The solution n of learning_rate * factor ** n = the smallest float32, by logarithms so that nothing underflows.
-    factors_to_zero = (math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor)
-    most = int(factors_to_zero)
-    if restores > most:
-        fix = f"set trainer.nan_restores={most}"
-        if not most:
-            # One restore already makes the rate 0, so the factor has to be larger.
-            fix = "set trainer.nan_rate_factor=0.5"
-        raise invalid(
-            "trainer.nan_restores",
-            restores,
-            problem=f"must be at most {most} with trainer.nan_rate_factor={factor:g}, or the learning rate becomes 0",
-            fix=fix,
-        )
+    return int((math.log(config.learning_rate) - math.log(_SMALLEST_FLOAT32)) / -math.log(factor))

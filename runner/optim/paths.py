@@ -12,7 +12,9 @@ RESERVED = (_SLOTS, _AVERAGES)
 
 
 def slot_path(slot: str, path: str) -> str:
-    """Returns the path of a variable's slot."""
+    """Returns the path of a variable's slot, or of state of the whole optimizer if the variable's path is empty."""
+    if not path:
+        return f"{_SLOTS}/{slot}"
     return f"{_SLOTS}/{slot}/{path}"
 
 
@@ -39,14 +41,14 @@ def is_variable(path: str) -> bool:
 def owner_of(path: str) -> str:
     """Returns the path of the variable that a slot or an average belongs to.
 
-    A variable's path is returned as it is.
+    A variable's path is returned as it is. State of the whole optimizer belongs to none: its owner is empty.
 
     Example:
       >>> owner_of("optimizer/m/d1/kernel"), owner_of("ema/d1/kernel"), owner_of("d1/kernel")
       ('d1/kernel', 'd1/kernel', 'd1/kernel')
     """
     if is_slot(path):
-        _, _, owner = path.split("/", 2)
+        _, _, owner = path.removeprefix(f"{_SLOTS}/").partition("/")
         return owner
     if is_ema(path):
         _, owner = path.split("/", 1)

@@ -1,22 +1,72 @@
-"""Learning rates as functions of the step, with the formulas of tf_keras 2.21's schedules."""
+"""Learning rates as functions of the step, with the formulas of Keras's schedules where it has one.
+
+A schedule is a factor of the base rate, and a linear warm-up may precede any. Each formula is written once, for Python
+numbers and for tensors: the rate of a step is computed on the devices, and once more for the log, checks and pictures.
+A custom schedule is a Python function of the user, whose rates the devices read from a table.
+
+To add a schedule: its formula and an entry in `SCHEDULES`, and its name in conf/optimizer/_base.yaml.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
+from typing import Any
 
 from runner import arrays
-from runner.arrays import Elementary, Tensor
+from runner.arrays import Arrays, Elementary, Tensor
 from runner.config.schema import OptimizerConfig, ScheduleConfig
+from runner.errors import invalid
+from runner.host import import_path
 
-# Schedule -> keys of `optimizer.schedule` that it uses.
-SCHEDULE_KEYS: Mapping[str, tuple[str, ...]] = {
-    "constant": (),
-    "cosine": ("warmup_steps", "decay_steps", "final_factor"),
-    "exponential": ("decay_steps", "decay_rate", "staircase"),
-    "piecewise": ("boundaries", "factors"),
-}
+TARGET_KEY = "optimizer.schedule._target_"
+
+# Parameters of a custom schedule's function that it gets from the run.
+RUN_PARAMETERS = ("step", "total_steps", "learning_rate")
+
+# Entries of the table of a custom schedule, 4 bytes each, which every device keeps and every program contains.
+MOST_CUSTOM_STEPS = 1_000_000
+
+# Cycles of growing length. Each is a few operations of every step's program. A cycle factor of 1.1 reaches the largest
+# number of steps in fewer.
+MOST_CYCLES = 200
+
+# Steps of a picture, besides those where a schedule turns: one per pixel or two.
+_SAMPLES = 500
+
+# Share of the run that one_cycle rises for if its config does not say, as PyTorch's OneCycleLR.
+_RISE = 0.3
+
+# Share of the run that warmup_stable_decay decays for if its config does not say (Hu et al., 2024).
+_DECAY = 0.1
+
+# (config, steps done before this one, steps of the run, functions of the step) -> factor of the base rate
+Factor = Callable[[OptimizerConfig, Tensor, int, Elementary], Tensor]
+# (config, steps of the run, `keras.optimizers.schedules`) -> Keras's own schedule
+MakeKeras = Callable[[OptimizerConfig, int, Any], Any]
+
+
+@dataclass(frozen=True)
+class ScheduleEntry:
+    """All that the runner knows of one schedule.
+
+    Attributes:
+      keys: keys of `optimizer.schedule` that it uses, besides those of the warm-up.
+      factor: its formula, without the warm-up.
+      make_keras: makes Keras's schedule with the same formula, without the warm-up; None: Keras has none.
+      needs: keys that must have a value.
+      rises: whether the formula has a rise of its own in place of the linear warm-up.
+    """
+
+    keys: tuple[str, ...]
+    factor: Factor
+    make_keras: MakeKeras | None = None
+    needs: tuple[str, ...] = ()
+    rises: bool = False
 
 
 def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: ModuleType = math) -> Tensor:
@@ -25,57 +75,337 @@ def learning_rate(config: OptimizerConfig, step: Tensor, total_steps: int, ops: 
     Args:
       config: base rate and schedule.
       step: steps done before this one: a Python number with `ops=math`, else a float32 tensor.
-      total_steps: steps of the whole training; the cosine ends there if `decay_steps` is null.
+      total_steps: steps of the whole training, where schedules without `decay_steps` end.
       ops: `math`, or the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
     """
     base = config.learning_rate
     schedule = config.schedule
     xp = arrays.elementary(ops)
-    if schedule.name == "cosine":
-        return base * _cosine(schedule, step, total_steps, xp)
-    if schedule.name == "exponential":
-        exponent = step / float(schedule.decay_steps or 1)
-        if schedule.staircase:
-            exponent = xp.floor(exponent)
-        return base * xp.power(schedule.decay_rate, exponent)
-    if schedule.name == "piecewise":
-        return base * _piecewise(schedule, step, xp)
-    return xp.to_float(base)
-
-
-def _cosine(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
-    """Returns a linear rise from 0, then half a cosine down to `final_factor`.
-
-    Loshchilov and Hutter, 2017.
-    """
+    entry = SCHEDULES[schedule.name]
     warmup = schedule.warmup_steps
-    final = schedule.final_factor
-    span = cosine_span(schedule, total_steps)
-    progress = xp.minimum(xp.maximum(step - float(warmup), 0.0) / float(span), 1.0)
-    cosine = final + (1 - final) * 0.5 * (1 + xp.cos(math.pi * progress))
-    if not warmup:
-        return cosine
+    if schedule.name == "constant" and not warmup:
+        return xp.to_float(base)
+    factor = entry.factor(config, step, total_steps, xp)
+    if not warmup or entry.rises:
+        return base * factor
+    # The warm-up ends where the schedule begins, at 1 or at a first factor of the user's.
+    first = float(entry.factor(config, warmup, total_steps, arrays.NUMBERS))
+    rise = step / float(warmup)
+    if schedule.initial_factor:
+        rise = schedule.initial_factor + (1 - schedule.initial_factor) * rise
+    if first != 1.0:
+        rise = rise * first
     # A sum of products with 0 and 1: a traced step can't be tested by an `if`, and Python numbers have no `where`.
     is_rising = 1 - xp.to_float(step > warmup - 1)
-    return is_rising * (step / float(warmup)) + (1 - is_rising) * cosine
+    return base * (is_rising * rise + (1 - is_rising) * factor)
 
 
-def _piecewise(schedule: ScheduleConfig, step: Tensor, xp: Elementary) -> Tensor:
-    """Returns the factor of the step's piece.
-
-    It is a sum of the changes at the boundaries that are passed.
-    """
-    factors = schedule.factors
-    factor = factors[0]
-    # A checked config has one factor more than boundaries: one before each boundary, and one after the last.
-    for boundary, before, after in zip(schedule.boundaries, factors[:-1], factors[1:], strict=True):
-        factor = factor + (after - before) * xp.to_float(step > boundary)
-    return factor
+def _after_warmup(schedule: ScheduleConfig, step: Tensor, xp: Elementary) -> Tensor:
+    """Returns the steps since the end of the warm-up, 0 during it."""
+    if not schedule.warmup_steps:
+        return step
+    return xp.maximum(step - float(schedule.warmup_steps), 0.0)
 
 
-def cosine_span(schedule: ScheduleConfig, total_steps: int) -> int:
-    """Returns the steps that the cosine takes to fall after its warm-up.
+def _progress(schedule: ScheduleConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns the share of the decay that is done, from 0 to 1."""
+    span = decay_span(schedule, total_steps)
+    return xp.minimum(xp.maximum(step - float(schedule.warmup_steps), 0.0) / float(span), 1.0)
+
+
+def decay_span(schedule: ScheduleConfig, total_steps: int) -> int:
+    """Returns the steps that a schedule takes to its final factor after its warm-up.
 
     By default, these are the rest of the training.
     """
     return schedule.decay_steps or max(total_steps - schedule.warmup_steps, 1)
+
+
+def _constant(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    del config, step, total_steps
+    return xp.to_float(1.0)
+
+
+def _linear(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    final = config.schedule.final_factor
+    return final + (1 - final) * (1 - _progress(config.schedule, step, total_steps, xp))
+
+
+def _polynomial(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    schedule = config.schedule
+    rest = 1 - _progress(schedule, step, total_steps, xp)
+    return schedule.final_factor + (1 - schedule.final_factor) * xp.power(rest, schedule.power)
+
+
+def _cosine(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns half a cosine down to `final_factor` (Loshchilov and Hutter, 2017)."""
+    return _half_cosine(config.schedule.final_factor, _progress(config.schedule, step, total_steps, xp), xp)
+
+
+def _half_cosine(final: float, progress: Tensor, xp: Elementary) -> Tensor:
+    return final + (1 - final) * 0.5 * (1 + xp.cos(math.pi * progress))
+
+
+def _cosine_restarts(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns half cosines, one after another, each so many times longer and higher (Loshchilov and Hutter, 2017).
+
+    Keras divides the step by the length in float32, and so takes some first steps of a cycle for the last of the one
+    before (length 97: steps 97, 194 and 388). Here a step is compared with the starts of the cycles.
+    """
+    schedule = config.schedule
+    since = _after_warmup(schedule, step, xp)
+    if schedule.cycle_factor == 1.0:
+        length: Tensor = float(schedule.decay_steps or 1)
+        cycle = xp.floor(since / length)
+        # A rounded quotient may be on the other side of a whole number. Products of whole numbers are exact.
+        cycle = cycle + xp.to_float(since - cycle * length >= length) - xp.to_float(cycle * length > since)
+        start = cycle * length
+        peak = xp.power(schedule.peak_factor, cycle)
+    else:
+        starts = cycle_starts(schedule, total_steps)
+        length = float(schedule.decay_steps or 1)
+        start = 0.0
+        peak = 1.0
+        for number in range(1, len(starts)):
+            is_there = xp.to_float(since >= starts[number])
+            longer = schedule.cycle_factor**number
+            start = start + is_there * (starts[number] - starts[number - 1])
+            length = length + is_there * (longer - longer / schedule.cycle_factor) * float(schedule.decay_steps or 1)
+            higher = schedule.peak_factor**number
+            peak = peak + is_there * (higher - higher / schedule.peak_factor)
+    progress = xp.minimum((since - start) / length, 1.0)
+    final = schedule.final_factor
+    return final + (1 - final) * 0.5 * peak * (1 + xp.cos(math.pi * progress))
+
+
+def cycle_starts(schedule: ScheduleConfig, total_steps: int) -> list[float]:
+    """Returns the first steps of the cycles of cosine_restarts, counted from the end of the warm-up.
+
+    At most one more than `MOST_CYCLES`.
+    """
+    starts = [0.0]
+    length = float(schedule.decay_steps or 1)
+    while starts[-1] + length < total_steps and len(starts) <= MOST_CYCLES:
+        starts.append(starts[-1] + length)
+        length *= schedule.cycle_factor
+    return starts
+
+
+def _exponential(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    del total_steps
+    schedule = config.schedule
+    exponent = _after_warmup(schedule, step, xp) / float(schedule.decay_steps or 1)
+    if schedule.staircase:
+        exponent = xp.floor(exponent)
+    return xp.power(schedule.decay_rate, exponent)
+
+
+def _inverse_sqrt(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns 1 over the square root of the steps (Vaswani et al., 2017)."""
+    del total_steps
+    schedule = config.schedule
+    scale = float(schedule.decay_steps or schedule.warmup_steps or 1)
+    return xp.sqrt(scale / (_after_warmup(schedule, step, xp) + scale))
+
+
+def _warmup_stable_decay(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns 1, and a linear decay at the end of the training (Hu et al., 2024)."""
+    schedule = config.schedule
+    length = schedule.decay_steps or max(round(_DECAY * total_steps), 1)
+    start = max(total_steps - length, schedule.warmup_steps)
+    progress = xp.minimum(xp.maximum(step - float(start), 0.0) / float(max(total_steps - start, 1)), 1.0)
+    return schedule.final_factor + (1 - schedule.final_factor) * (1 - progress)
+
+
+def _one_cycle(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns half a cosine up from `initial_factor` and one down to `final_factor` (Smith and Topin, 2018)."""
+    schedule = config.schedule
+    rise = rise_steps(schedule, total_steps)
+    # A rise is a fall read backwards.
+    before = xp.minimum(xp.maximum(1 - step / float(rise), 0.0), 1.0)
+    after = xp.minimum(xp.maximum(step - float(rise), 0.0) / float(max(total_steps - rise, 1)), 1.0)
+    is_rising = 1 - xp.to_float(step > rise - 1)
+    rising = is_rising * _half_cosine(schedule.initial_factor, before, xp)
+    return rising + (1 - is_rising) * _half_cosine(schedule.final_factor, after, xp)
+
+
+def rise_steps(schedule: ScheduleConfig, total_steps: int) -> int:
+    """Returns the steps of the rise of one_cycle."""
+    return schedule.warmup_steps or max(round(_RISE * total_steps), 1)
+
+
+def _piecewise(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns the factor of the step's piece.
+
+    It is a sum of the changes at the boundaries that are passed.
+    """
+    del total_steps
+    factors = config.schedule.factors
+    factor = factors[0]
+    # A checked config has one factor more than boundaries: one before each boundary, and one after the last.
+    for boundary, before, after in zip(config.schedule.boundaries, factors[:-1], factors[1:], strict=True):
+        factor = factor + (after - before) * xp.to_float(step > boundary)
+    return factor
+
+
+def _custom(config: OptimizerConfig, step: Tensor, total_steps: int, xp: Elementary) -> Tensor:
+    """Returns a user's factor: from the function for a number, from a table of all steps for a tensor."""
+    schedule = config.schedule
+    since = _after_warmup(schedule, step, xp)
+    last = max(total_steps - schedule.warmup_steps - 1, 0)
+    if not isinstance(xp, Arrays):
+        return custom_factor(config, min(int(since), last), total_steps)
+    factors = [custom_factor(config, index, total_steps) for index in range(last + 1)]
+    # In float32 every whole number below 2**24 is exact, and a table is shorter than that.
+    index = xp.cast(xp.minimum(since, float(last)), "int32")
+    return xp.take(xp.to_float(factors), index)
+
+
+def custom_factor(config: OptimizerConfig, step: int, total_steps: int) -> float:
+    """Returns what a user's function returns for a step, as a factor of the base rate.
+
+    Args:
+      config: with a custom schedule, checked.
+      step: steps since the end of the warm-up.
+      total_steps: of the run.
+
+    Raises:
+      ConfigError: the function can't be imported, fails, or returns no finite number of at least 0.
+    """
+    schedule = config.schedule
+    function, parameters = _loaded(schedule.target)
+    from_run = {"step": step, "total_steps": total_steps, "learning_rate": config.learning_rate}
+    arguments = {name: value for name, value in from_run.items() if name in parameters}
+    try:
+        value = float(function(**arguments, **schedule.options))
+    except Exception as error:
+        # A user's function may raise anything.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise invalid(
+            TARGET_KEY, schedule.target, problem=f"fails in step {step} ({reason})", fix="correct that function"
+        ) from error
+    if not math.isfinite(value) or value < 0:
+        problem = f"returns {value:g} in step {step}; must return a finite number of at least 0"
+        raise invalid(TARGET_KEY, schedule.target, problem=problem, fix="correct that function")
+    if "learning_rate" in parameters:
+        return value / config.learning_rate
+    return value
+
+
+@cache
+def _loaded(path: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Returns a user's function and the names of its parameters."""
+    function = import_path.load(path, TARGET_KEY)
+    return function, tuple(inspect.signature(function).parameters)
+
+
+def turning_points(config: OptimizerConfig, total_steps: int) -> list[int]:
+    """Returns steps of a run among which are those of the largest and the smallest rate.
+
+    Between two of them every schedule is monotonic. A custom one may be anything, so it has all steps.
+    """
+    schedule = config.schedule
+    if schedule.name == "custom":
+        return list(range(total_steps))
+    points = {0, schedule.warmup_steps, total_steps - 1, rise_steps(schedule, total_steps)}
+    for boundary in schedule.boundaries:
+        points.add(boundary + 1)
+    if schedule.name == "cosine_restarts":
+        starts = cycle_starts(schedule, total_steps)
+        if schedule.cycle_factor == 1.0:
+            # The peaks grow or shrink, so the first and the last are the extremes.
+            length = schedule.decay_steps or 1
+            starts = [0.0, float(max(total_steps - schedule.warmup_steps - 1, 0) // length * length)]
+        for start in starts:
+            points.add(schedule.warmup_steps + math.ceil(start))
+    return sorted(point for point in points if 0 <= point < total_steps)
+
+
+def sampled(config: OptimizerConfig, total_steps: int) -> list[tuple[int, float]]:
+    """Returns (steps done, rate) of enough steps of a run for a picture; empty if the rate is the same everywhere."""
+    schedule = config.schedule
+    if schedule.name == "constant" and not schedule.warmup_steps:
+        return []
+    steps = {number * (total_steps - 1) // _SAMPLES for number in range(_SAMPLES + 1)}
+    if schedule.name != "custom":
+        for point in turning_points(config, total_steps):
+            # A rate may jump to a turning point, so the step before it is drawn too.
+            steps |= {point, max(point - 1, 0)}
+    return [(step, float(learning_rate(config, step, total_steps))) for step in sorted(steps)]
+
+
+def description(config: OptimizerConfig) -> str:
+    """Returns a schedule in words, such as `cosine schedule after 100 steps of warm-up`; empty if it is constant."""
+    schedule = config.schedule
+    name = schedule.name
+    if name == "custom":
+        name = schedule.target
+    words = ""
+    if schedule.name != "constant":
+        words = f"{name} schedule"
+    warmup = f"{schedule.warmup_steps:,} steps of warm-up"
+    if not schedule.warmup_steps or SCHEDULES[schedule.name].rises:
+        return words
+    if words:
+        return f"{words} after {warmup}"
+    return warmup
+
+
+def _keras_linear(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
+    schedule = config.schedule
+    base = config.learning_rate
+    return schedules.PolynomialDecay(base, decay_span(schedule, total_steps), base * schedule.final_factor)
+
+
+def _keras_polynomial(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
+    schedule = config.schedule
+    base = config.learning_rate
+    span = decay_span(schedule, total_steps)
+    return schedules.PolynomialDecay(base, span, base * schedule.final_factor, schedule.power)
+
+
+def _keras_cosine(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
+    schedule = config.schedule
+    return schedules.CosineDecay(config.learning_rate, decay_span(schedule, total_steps), schedule.final_factor)
+
+
+def _keras_exponential(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
+    del total_steps
+    schedule = config.schedule
+    return schedules.ExponentialDecay(
+        config.learning_rate, schedule.decay_steps, schedule.decay_rate, schedule.staircase
+    )
+
+
+def _keras_piecewise(config: OptimizerConfig, total_steps: int, schedules: Any) -> Any:
+    del total_steps
+    rates = [config.learning_rate * factor for factor in config.schedule.factors]
+    return schedules.PiecewiseConstantDecay(config.schedule.boundaries, rates)
+
+
+# A message about a key suggests the first schedule that has it.
+SCHEDULES: Mapping[str, ScheduleEntry] = {
+    "constant": ScheduleEntry((), _constant),
+    "cosine": ScheduleEntry(("decay_steps", "final_factor"), _cosine, _keras_cosine),
+    "exponential": ScheduleEntry(
+        ("decay_steps", "decay_rate", "staircase"), _exponential, _keras_exponential, needs=("decay_steps",)
+    ),
+    "piecewise": ScheduleEntry(("boundaries", "factors"), _piecewise, _keras_piecewise),
+    "linear": ScheduleEntry(("decay_steps", "final_factor"), _linear, _keras_linear),
+    "polynomial": ScheduleEntry(("decay_steps", "final_factor", "power"), _polynomial, _keras_polynomial),
+    # Keras's CosineDecayRestarts has the same formula, but misses some first steps of cycles; see the formula.
+    "cosine_restarts": ScheduleEntry(
+        ("decay_steps", "final_factor", "cycle_factor", "peak_factor"), _cosine_restarts, needs=("decay_steps",)
+    ),
+    "inverse_sqrt": ScheduleEntry(("decay_steps",), _inverse_sqrt),
+    "warmup_stable_decay": ScheduleEntry(("decay_steps", "final_factor"), _warmup_stable_decay),
+    "one_cycle": ScheduleEntry(("final_factor",), _one_cycle, rises=True),
+    "custom": ScheduleEntry((), _custom),
+}
+
+_WARMUP_KEYS = ("warmup_steps", "initial_factor")
+
+# Schedule -> keys of `optimizer.schedule` that it uses.
+SCHEDULE_KEYS: Mapping[str, tuple[str, ...]] = {
+    name: (*_WARMUP_KEYS, *entry.keys) for name, entry in SCHEDULES.items()
+}

@@ -148,6 +148,9 @@ class Plan:
       proposed: the layout that `layout=auto` chose, as YAML with reasons; empty for other layouts.
       processes: number of processes that share the mesh.
       crossing: axes whose devices are in several processes.
+      steps: training steps of the run; 0: not known.
+      schedule: the learning rate's schedule in words; empty if it is constant.
+      learning_rates: (steps done, rate) of enough steps for a picture; empty if the rate is constant.
     """
 
     choices: Mapping[str, str]
@@ -165,6 +168,9 @@ class Plan:
     proposed: str = ""
     processes: int = 1
     crossing: tuple[str, ...] = ()
+    steps: int = 0
+    schedule: str = ""
+    learning_rates: tuple[tuple[int, float], ...] = ()
 
     @property
     def flops_per_device(self) -> int:
@@ -182,6 +188,8 @@ class Plan:
         Memory, communication and FLOPs per device and step.
         """
         state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
+        if "teachers" in self.totals:
+            state_bytes += self.totals["teachers"].bytes_per_device
         collective_bytes = sum(group.bytes for group in self.traffic)
         return {
             "plan/bytes_per_device": float(state_bytes),

@@ -44,14 +44,14 @@ def plan_config(config: RunConfig) -> Plan:
     registry.prepare(cpu_config)
     data = loading.load_run(config)
     # A length that a run rejects is rejected here too.
-    lengths.total_steps(config, data.train.size)
+    total_steps = lengths.total_steps(config, data.train.size)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
     spec = DataSpec(task.arrays, task)
     engine = make_engine(cpu_config, spec, 1, planning=True)
     engine.build()
     cache_on_device(engine, data.train)
     compile_step(engine, spec, config.dataset.batch_size, 1)
-    plan = plan_engine(config, engine, spec)
+    plan = plan_engine(config, engine, spec, total_steps)
     if device_note:
         rates = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
         plan = replace(plan, rates=rates)
@@ -86,7 +86,7 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
         engine.compile(engine.place(batches))
 
 
-def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
+def plan_engine(config: RunConfig, engine: Engine, data: DataSpec, total_steps: int = 0) -> Plan:
     """Returns the plan of an engine whose step is compiled.
 
     It is named after Hydra's choices.
@@ -95,8 +95,9 @@ def plan_engine(config: RunConfig, engine: Engine, data: DataSpec) -> Plan:
       config: a checked config.
       engine: built and compiled.
       data: what it is built for.
+      total_steps: of the run; 0: not known.
     """
     chosen = choices()
     overrides = list(HydraConfig.get().overrides.task)
     rule_places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))
-    return make_plan(config, engine, data, chosen, rule_places)
+    return make_plan(config, engine, data, chosen, rule_places, total_steps)

@@ -67,10 +67,7 @@ def varying(overrides: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _description(folder: Path) -> dict[str, str]:
-    """Returns the figures of a job's plan by name.
-
-    None if it has no plan of this release's format.
-    """
+    """Returns the figures of a job's plan by name; empty if it has no plan of this release's format."""
     path = folder / "plan.json"
     if not path.is_file():
         return {}
@@ -95,12 +92,12 @@ def _description(folder: Path) -> dict[str, str]:
     crossing_groups = []
     for group in plan["traffic"]:
         groups_by_phase[group["phase"]].append(group)
-        if group["crosses"]:
+        # Earlier releases wrote plans without processes, and none of their groups crosses any.
+        if group.get("crosses"):
             crossing_groups.append(group)
     for phase, groups in groups_by_phase.items():
         lines[f"{phase} collectives"] = _summed(groups)
     lines["all collectives"] = _summed(plan["traffic"])
-    # Earlier releases wrote plans without processes.
     if plan.get("processes", 1) > 1:
         lines["between processes"] = _summed(crossing_groups)
     lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.milliseconds(plan['compute_seconds'])}"

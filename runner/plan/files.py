@@ -1,16 +1,26 @@
-"""Writes plan.json, plan.md, plan.png and layout.yaml into a run's folder."""
+"""Writes plan.json, plan.md, plan.png, learning_rate.png and layout.yaml into a run's folder."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from runner.host.late import late
 from runner.host.outputs import spared
 from runner.plan import rows
 from runner.plan.base import Plan
 from runner.plan.picture import draw
 
+if TYPE_CHECKING:
+    from runner.training import plots
+else:
+    # Matplotlib would take a third of the time of a plan whose rate is constant.
+    plots = late("runner.training.plots")
+
 NAMES = ("plan.json", "plan.md", "plan.png")
+# Written if the rate changes with the step.
+LEARNING_RATE_PICTURE = "learning_rate.png"
 # The layout that layout=auto proposed, as an option's file to edit.
 _PROPOSED = "layout.yaml"
 
@@ -28,11 +38,15 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
     if plan.proposed:
         texts[_PROPOSED] = plan.proposed
         names.append(_PROPOSED)
+    if plan.learning_rates:
+        names.append(LEARNING_RATE_PICTURE)
     files = []
     for name in names:
         with spared(str(folder / name)):
             if name == "plan.png":
                 draw(plan, folder / name)
+            elif name == LEARNING_RATE_PICTURE:
+                plots.learning_rates(folder / name, plan.learning_rates, plan.schedule)
             else:
                 (folder / name).write_text(texts[name])
             files.append(folder / name)

@@ -11,11 +11,12 @@ import numpy as np
 from runner import layout
 from runner.checks import warnings as config_warnings
 from runner.config.schema import RunConfig
-from runner.engine.base import CountsCost, Engine, LayerOutput, VariableInfo
+from runner.engine.base import CountsCost, Engine, HasTeachers, LayerOutput, VariableInfo
 from runner.engine.mappings import shapes_of, subset
 from runner.layout import Placement, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
+from runner.optim import schedules
 from runner.optim.paths import owner_of
 from runner.plan import estimate
 from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
@@ -32,7 +33,12 @@ _MODEL_MAP = "the model's own map"
 
 
 def make_plan(
-    config: RunConfig, engine: Engine, data: DataSpec, choices: Mapping[str, str], places: Sequence[str]
+    config: RunConfig,
+    engine: Engine,
+    data: DataSpec,
+    choices: Mapping[str, str],
+    places: Sequence[str],
+    total_steps: int = 0,
 ) -> Plan:
     """Returns the plan of a run; collectives are counted in the engine's program.
 
@@ -42,6 +48,7 @@ def make_plan(
       data: what the engine is built for.
       choices: option by group, as Hydra composed them.
       places: where each of the layout's rules is written.
+      total_steps: of the run; 0: not known.
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
@@ -88,6 +95,9 @@ def make_plan(
     program = None
     if isinstance(engine, CountsCost):
         program = engine.program_cost()
+    totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
+    if isinstance(engine, HasTeachers) and engine.teacher_variables():
+        totals["teachers"] = _counted(engine.teacher_variables().values())
     warnings = (
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),
@@ -99,7 +109,7 @@ def make_plan(
         batch_size=config.dataset.batch_size,
         variables=tuple(variable_plans),
         layers=tuple(layers),
-        totals=_totals(model, variables, slots, layers, accumulates=microbatches > 1),
+        totals=totals,
         traffic=traffic(collectives, axes, device_rates, crossing),
         rates=device_rates,
         compute_seconds=flops / (device_rates.gflops * 1e9),
@@ -108,6 +118,9 @@ def make_plan(
         proposed=proposed,
         processes=processes,
         crossing=tuple(crossing),
+        steps=total_steps,
+        schedule=schedules.description(config.optimizer),
+        learning_rates=tuple(schedules.sampled(config.optimizer, total_steps)) if total_steps else (),
     )
 
 

@@ -164,6 +164,7 @@ def totals(plan: Plan) -> Rows:
         "slots": "optimizer state",
         "activations": "activations, all layers",
         "copies": "bfloat16 copies of them",
+        "teachers": "frozen models (task.teachers)",
     }
     rows = []
     for kind, total in plan.totals.items():
@@ -269,6 +270,11 @@ def notes(plan: Plan) -> list[str]:
         f"collectives: {milliseconds(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{network}",
         f"rates of one device: {rates.note}; times have no latency and no overlap",
     ]
+    if plan.steps:
+        length = f"{plan.steps:,} steps of training"
+        if plan.schedule:
+            length += f", {plan.schedule}"
+        lines.append(length)
     if plan.processes > 1:
         lines.append(_crossing(plan))
     if not plan.traffic:

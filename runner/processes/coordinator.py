@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.processes.differences import difference
+from runner.errors import shown
 from runner.processes.messages import (
     FIRST,
     GREETING,
@@ -311,7 +311,7 @@ class Coordinator:
         """Begins the run, unless a process disagrees with process 0."""
         first = self._peers[0].about
         for index in sorted(self._peers):
-            differing = difference(first["agrees"], self._peers[index].about["agrees"])
+            differing = _difference(first["agrees"], self._peers[index].about["agrees"])
             if differing:
                 self._end(f"{self._name(index)} and process 0 differ in {differing}")
                 return
@@ -392,6 +392,20 @@ class Coordinator:
 
     def _name(self, index: int) -> str:
         return f"process {index} ({_where(self._peers[index].about)})"
+
+
+def _difference(first: Mapping[str, object], other: Mapping[str, object]) -> str:
+    """Returns the first setting whose values differ, with the other process's value first; empty if none does.
+
+    >>> _difference({"keras": "3.15.1", "jax": "0.10"}, {"keras": "3.15.0", "jax": "0.10"})
+    'keras: 3.15.0 and 3.15.1'
+    """
+    for key in sorted({*first, *other}):
+        value_of_first = first.get(key, "nothing")
+        value_of_other = other.get(key, "nothing")
+        if value_of_first != value_of_other:
+            return f"{key}: {shown(value_of_other)} and {shown(value_of_first)}"
+    return ""
 
 
 def _where(about: Mapping[str, Any]) -> str:

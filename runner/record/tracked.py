@@ -26,7 +26,14 @@ from runner.tracking.page import Page
 from runner.training.checkpoint.arguments import key_of
 
 _DEFAULT_LAYOUT = "replicated"
-_GROUPS_OF_COMMANDS = ("sweep", "plan", "verify", "evaluate", "export")  # their options say nothing of a run
+_GROUPS_OF_COMMANDS = (
+    "sweep",
+    "plan",
+    "verify",
+    "evaluate",
+    "generate",
+    "export",
+)  # their options say nothing of a run
 _LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")
 _LISTED_KEYS = (
     "dataset.batch_size",

@@ -18,6 +18,8 @@ from runner.engine.base import Engine, SavesLight, ShowsPieces
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
 from runner.layout import mesh
+from runner.optim import schedules
+from runner.plan.files import LEARNING_RATE_PICTURE
 from runner.processes.team import current
 from runner.task.base import Evaluation, Task
 from runner.task.metrics import EVAL, MAXIMIZE, TEST
@@ -118,11 +120,36 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
         files["curves.png"] = lambda path: plots.curves(
             path, past.train, past.evaluations, steps, splits.selecting_name, rising
         )
+    rates = _actual_rates(outcome)
+    if rates:
+        title = schedules.description(outcome.config.optimizer) or "learning rate"
+        files[LEARNING_RATE_PICTURE] = lambda path: plots.learning_rates(path, rates, title)
     files |= report.files
     files["summary.json"] = lambda path: path.write_text(summary)
     if isinstance(outcome.engine, ShowsPieces):
         files["sharding.png"] = _sharding_picture(outcome.config, task, outcome.engine)
     return files
+
+
+def _actual_rates(outcome: Outcome) -> list[tuple[int, float]]:
+    """Returns (steps done, rate) of a run that changed its schedule's rate; empty if the plan's picture is right."""
+    reduced = outcome.result.rate_changes
+    if not reduced:
+        return []
+    config = outcome.config
+    total = lengths.total_steps(config, outcome.splits.train.size)
+    steps = {step for step, _ in schedules.sampled(config.optimizer, total)} or {0, outcome.result.steps - 1}
+    for at, _ in reduced:
+        # The rate jumps here.
+        steps |= {max(at - 1, 0), at}
+    rates: list[tuple[int, float]] = []
+    for step in sorted(step for step in steps if step < outcome.result.steps):
+        factor = 1.0
+        for at, reduced_factor in reduced:
+            if at <= step:
+                factor = reduced_factor
+        rates.append((step, float(schedules.learning_rate(config.optimizer, step, total)) * factor))
+    return rates
 
 
 def _sharding_picture(config: RunConfig, task: Task, engine: ShowsPieces) -> Writer:

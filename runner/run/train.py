@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from runner.checks import warnings
-from runner.checks.trainer import with_metrics
+from runner.checks.trainer import with_metrics, with_plateau_metric
 from runner.config import typed
 from runner.config.convert import resolved
 from runner.config.differences import differences
@@ -31,6 +31,7 @@ from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared
 from runner.host.signals import StopRequest, heard
 from runner.layout import mesh
+from runner.optim import schedules
 from runner.plan import rows, tokens
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
@@ -42,6 +43,7 @@ from runner.record.tracked import ENDED, open_run, recorded
 from runner.run import again
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
+from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
@@ -97,7 +99,9 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     with heard() as stop:
         registry.prepare(config)
         data, task = _data_and_task(config, previous)
-        config = replace(config, trainer=with_metrics(config.trainer, task.directions))
+        trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
+        optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
+        config = replace(config, trainer=trainer, optimizer=optimizer)
         total_steps = lengths.total_steps(config, data.train.size)
         lengths.check_memory(config, data.train)
         resume.check_unfinished(config, previous, total_steps, task)
@@ -292,7 +296,7 @@ class _Training:
             if not current().is_first:
                 return engine, {}
             try:
-                plan = plan_engine(config, engine, spec)
+                plan = plan_engine(config, engine, spec, self.total_steps)
             except EngineError as error:  # training needs no plan
                 logger.warning("no plan: %s", error)
                 return engine, {}
@@ -312,7 +316,10 @@ class _Training:
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
             batches = feed.evaluation_of(config, splits.selecting, 1)
             outputs = engine.evaluate(batches, keep_outputs=True).outputs
-        for warning in warnings.of_rates(config.optimizer, self.total_steps) + self.task.warnings(outputs):
+        rate_warnings: list[str] = []
+        if not self.task.own_step:
+            rate_warnings = warnings.of_rates(config.optimizer, self.total_steps)
+        for warning in rate_warnings + self.task.warnings(outputs):
             _warn(self.console, warning)
         for line in (_examples_line(config, splits), _selection_line(config, splits, self.data)):
             if line:
@@ -408,14 +415,19 @@ def _print_config(
     if changed:
         description = ", ".join([*changed, "else the defaults"])
     _print(console, f"config: {description} ({paths.shown(folder / 'config.yaml')})")
-    _print(console, _optimizer_line(config.optimizer))
+    # A custom step has optimizers of its own, which only its code knows.
+    if not task_registry.entry(config.task).own_step:
+        _print(console, _optimizer_line(config.optimizer))
 
 
 def _optimizer_line(config: OptimizerConfig) -> str:
     """Returns the line that names the optimizer and its learning rate; the default rate depends on the model."""
     line = f"optimizer: {config.name}, learning rate {config.learning_rate:g}"
-    if config.schedule.name != "constant":
-        line += f", {config.schedule.name} schedule"
+    schedule = schedules.description(config)
+    if schedule:
+        line += f", {schedule}"
+    if config.schedule.plateau.metric is not None:
+        line += f", reduced at plateaus of {config.schedule.plateau.metric}"
     return line
 
 

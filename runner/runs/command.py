@@ -22,19 +22,17 @@ else:
 _ACTIONS = ("list", "clean", "keep", "release")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Lists recorded runs, or does with them what the command line asks for.
 
     Args:
-      arguments: null: the process's own.
+      arguments: the command line without the program.
 
     Returns:
       The process's exit code: 0 done, 1 the store or the disk failed, 2 the command line is invalid.
     """
     parser = _parser()
     try:
-        if arguments is None:
-            arguments = sys.argv[1:]
         options = parser.read(arguments)
         selection = Selection(runs=tuple(options.run), statuses=statuses(options.status))
         if options.older is not None:

@@ -20,6 +20,7 @@ from runner.errors import invalid
 from runner.host import folders
 from runner.runs.selection import Selection
 from runner.tracking import process
+from runner.tracking.named import LATEST, named
 from runner.tracking.store import Store, search
 from runner.training.checkpoint import runs, storage
 from runner.training.checkpoint.runs import SavedRun
@@ -28,7 +29,6 @@ from runner.training.checkpoint.runs import SavedRun
 KEEP_TAG = "runner.keep"
 _KIND_TAG = "runner.kind"
 _SWEEP = "sweep"
-_LATEST = "latest"
 # Runs that an error lists.
 _SUGGESTIONS = 3
 
@@ -308,7 +308,7 @@ def select(listed: Sequence[ListedRun], selection: Selection) -> list[ListedRun]
 def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
     """Returns the run with an id, the start of one, a name or `latest`.
 
-    Of several runs of one name, it is the newest.
+    See `runner.tracking.named`.
 
     Args:
       listed: newest first.
@@ -317,20 +317,12 @@ def named_run(listed: Sequence[ListedRun], text: str) -> ListedRun:
     Raises:
       ConfigError: there is none, or an id's start matches several.
     """
-    if text == _LATEST and listed:
+    if text == LATEST and listed:
         return listed[0]
-    # A complete id comes before a name, and a name before the start of an id.
-    by_start = [run for run in listed if text and run.run.startswith(text)]
-    for run in by_start:
-        if run.run == text:
-            return run
-    for run in listed:
-        if run.name == text:
-            return run
-    if len(by_start) == 1:
-        return by_start[0]
-    newest = ", ".join(run.run for run in listed[:_SUGGESTIONS]) or "none yet"
-    problem = "no run has this id or name"
-    if by_start:
-        problem = "several run ids start with this"
-    raise invalid("run", text, problem=f"{problem} (newest: {newest})", fix="set run=latest or run=<id>")
+    runs = {run.run: run for run in listed}
+    try:
+        return runs[named(text, {run_id: run.name for run_id, run in runs.items()})]
+    except LookupError as error:
+        newest = ", ".join(run.run for run in listed[:_SUGGESTIONS]) or "none yet"
+        problem = f"{error} (newest: {newest})"
+        raise invalid("run", text, problem=problem, fix="set run=latest or run=<id>") from error

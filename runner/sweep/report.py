@@ -30,6 +30,7 @@ from runner.tracking import sweeps
 from runner.tracking.base import Status
 from runner.tracking.hidden import tags_of
 from runner.tracking.mlflow_import import warn
+from runner.tracking.named import LATEST
 from runner.tracking.reason import reason
 from runner.training.checkpoint.arguments import key_of
 
@@ -108,8 +109,8 @@ def _resume_command(sweep: Sweep, parent: Parent) -> str:
     """Returns the command line that resumes the sweep, for the jobs that did not pass."""
     reference = parent.run_id
     with suppress(Exception):  # the tracking server may be unavailable: the id works in any case
-        if sweeps.find(parent.store, sweeps.LATEST).info.run_id == parent.run_id:
-            reference = sweeps.LATEST
+        if sweeps.find(parent.store, LATEST).info.run_id == parent.run_id:
+            reference = LATEST
     store = [argument for argument in session.current().arguments if key_of(argument) in _STORE_KEYS]
     return shlex.join(["python", "-m", sweep.module, f"sweep.resume={reference}", *store])
 

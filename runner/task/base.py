@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from runner.arrays import Arrays, Tensor
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError, invalid
+from runner.task.generation import Sampling
 from runner.task.metrics import LOSS_NAME
 
 # Computes `Task.next_logits`, float32 (B, V), of a batch's arrays (B, ...).
@@ -149,6 +151,9 @@ class Task(ABC):
       reads_batch: whether the loss or a metric of an example may depend on the other rows of its batch. An evaluation
         then computes both without any row of padding, and a training whose padding would count is rejected.
       runs_user_code: whether its functions call functions of the user, which may need AutoGraph.
+      teachers: files of the frozen models that its functions read, by name; set by `runner.task.registry.make_task`.
+      own_step: whether a user's class computes updates and metrics, with optimizers of its own; then `loss`, `metrics`
+        and `totals` are never called.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -161,6 +166,8 @@ class Task(ABC):
     tokens: int = 0
     reads_batch: bool = False
     runs_user_code: bool = False
+    own_step: bool = False
+    teachers: Mapping[str, Path] = MappingProxyType({})
 
     def inputs(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the model's inputs: the array of a single input, or several arrays by name; images in [0, 1].
@@ -319,6 +326,40 @@ class Task(ABC):
             problem="needs a run with task=language_model and a dataset with a vocabulary",
             fix="remove evaluate.prompt",
         )
+
+    def encode_prompts(self, prompts: Sequence[str], key: str, tokens: int | None) -> list[Array]:
+        """Returns the tokens (n,) of each prompt for `generate`.
+
+        Args:
+          prompts: starts of texts.
+          key: the config key that they come from.
+          tokens: number of tokens that each text gets; None: the default, or as many as a row has room for.
+
+        Raises:
+          ConfigError: the task can't continue one of them.
+        """
+        del tokens
+        raise invalid(
+            key,
+            prompts[0],
+            problem="needs a run with task=language_model and a dataset with a vocabulary",
+            fix="name such a run",
+        )
+
+    def generate(
+        self, ask: Ask, prompts: Sequence[Array], tokens: int | None, sampling: Sampling, seed: int, multiple: int = 1
+    ) -> list[str]:
+        """Returns the texts that the model writes after prompts; only for a task that has samples.
+
+        Args:
+          ask: computes `next_logits` of a batch.
+          prompts: of `encode_prompts`.
+          tokens: number of tokens of each text; None: the default.
+          sampling: how a token is drawn.
+          seed: of the draws.
+          multiple: number that must divide the size of a batch.
+        """
+        raise NotImplementedError
 
     def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns float32 (B, V), the logits that `sample` needs; only for a task that has samples."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import CustomOptions, TaskConfig
-from runner.data.base import WEIGHT, Array, DataSource
+from runner.data.base import WEIGHT, Array, ArraySpec, DataSource
 from runner.errors import ConfigError, describe, invalid
 from runner.host import import_path
 from runner.task.base import LOSS, Evaluation, OutputSpec, Report, Task, TaskData, model_dtype
@@ -89,6 +89,28 @@ def make(config: TaskConfig, options: CustomOptions, data: TaskData) -> Task:
     return Custom(config, options, data)
 
 
+def output_spec(array_roles: Roles, arrays: Mapping[str, ArraySpec], units: int | None) -> OutputSpec:
+    """Returns the output that a custom loss needs: the config's number of units, or that of the target.
+
+    Args:
+      array_roles: roles of the arrays.
+      arrays: specs of the dataset's arrays.
+      units: of the config; None: those of the target.
+    """
+    specs = [arrays[name] for name in array_roles.target]
+    if units is not None or not specs:
+        return OutputSpec(units)
+    if len(specs) > 1:
+        return OutputSpec(len(specs))
+    spec = specs[0]
+    if spec.shape:
+        return OutputSpec(spec.shape[-1])
+    is_category = np.dtype(spec.dtype).kind in "iu" and bool(spec.names)
+    if is_category:
+        return OutputSpec(len(spec.names), tuple(spec.names))
+    return OutputSpec(1)
+
+
 class Custom(Supervised):
     """A user's functions. Their batch has every array of the dataset, with floats as float32, and `weight`."""
 
@@ -101,7 +123,7 @@ class Custom(Supervised):
         array_roles = roles(config, data.arrays, needs_target=False)
         super().__init__(array_roles, data.arrays, directions(options))
         self.arrays = dict(data.arrays)
-        self.outputs = self._output_spec(array_roles, options)
+        self.outputs = output_spec(array_roles, data.arrays, options.units)
         self._loss_path = options.target
         self._loss: Measure = import_path.load(options.target, _LOSS_KEY)
         self._metrics = metrics_of(options)
@@ -109,21 +131,6 @@ class Custom(Supervised):
         for name, metric in self._metrics.items():
             self._functions[name] = import_path.load(metric.path, metric.key)
         self.step_metrics = tuple(self._functions)
-
-    def _output_spec(self, array_roles: Roles, options: CustomOptions) -> OutputSpec:
-        """Returns the units of the config, or those that the target has."""
-        specs = [self.arrays[name] for name in array_roles.target]
-        if options.units is not None or not specs:
-            return OutputSpec(options.units)
-        if len(specs) > 1:
-            return OutputSpec(len(specs))
-        spec = specs[0]
-        if spec.shape:
-            return OutputSpec(spec.shape[-1])
-        is_category = np.dtype(spec.dtype).kind in "iu" and bool(spec.names)
-        if is_category:
-            return OutputSpec(len(spec.names), tuple(spec.names))
-        return OutputSpec(1)
 
     def _call(
         self, key: str, path: str, function: Measure, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]

@@ -7,6 +7,7 @@ every mesh, unless two tokens have equal scores up to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,38 +15,92 @@ from runner.data.base import Array
 
 # Tokens of a sample if the config names no number: a few sentences, while each token costs a forward pass.
 DEFAULT_TOKENS = 256
-# Tokens (R, T) and a position -> logits (R, V) of the token after that position.
-Ask = Callable[[Array, int], Array]
+# Tokens (R, T) and a position of each row (R,) -> logits (R, V) of the tokens after these positions.
+Ask = Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn from the logits.
+
+    Attributes:
+      temperature: divisor of the logits; 0: the most probable token.
+      top_k: draw from the k most probable tokens; None: from all.
+      top_p: draw from the smallest set of most probable tokens whose probabilities, after the temperature and `top_k`,
+        add up to this or more: nucleus sampling (Holtzman et al., arXiv:1904.09751); None: from all.
+    """
+
+    temperature: float
+    top_k: int | None = None
+    top_p: float | None = None
 
 
 def sample_tokens(
-    ask: Ask, prompt: Array, count: int, length: int, temperatures: Sequence[float], seed: int, step: int
-) -> Array:
-    """Returns int32 (R, prompt + count): the prompt and its continuation, one row per temperature.
+    ask: Ask,
+    prompts: Sequence[Array],
+    counts: Sequence[int],
+    length: int,
+    samplings: Sequence[Sampling],
+    seed: int,
+    step: int,
+    first_row: int = 0,
+) -> list[Array]:
+    """Returns the prompts and their continuations, int32 (prompt + count,) per row.
 
     Tokens are drawn by the Gumbel-max trick: the index of the largest of logit / temperature + Gumbel noise has the
     softmax's distribution (Maddison, Tarlow and Minka, A* Sampling, 2014, section 2).
 
     Args:
       ask: computes logits.
-      prompt: int (n,), at least one token.
-      count: number of tokens to sample; with the prompt at most `length`.
+      prompts: int (n,) of each row, at least one token.
+      counts: number of tokens to sample for each row; with its prompt at most `length`.
       length: of a row, T.
-      temperatures: of each row; 0: greedy.
-      seed: the run's.
+      samplings: how each row's tokens are drawn.
+      seed: of the draws.
       step: number of training steps done.
+      first_row: number of the first row, if these are some of several rows.
     """
-    prompt_length = len(prompt)
-    rows = np.zeros((len(temperatures), length), np.int32)
-    rows[:, :prompt_length] = prompt
-    for position in range(prompt_length, prompt_length + count):
-        logits = ask(rows, position - 1).astype(np.float64)
-        for row, temperature in enumerate(temperatures):
-            scores = logits[row]
-            if temperature > 0:
-                scores = scores / temperature + _noise(seed, step, row, position, len(scores))
-            rows[row, position] = int(np.argmax(scores))
-    return rows[:, : prompt_length + count]
+    rows = np.zeros((len(prompts), length), np.int32)
+    lengths = np.array([len(prompt) for prompt in prompts])
+    ends = lengths + np.asarray(counts)
+    for row, prompt in zip(rows, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    while (lengths < ends).any():
+        # A row that is done has a position too, whose logits are not used.
+        logits = ask(rows, lengths - 1).astype(np.float64)
+        for index in np.flatnonzero(lengths < ends).tolist():
+            position = int(lengths[index])
+            noise_row = first_row + index
+            rows[index, position] = _drawn(logits[index], samplings[index], seed, step, noise_row, position)
+            lengths[index] += 1
+    return [row[:end] for row, end in zip(rows, ends, strict=True)]
+
+
+def _drawn(logits: Array, sampling: Sampling, seed: int, step: int, row: int, position: int) -> int:
+    """Returns the next token of a row, from float64 logits (V,)."""
+    if sampling.temperature == 0:
+        return int(np.argmax(logits))
+    scores = kept_scores(logits / sampling.temperature, sampling)
+    return int(np.argmax(scores + _noise(seed, step, row, position, len(scores))))
+
+
+def kept_scores(scores: Array, sampling: Sampling) -> Array:
+    """Returns scores (V,) with minus infinity for the tokens that `top_k` and `top_p` leave out.
+
+    Of tokens with equal scores, those with lower numbers are kept first.
+    """
+    if sampling.top_k is None and sampling.top_p is None:
+        return scores
+    order = np.argsort(-scores, kind="stable")
+    kept = order[: sampling.top_k]
+    if sampling.top_p is not None:
+        weights = np.exp(scores[kept] - scores[kept[0]])
+        before = (np.cumsum(weights) - weights) / weights.sum()
+        # The first token has nothing before it, so at least one is kept.
+        kept = kept[before < sampling.top_p]
+    limited = np.full_like(scores, -np.inf)
+    limited[kept] = scores[kept]
+    return limited
 
 
 def _noise(seed: int, step: int, row: int, position: int, size: int) -> Array:

@@ -15,6 +15,7 @@ from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
 from runner.task import generation
 from runner.task.base import LOSS, Ask, Evaluation, Outputs, OutputSpec, Report, Task, TaskData
+from runner.task.generation import Sampling
 from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, as_vector, default_target, is_real, roles
 from runner.task.token_checks import are_tags, check_tokens, check_weights, encode_prompt, tags_fix
@@ -32,6 +33,8 @@ _ENTROPY = "entropy"
 _RIGHT = "right"
 _COUNTED = "counted"
 _BYTES = "bytes"
+# Prompts that `generate` continues at once: it bounds the memory of a file of many prompts.
+_ROWS = 32
 # Nats per token above which a perplexity is not computed: float64 overflows at the exponential of 710.
 _MOST_NATS = 700.0
 
@@ -272,28 +275,81 @@ class LanguageModel(Supervised):
         if options.temperature != 0:
             temperatures.append(options.temperature)
         count = min(options.tokens or generation.DEFAULT_TOKENS, self.tokens - len(tokens))
-        # A padded vocabulary has logits of tokens that don't exist.
-        vocabulary_size = self.vocabulary.size
-
-        def next_logits(rows: Array, position: int) -> Array:
-            padded_count = -(-len(rows) // multiple) * multiple
-            padded = np.resize(rows, (padded_count, rows.shape[1]))
-            return ask(self._batch_that_asks(padded, position))[: len(rows), :vocabulary_size]
-
-        samples = generation.sample_tokens(next_logits, tokens, count, self.tokens, temperatures, seed, step)
+        row_count = len(temperatures)
+        samples = generation.sample_tokens(
+            self._next_logits_of_rows(ask, multiple),
+            [tokens] * row_count,
+            [count] * row_count,
+            self.tokens,
+            [Sampling(temperature) for temperature in temperatures],
+            seed,
+            step,
+        )
         lines = [f"step {step:,}, seed {seed}"]
         for temperature, sample in zip(temperatures, samples, strict=True):
             title = f"temperature {temperature:g}" if temperature else "greedy"
             lines += [f"--- {title}", self.vocabulary.decode(sample)]
         return "\n".join(lines) + "\n"
 
-    def _batch_that_asks(self, rows: Array, position: int) -> dict[str, Array]:
-        """Returns a batch of tokens (R, T) whose labels mark, by 1, the token whose successor is asked for."""
+    def encode_prompts(self, prompts: Sequence[str], key: str, tokens: int | None) -> list[Array]:
+        """Returns the tokens of each prompt; see `Task.encode_prompts`."""
+        if self.vocabulary is None:
+            return super().encode_prompts(prompts, key, tokens)
+        encoded = []
+        for prompt in prompts:
+            prompt_tokens = self._encode_prompt(SampleOptions(prompt=prompt), key)
+            assert prompt_tokens is not None
+            encoded.append(prompt_tokens)
+        longest = max(map(len, encoded))
+        room = self.tokens - longest
+        if tokens is not None and tokens > room:
+            raise invalid(
+                "generate.tokens",
+                tokens,
+                problem=f"must be at most {room}: a row has {self.tokens} tokens, and the longest prompt needs "
+                f"{longest}",
+                fix=f"set generate.tokens={room}",
+            )
+        return encoded
+
+    def generate(
+        self, ask: Ask, prompts: Sequence[Array], tokens: int | None, sampling: Sampling, seed: int, multiple: int = 1
+    ) -> list[str]:
+        """Returns the texts that the model writes after prompts; see `Task.generate`."""
+        assert self.vocabulary is not None
+        next_logits = self._next_logits_of_rows(ask, multiple)
+        texts = []
+        for start in range(0, len(prompts), _ROWS):
+            rows = prompts[start : start + _ROWS]
+            counts = [min(tokens or generation.DEFAULT_TOKENS, self.tokens - len(row)) for row in rows]
+            # Step 0: the draws depend on the seed alone, not on how long the model was trained.
+            samples = generation.sample_tokens(
+                next_logits, rows, counts, self.tokens, [sampling] * len(rows), seed, 0, start
+            )
+            texts += [self.vocabulary.decode(sample) for sample in samples]
+        return texts
+
+    def _next_logits_of_rows(self, ask: Ask, multiple: int) -> generation.Ask:
+        """Returns what computes the logits after a position of each row, with rows that fill the batch axis."""
+        assert self.vocabulary is not None
+        # A padded vocabulary has logits of tokens that don't exist.
+        vocabulary_size = self.vocabulary.size
+
+        def next_logits(rows: Array, positions: Array) -> Array:
+            count = len(rows)
+            # Row i of the batch is row i modulo R, so that padding repeats rows with their positions.
+            indices = np.arange(-(-count // multiple) * multiple) % count
+            return ask(self._batch_that_asks(rows[indices], positions[indices]))[:count, :vocabulary_size]
+
+        return next_logits
+
+    def _batch_that_asks(self, rows: Array, positions: Array) -> dict[str, Array]:
+        """Returns a batch of tokens (R, T) whose labels mark, by 1, each row's token whose successor is asked for."""
         batch = {name: np.ones((len(rows), *spec.shape), spec.dtype) for name, spec in self.arrays.items()}
         tokens = TOKENS if TOKENS in self.input_names else self.input_names[0]
         batch[tokens] = rows.astype(self.arrays[tokens].dtype)
         batch[self._label] = np.zeros_like(batch[self._label])
-        batch[self._label][:, position] = 1
+        batch[self._label][np.arange(len(rows)), positions] = 1
         return {**batch, WEIGHT: np.ones(len(rows), np.float32)}
 
     def next_logits(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:

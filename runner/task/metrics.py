@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 MAXIMIZE = "maximize"
 MINIMIZE = "minimize"
-DIRECTIONS = (MAXIMIZE, MINIMIZE)
 # The loss among the metrics of a task; logged metrics have one of the following prefixes.
 LOSS_NAME = "loss"
 TRAIN = "train/"
@@ -41,6 +40,22 @@ def evaluated(directions: Mapping[str, str]) -> dict[str, str]:
       directions: the task's metrics by name, `loss` first, with the better direction of each.
     """
     return {f"{EVAL}{name}": direction for name, direction in directions.items()}
+
+
+def selecting(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the metrics that can end a run, reduce its rate or select its best checkpoint, with their directions.
+
+    They are known at every evaluation: those of the evaluation, and the means of the training steps before it.
+
+    Args:
+      directions: as for `evaluated`.
+      steps: the task's metrics of a training step except the loss. One without a direction can't select.
+    """
+    of_steps = {}
+    for name in (LOSS_NAME, *steps):
+        if name in directions:
+            of_steps[f"{EPOCH}{name}"] = directions[name]
+    return {**evaluated(directions), **of_steps}
 
 
 def choices(directions: Mapping[str, str], steps: Sequence[str] = ()) -> dict[str, str | None]:

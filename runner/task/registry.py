@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from runner.config import schema_task, values
 from runner.config.options import task_options
 from runner.config.schema_task import TaskConfig
+from runner.errors import invalid
 from runner.host.late import late
+from runner.task import teachers
 from runner.task.metrics import LOSS_NAME, MINIMIZE
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class TaskEntry:
         its own module must not import NumPy or anything heavier.
       predicts: what has a target of its own: each `example`, each `token` of a row, or `any` of both.
       has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
+      own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
+      reads_teachers: its functions get frozen models, `task.teachers`.
       samples_text: its option `sample` says what text is sampled at each evaluation.
     """
 
@@ -74,6 +78,8 @@ class TaskEntry:
     predicts: Literal["example", "token", "any"] = "example"
     has_measurements: bool = False
     samples_text: bool = False
+    own_step: bool = False
+    reads_teachers: bool = False
 
     def import_module(self) -> TaskModule:
         """Imports the task's module."""
@@ -106,6 +112,9 @@ register(
     TaskEntry(f"{_FOLDER}.language_model", schema_task.LanguageModelOptions, predicts="token", samples_text=True),
 )
 register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))
+register(
+    "step", TaskEntry(f"{_FOLDER}.step", schema_task.StepOptions, predicts="any", own_step=True, reads_teachers=True)
+)
 
 
 def entry(config: TaskConfig) -> TaskEntry:
@@ -121,7 +130,15 @@ def check(config: TaskConfig) -> None:
     """
     options = task_options(config)
     values.check(options, "task")
+    if config.teachers and not entry(config).reads_teachers:
+        raise invalid(
+            "task.teachers",
+            ", ".join(config.teachers),
+            problem=f"task={config.name} reads no other model",
+            fix="set task=step, whose class reads it, or remove task.teachers",
+        )
     entry(config).import_module().check(options)
+    teachers.check(config)
 
 
 def make_task(
@@ -145,7 +162,12 @@ def make_task(
       ConfigError: the dataset does not have the arrays that the task needs.
     """
     data = base.TaskData(arrays, train, constants or {}, vocabulary)
-    return entry(config).import_module().make(config, task_options(config), data)
+    task = entry(config).import_module().make(config, task_options(config), data)
+    digests = teachers.digests(config)
+    teachers.check_same(config, data.constants, digests)
+    task.teachers = {name: teachers.file_of(name, reference) for name, reference in config.teachers.items()}
+    task.constants = {**task.constants, **digests}
+    return task
 
 
 def metric_directions(config: TaskConfig) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import starmap
@@ -14,6 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Param
 
 from runner.errors import TrackingError
+from runner.host import session
 from runner.tracking import process
 from runner.tracking.dead_runs import NOTE
 from runner.tracking.hidden import PARAMS, packed, params_of, tag_key, tags_of
@@ -153,7 +153,7 @@ def _stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 def _source_tags(root: Path) -> dict[str, str]:
     """Returns MLflow's own source tags, and whether git has uncommitted changes."""
-    program = Path(sys.argv[0])
+    program = Path(session.current().program)
     source = program.name
     if source == "__main__.py":
         # `python -m runner` is recorded as `runner`.

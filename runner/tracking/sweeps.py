@@ -10,10 +10,10 @@ from runner.config.schema import TrackingConfig
 from runner.errors import ConfigError
 from runner.host.paths import project_root
 from runner.tracking.location import tracking_uri
+from runner.tracking.named import LATEST
 from runner.tracking.store import Store, open_store, search
 
 KIND_TAG = "runner.kind"
-LATEST = "latest"
 # Sweeps that an error lists.
 _SUGGESTIONS = 3
 

@@ -13,7 +13,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches
 from runner.errors import EngineError, Interrupted, NotFiniteError
-from runner.optim import schedules
+from runner.optim import norms, schedules
 from runner.processes.lifecycle import AgreedStop
 from runner.processes.team import current
 from runner.task.base import Evaluation
@@ -27,7 +27,7 @@ from runner.training.display import Display, evaluation_line
 from runner.training.meter import Meter
 from runner.training.metric_history import MetricHistory, Restore
 from runner.training.profile import Profiler
-from runner.training.recorder import LogPoints, MetricRecorder, prefixed
+from runner.training.recorder import LogPoints, MetricRecorder, Reductions, prefixed
 from runner.training.stopping import Objective
 from runner.training.usage import Usage
 
@@ -54,6 +54,7 @@ class Result:
       test: of these weights, on the test split; None if the test split is the data that selects.
       ended: why training ended, in words.
       epoch_means: means of the last epoch's training metrics, by name.
+      rate_changes: (steps done, factor of the schedule's rate from there on), of restores and reductions at plateaus.
       unsaved: why the state, or with early stopping the best state, could not be saved; None: it is saved.
     """
 
@@ -65,6 +66,7 @@ class Result:
     test: Evaluation | None
     ended: str
     epoch_means: Mapping[str, float]
+    rate_changes: Sequence[tuple[int, float]] = ()
     unsaved: str | None = None
 
     @property
@@ -109,6 +111,7 @@ class _Training:
     Attributes:
       per_epoch: steps per epoch.
       objective: what early stopping goes by; None: the run trains all its epochs.
+      best: what the best checkpoint is the best by; None: none is kept.
       step: training steps that were started.
       prefetched: an epoch, and its batches, which are being made ready; None: none is.
       feeds: how often batches of training were begun, which names them among the processes.
@@ -122,6 +125,7 @@ class _Training:
     steps_per_call: feed.StepsPerCall
     per_epoch: int
     objective: Objective | None
+    best: Objective | None
     step: int = 0
     meter: Meter = field(default_factory=Meter)
     prefetched: tuple[int, feed.Batches] | None = None
@@ -230,15 +234,26 @@ def _begin(
     def learning_rate(step: int) -> float:
         return float(schedules.learning_rate(config.optimizer, step, total))
 
+    plateau = config.optimizer.schedule.plateau
+    watched = stopping.objective(plateau.metric, task.directions)
+
+    def reductions(measured: stopping.Measured) -> Reductions:
+        return () if watched is None else stopping.reductions(plateau, watched, measured)
+
+    # The gradients of a custom step are its own.
+    norm_names: tuple[str, ...] = ()
+    if not task.own_step:
+        norm_names = norms.names(config.optimizer, engine.trainable)
     recorder = MetricRecorder(
         hooks.log,
         trainer.log_every_steps,
-        learning_rate,
-        metrics=task.step_metrics,
+        None if task.own_step else learning_rate,
+        metrics=(*task.step_metrics, *norm_names),
         batch_size=config.dataset.batch_size,
         tokens=task.tokens,
         by_batch=trainer.eval_mean == "batches",
         on_nan=trainer.on_nan,
+        reductions=reductions,
     )
     training = _Training(
         config,
@@ -249,6 +264,7 @@ def _begin(
         steps_per_call=feed.steps_per_call(config, task.arrays, examples, cached=splits.train.cached),
         per_epoch=lengths.epoch_steps(config, examples),
         objective=stopping.objective(trainer.early_stopping.metric, task.directions),
+        best=stopping.objective(trainer.checkpoint.best, task.directions),
     )
     if start is not None:
         training.step = start.step
@@ -275,7 +291,7 @@ def _train_epochs(training: _Training) -> str:
     hooks = training.hooks
     for epoch in range(_first_epoch(training), trainer.epochs):
         # Asked before an epoch and not after it, so that a run which is resumed after its end trains no further step.
-        reason = stopping.reason(trainer.early_stopping, training.objective, recorder.evaluations)
+        reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
         if reason is not None:
             return reason
         _train_epoch(training, epoch)
@@ -286,12 +302,12 @@ def _train_epochs(training: _Training) -> str:
             is_reported = training.splits.test is None and (is_last or training.objective is not None)
             evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
             recorder.add_evaluation(training.step, evaluation)
-            hooks.saver.evaluated(training.step, recorder, evaluation)
+            hooks.saver.evaluated(training.step, recorder)
             hooks.evaluated(training.step)
         hooks.display.end_epoch(recorder.epoch_means(), evaluation)
         # Only now, so that the checkpoint of an epoch's last step has its evaluation.
         hooks.saver.save_if_due(training.step, recorder)
-    reason = stopping.reason(trainer.early_stopping, training.objective, recorder.evaluations)
+    reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
     return reason or f"trained for {trainer.epochs} epochs"
 
 
@@ -374,7 +390,7 @@ def _restore(training: _Training, error: NotFiniteError) -> None:
     # A call that is still running would overwrite the state that is loaded.
     recorder.wait()
     load(training.engine, checkpoint)
-    factor = recorder.rate_factor(training.step) * trainer.nan_rate_factor
+    factor = recorder.restore_factor(training.step) * trainer.nan_rate_factor
     training.step = checkpoint.step
     recorder.go_back(Restore(error.step, training.step, factor), checkpoint.history())
     hooks.forget(training.step)
@@ -403,11 +419,11 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     best_unsaved = hooks.saver.best_unsaved()
     if best_unsaved is not None:
         hooks.notify(f"warning: the best evaluation has no checkpoint: {best_unsaved}", {UNSAVED: best_unsaved})
-    if training.objective is None:
+    if training.objective is None or training.best is None:
         taken, evaluation = recorder.evaluations[-1]
     else:
         # With early stopping the result is the best state, so the run has failed if that is lost.
-        taken, evaluation = _take_best(training, training.objective)
+        taken, evaluation = _take_best(training, training.best)
         unsaved = unsaved or best_unsaved
     if splits.test is None and start is not None and start.step == training.step:
         # A run that was killed after its last evaluation was resumed. The outputs, which the report needs, are in no
@@ -418,7 +434,18 @@ def _finish(training: _Training, ended: str, start: Checkpoint | None) -> Result
     if splits.test is not None:
         test = _test(training, splits.test)
     means = recorder.epoch_means()
-    return Result(training.step, training.meter, recorder.history, taken, evaluation, test, ended, means, unsaved)
+    return Result(
+        steps=training.step,
+        meter=training.meter,
+        history=recorder.history,
+        taken=taken,
+        evaluation=evaluation,
+        test=test,
+        ended=ended,
+        epoch_means=means,
+        rate_changes=recorder.rate_changes(),
+        unsaved=unsaved,
+    )
 
 
 def _save_interrupted(training: _Training, interrupted: Interrupted) -> None:
@@ -447,8 +474,9 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
     """
     notify = training.hooks.notify
     evaluations = dict(training.recorder.evaluations)
+    measured = dict(training.recorder.measured())
     last = training.recorder.evaluations[-1]
-    best = stopping.best(objective, training.recorder.evaluations)
+    best = stopping.best(objective, training.recorder.measured())
     if best is None:
         return last
     best_step, _ = best
@@ -457,11 +485,14 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
         checkpoint = training.hooks.saver.best()
     except DamagedError as error:
         notify(f"warning: {error}", {})
-    candidates = [last]
+    last_step, _ = last
+    candidates = [(last_step, measured[last_step])]
     if checkpoint is not None and checkpoint.step in evaluations:
-        candidates.insert(0, (checkpoint.step, evaluations[checkpoint.step]))
+        candidates.insert(0, (checkpoint.step, measured[checkpoint.step]))
     taken = stopping.best(objective, candidates)
-    step, _ = taken or last
+    step = last_step
+    if taken is not None:
+        step, _ = taken
     if step != best_step:
         notify(f"warning: the best evaluation, of step {best_step:,}, has no checkpoint", {})
     if checkpoint is None or step == training.step:

@@ -22,6 +22,7 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.task.base import LOSS, Evaluation
+from runner.task.metrics import EPOCH, EVAL
 
 # (step, metric -> mean)
 StepMeans = tuple[int, dict[str, float]]
@@ -79,6 +80,23 @@ def empty(names: Sequence[str]) -> MetricHistory:
       names: the metrics of a step, without the loss.
     """
     return MetricHistory((LOSS, *names), [], [], np.zeros(2 + len(names)), [], [], [])
+
+
+def measured(history: MetricHistory) -> list[tuple[int, dict[str, float]]]:
+    """Returns (step, logged name -> value) of each evaluation.
+
+    The metrics of the evaluation come with the means of the training steps since the last one, if these were recorded.
+    """
+    means_by_step = dict(history.epochs)
+    rows: list[tuple[int, dict[str, float]]] = []
+    for step, evaluation in history.evaluations:
+        metrics: dict[str, float] = {}
+        for name, value in evaluation.metrics.items():
+            metrics[f"{EVAL}{name}"] = value
+        for name, mean in means_by_step.get(step, {}).items():
+            metrics[f"{EPOCH}{name}"] = mean
+        rows.append((step, metrics))
+    return rows
 
 
 def to_arrays(history: MetricHistory) -> dict[str, Array]:

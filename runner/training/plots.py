@@ -80,6 +80,22 @@ def curves(
     save(figure, path)
 
 
+def learning_rates(path: Path, points: Sequence[tuple[int, float]], title: str) -> None:
+    """Draws the learning rate by step.
+
+    Args:
+      path: PNG file to write.
+      points: (steps done, rate) in order.
+      title: of the picture.
+    """
+    figure, axes = subplots(1, 1, figsize=(7.0, 3.2))
+    axes.plot(*zip(*points, strict=True), color=palette.TRAIN, lw=1.5)
+    axes.set(xlabel="step", ylabel="learning rate", title=title)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25)
+    save(figure, path)
+
+
 def _points(rows: Iterable[tuple[int, Mapping[str, float]]], name: str, per_epoch: int) -> list[Point]:
     """Returns the points of a metric's curve, from (step, values by name) with so many steps per epoch."""
     points: list[Point] = []

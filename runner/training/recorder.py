@@ -15,8 +15,12 @@ from runner.task.base import LOSS, Evaluation
 from runner.task.metrics import EPOCH, EVAL, TRAIN
 from runner.training import metric_history
 from runner.training.metric_history import MetricHistory, Restore, StepMeans
+from runner.training.stopping import Measured
 
 LogPoints = Callable[[int, Mapping[str, float]], None]
+
+# (steps done, factor of the learning rate from there on)
+Reductions = Sequence[tuple[int, float]]
 
 # A call's metrics are read when the next call has been started, so that the devices never wait for the host.
 _CALLS_IN_FLIGHT = 1
@@ -34,30 +38,36 @@ class MetricRecorder:
         self,
         log: LogPoints,
         window: int,
-        learning_rate: Callable[[int], float],
+        learning_rate: Callable[[int], float] | None,
         *,
         metrics: Sequence[str] = (),
         batch_size: int = 1,
         tokens: int = 0,
         by_batch: bool = False,
         on_nan: str = "stop",
+        reductions: Callable[[Measured], Reductions] = lambda _: (),
     ) -> None:
         """Starts an empty history.
 
         Args:
           log: takes (step, points).
           window: steps per point of a training metric, which is their mean.
-          learning_rate: steps done -> the schedule's rate.
+          learning_rate: steps done -> the schedule's rate; None: a custom step has optimizers of its own.
           metrics: the task's metrics of a step, without the loss.
           batch_size: global.
           tokens: per example, if the task counts in tokens; 0: it does not.
           by_batch: whether a last, smaller batch has the weight of a full one in the means.
           on_nan: `trainer.on_nan`.
+          reductions: evaluations so far -> reductions of the learning rate at plateaus, (steps done, factor from there
+            on).
         """
         self._log = log
         self._window = window
         self._learning_rate = learning_rate
         self._on_nan = on_nan
+        self._reduce = reductions
+        # The reductions, and the number of evaluations that they were computed from.
+        self._reductions: tuple[int, Reductions] = (0, ())
         self._batch_size = batch_size
         self._by_batch = by_batch
         self._checks_loss = on_nan != "continue"
@@ -70,6 +80,10 @@ class MetricRecorder:
     def evaluations(self) -> list[tuple[int, Evaluation]]:
         """Returns (step, metrics) of every evaluation; only the last may have outputs."""
         return self.history.evaluations
+
+    def measured(self) -> list[tuple[int, dict[str, float]]]:
+        """Returns (step, logged name -> value) of every evaluation, see `metric_history.measured`."""
+        return metric_history.measured(self.history)
 
     def add(self, first_step: int, pending: Pending) -> None:
         """Takes a device call that has been started, and reads the call before it."""
@@ -126,10 +140,35 @@ class MetricRecorder:
         self._log_window(step, means)
 
     def _log_window(self, step: int, means: Mapping[str, float]) -> None:
-        rate = self._learning_rate(step - 1) * self.rate_factor(step - 1)
-        self._log(step, {**prefixed(TRAIN, means), "learning_rate": rate})
+        logged = prefixed(TRAIN, means)
+        if self._learning_rate is not None:
+            logged["learning_rate"] = self._learning_rate(step - 1) * self.rate_factor(step - 1)
+        self._log(step, logged)
+
+    def rate_changes(self) -> list[tuple[int, float]]:
+        """Returns (steps done, factor of the schedule's rate from there on) of every change of the factor."""
+        self.rate_factor(0)  # brings the reductions up to date
+        _, reductions = self._reductions
+        steps = {step for step, _ in reductions} | {restore.step for restore in self.history.restores}
+        return [(step, self.rate_factor(step)) for step in sorted(steps)]
 
     def rate_factor(self, step: int) -> float:
+        """Returns the factor of the schedule's rate after so many steps: by restores and by reductions at plateaus.
+
+        It is a function of the history, so a resumed run continues with the same.
+        """
+        count, reductions = self._reductions
+        if count != len(self.evaluations):
+            reductions = self._reduce(self.measured())
+            self._reductions = len(self.evaluations), reductions
+        factor = 1.0
+        for at, reduced in reductions:
+            # An evaluation after `at` steps changes the rate of the steps after it.
+            if at <= step:
+                factor = reduced
+        return factor * self.restore_factor(step)
+
+    def restore_factor(self, step: int) -> float:
         """Returns the factor of the learning rate after so many steps: 1 unless a checkpoint was restored."""
         factor = 1.0
         for restore in self.history.restores:
@@ -206,14 +245,15 @@ class MetricRecorder:
         # The first column is the weight, the sums follow in the order of the names.
         order = [0]
         for name in names:
-            order.append(1 + history.names.index(name))
+            order.append(_column(history.names, name))
         history.train = _selected(history.train, names)
         history.epochs = _selected(history.epochs, names)
-        history.open_window = [row[order] for row in history.open_window]
-        history.epoch_sums = history.epoch_sums[order]
+        history.open_window = [_reordered(row, order) for row in history.open_window]
+        history.epoch_sums = _reordered(history.epoch_sums, order)
         history.names = names
         self._last_step = step
         self.history = history
+        self._reductions = 0, ()
 
     def latest(self) -> dict[str, float]:
         """Returns the last value of each metric."""
@@ -257,8 +297,22 @@ def _selected(table: Sequence[StepMeans], names: Sequence[str]) -> list[StepMean
     """Returns the rows of a table with the given metrics only."""
     rows: list[StepMeans] = []
     for step, means in table:
-        rows.append((step, {name: means[name] for name in names}))
+        rows.append((step, {name: means.get(name, np.nan) for name in names}))
     return rows
+
+
+def _column(names: Sequence[str], name: str) -> int:
+    """Returns a metric's column after that of the weight; -1 if a checkpoint lacks it, as a norm not logged then."""
+    if name not in names:
+        return -1
+    return 1 + list(names).index(name)
+
+
+def _reordered(row: Array, order: Sequence[int]) -> Array:
+    """Returns a row's columns in another order, NaN for those that it lacks."""
+    found = row[list(order)]
+    found[np.asarray(order) < 0] = np.nan
+    return found
 
 
 def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -10,10 +10,11 @@ import numpy as np
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT, Array, Batch
 from runner.engine.base import Engine, HostBatches, Writes
+from runner.errors import EngineError
 from runner.host.outputs import spared
 from runner.layout.axes import batch_axis
 from runner.processes.team import current
-from runner.task.base import Task
+from runner.task.base import Ask, Task
 
 FOLDER = "samples"
 
@@ -42,18 +43,36 @@ def sample(
     """
     if not isinstance(engine, Writes):
         return None
+    ask, multiple = asking(config, engine, before)
+    return task.sample(ask, step, config.trainer.seed, multiple, prompt)
+
+
+def asking(config: RunConfig, engine: Engine, before: Callable[[], None] = lambda: None) -> tuple[Ask, int]:
+    """Returns what computes the next logits of a batch's rows, and the number that must divide the rows of a batch.
+
+    Args:
+      config: checked; its mesh.
+      engine: with its weights.
+      before: is called before each token.
+
+    Raises:
+      EngineError: the engine's models can't write text.
+    """
+    if not isinstance(engine, Writes):
+        raise EngineError(f"engine={config.engine.name}: its models can't write text; set engine=jax")
+    writer: Writes = engine
 
     def next_logits(batch: Batch) -> Array:
         before()
         arrays = {name: np.asarray(array)[None] for name, array in batch.items()}
-        return engine.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
+        return writer.next_logits(HostBatches(arrays, arrays[WEIGHT], 1))
 
     axis = batch_axis(config.layout, config.mesh.axes)
     # The batch must be divisible by its axis, so as many texts are written at least, and one of them is returned.
     axis_size = 1
     if axis:
         axis_size = config.mesh.axes[axis]
-    return task.sample(next_logits, step, config.trainer.seed, axis_size, prompt)
+    return next_logits, axis_size
 
 
 def shown(text: str) -> list[str]:
@@ -61,11 +80,15 @@ def shown(text: str) -> list[str]:
     lines: list[str] = []
     for line in text.splitlines():
         if line.strip():
-            cut = line.expandtabs()[:_MAX_COLUMNS]
-            lines.append("".join(map(_printable, cut)))
+            lines += printable(line.expandtabs()[:_MAX_COLUMNS])
     if len(lines) > _MAX_LINES:
         lines = [*lines[:_MAX_LINES], "..."]
     return [f"  {line}" for line in lines]
+
+
+def printable(text: str) -> list[str]:
+    """Returns the lines of a text for a terminal, without control characters."""
+    return ["".join(map(_printable, line)) for line in text.expandtabs().split("\n")]
 
 
 def _printable(char: str) -> str:

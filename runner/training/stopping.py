@@ -1,4 +1,4 @@
-"""Model selection: the best evaluation, and early stopping, as functions of the evaluations so far.
+"""Model selection: the best evaluation, early stopping and reductions of the rate, as functions of the past.
 
 They keep no state, so a resumed run has none to restore.
 """
@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.config.schema import PlateauConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
-from runner.task.base import Evaluation
-from runner.task.metrics import EVAL, MINIMIZE, evaluated
+from runner.task.metrics import MINIMIZE, selecting
 
-# (step, metrics), in order.
-Evaluations = Sequence[tuple[int, Evaluation]]
+# (step, logged name -> value) of each evaluation, in order. Besides the metrics of the evaluation there are the means
+# of the training steps since the last one.
+Measured = Sequence[tuple[int, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,16 @@ class Objective:
     """A metric of evaluations that selects.
 
     Attributes:
-      metric: as it is logged, such as `eval/loss`.
+      metric: as it is logged, such as `eval/loss` or `train/epoch_loss`.
       direction: in which it is better, `minimize` or `maximize`.
     """
 
     metric: str
     direction: str
 
-    def value(self, evaluation: Evaluation) -> float:
-        """Returns the metric's value in an evaluation."""
-        return evaluation.metrics[self.metric.removeprefix(EVAL)]
+    def value(self, metrics: Mapping[str, float]) -> float:
+        """Returns the metric's value among those measured at an evaluation; NaN if it was not measured."""
+        return metrics.get(self.metric, math.nan)
 
     def improves(self, value: float, than: float, by: float = 0.0) -> bool:
         """Returns whether a value is better than another by more than `by`; NaN never is."""
@@ -52,36 +53,69 @@ def objective(metric: str | None, directions: Mapping[str, str]) -> Objective | 
       metric: one of the task's, such as `eval/loss`.
       directions: the task's.
     """
-    return None if metric is None else Objective(metric, evaluated(directions)[metric])
+    return None if metric is None else Objective(metric, selecting(directions, tuple(directions))[metric])
 
 
-def best(goal: Objective, evaluations: Evaluations) -> tuple[int, Evaluation] | None:
-    """Returns the best evaluation, the first of equal ones; None if none is a number."""
-    best_so_far: tuple[int, Evaluation] | None = None
-    for step, evaluation in evaluations:
-        value = goal.value(evaluation)
+def best(goal: Objective, measured: Measured) -> tuple[int, float] | None:
+    """Returns step and value of the best evaluation, the first of equal ones; None if none is a number."""
+    best_so_far: tuple[int, float] | None = None
+    for step, metrics in measured:
+        value = goal.value(metrics)
         if math.isnan(value):
             continue
-        if best_so_far is None or goal.improves(value, goal.value(best_so_far[1])):
-            best_so_far = step, evaluation
+        if best_so_far is None or goal.improves(value, best_so_far[1]):
+            best_so_far = step, value
     return best_so_far
 
 
-def reason(config: EarlyStoppingConfig, goal: Objective | None, evaluations: Evaluations) -> str | None:
+def reductions(config: PlateauConfig, goal: Objective, measured: Measured) -> list[tuple[int, float]]:
+    """Returns the reductions of the learning rate so far, as (steps done, factor from there on).
+
+    The rule is that of Keras's `ReduceLROnPlateau`, once per evaluation.
+
+    Args:
+      config: patience, cooldown, and what counts as an improvement.
+      goal: the metric that is watched.
+      measured: so far.
+    """
+    reduced: list[tuple[int, float]] = []
+    factor = 1.0
+    best_value = goal.worst
+    waited = 0
+    cooling = 0
+    for step, metrics in measured:
+        value = goal.value(metrics)
+        if cooling:
+            cooling -= 1
+            waited = 0
+        if goal.improves(value, best_value, config.min_delta):
+            best_value = value
+            waited = 0
+        elif not cooling:
+            waited += 1
+            if waited >= config.patience and factor > config.min_factor:
+                factor = max(factor * config.factor, config.min_factor)
+                reduced.append((step, factor))
+                cooling = config.cooldown
+                waited = 0
+    return reduced
+
+
+def reason(config: EarlyStoppingConfig, goal: Objective | None, measured: Measured) -> str | None:
     """Returns why training ends, in words; None if it continues.
 
     Args:
       config: patience, and what counts as an improvement.
       goal: the metric of early stopping; None: nothing ends a run early.
-      evaluations: so far.
+      measured: so far.
     """
     if goal is None:
         return None
     best_step = 0
     best_value = goal.worst
     waited = 0
-    for step, evaluation in evaluations:
-        value = goal.value(evaluation)
+    for step, metrics in measured:
+        value = goal.value(metrics)
         if goal.improves(value, best_value, config.min_delta):
             best_step = step
             best_value = value

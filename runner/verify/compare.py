@@ -62,7 +62,7 @@ PERTURBED_RUNS = 3
 # and the mesh does.
 MORE_RUNS = 12
 # Kinds of checks of the training from the start, see `Check.kind`.
-FROM_THE_START = {"loss", "gradient", "parameter", "statistic", "slot", "average"}
+FROM_THE_START = {"loss", "gradient", points.STEPPED, "parameter", "statistic", "slot", "average"}
 # The largest of three draws of a size is below a quarter of another draw in about one of a thousand cases at equal
 # noise, and the perturbed runs' noise is the larger one.
 FACTOR = 4.0
@@ -93,6 +93,7 @@ class Check:
 
     Attributes:
       kind: `initial`, `loss`, `gradient`, `parameter`, `average`, `statistic` or `slot` of a training from the start;
+        `stepped`, what the first step changes, of a custom step in place of `gradient`;
         `point`, a gradient at randomly perturbed weights; `evaluation`, the loss or a metric of an evaluation there;
         `update`, the state after one step from there; `padding`, the same with other padding in the batch.
       name: such as `gradient/d1/kernel`, `optimizer/m/d1/kernel`, `d1/kernel`, `loss`, `point0/gradient/d1/kernel`.
@@ -253,15 +254,17 @@ def _check(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises) ->
     group, _, path = key.partition("/")
     if key == "loss":
         return _loss(arrays)
-    if group == "gradient":
-        return _ranked("gradient", key, path, _FIRST_GRADIENT, arrays)
+    if group == points.METRIC:
+        return replace(_loss(arrays), name=key)
+    if group in ("gradient", points.STEPPED):
+        return _ranked(group, key, path, _FIRST_GRADIENT, arrays)
     if points.is_of_point(key):
         return _at_point(key, arrays, reference, noises)
     if is_slot(key):
         return _ranked("slot", key, owner_of(key), end, arrays, storage=noises.storage)
     if is_ema(key):
         return _ranked("average", key, path, end, arrays)
-    if f"gradient/{path}" in reference:
+    if _is_trained(path, reference):
         return _ranked("parameter", path, path, end, arrays, storage=noises.storage)
     return _ranked("statistic", path, path, end, arrays, noises.products)
 
@@ -283,11 +286,15 @@ def _at_point(key: str, arrays: _Arrays, reference: Trajectory, noises: _Noises)
         # not shown.
         cancels = exact is not None and 0 < _largest(exact) < _FLOAT64_REMAINDER * remainder
         return replace(check, zero=check.passed and cancels and 0 < _largest(arrays.expected) < remainder)
-    if points.prefix(point, points.GRADIENT) + owner in reference:
+    if _is_trained(owner, reference):
         # Moving averages of weights are stored in float32 whatever `engine.state` is.
         storage = 0.0 if is_ema(path) else noises.storage
         return _ranked("update", key, owner, _POINT_UPDATE, arrays, size_noise=own_noise, storage=storage)
     return _ranked("update", key, owner, _POINT_UPDATE, arrays, noises.products, size_noise=noises.products)
+
+
+def _is_trained(path: str, reference: Trajectory) -> bool:
+    return f"gradient/{path}" in reference or f"{points.STEPPED}/{path}" in reference
 
 
 def identical(kind: str, name: str, variable: str, step: float, expected: Array, actual: Array) -> Check:

@@ -26,11 +26,14 @@ from runner.engine.jax.precision import as_float32, rounded, set_dtypes
 from runner.engine.jax.private import all_layers, in_float32, training_argument
 from runner.engine.jax.randomness import seed_indices
 from runner.model import scope
-from runner.optim.paths import owner_of, slot_path
-from runner.optim.stock import stock_optimizer
+from runner.optim import groups
+from runner.optim.paths import slot_path
+from runner.optim.registry import OPTIMIZERS
+from runner.optim.stock import StockPart, stock_parts
 from runner.verify.jax_float64 import in_float64
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
+from runner.verify.transformation import TransformationOptimizer
 
 
 class JaxReference(Reference):
@@ -60,20 +63,26 @@ class JaxReference(Reference):
         self._task = request.data.task
         self._model = Keras3Factory(config.model, request.data, seed, config.engine.precision).build()
         check_model(self._model, config, request.data)
-        self._stock = stock_optimizer(config.optimizer, request.total_steps, keras)
-        self._stock.build(self._model.trainable_variables)
         variables = Names(self._model).variables
         self._paths = {id(variable): path for path, variable in variables.items()}
+        self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
+        self.settings = groups.settings(config.optimizer, self._trainable)
+        if OPTIMIZERS[config.optimizer.name].is_transformation:
+            stock = TransformationOptimizer(config.optimizer, request.total_steps, self.settings)
+            self.parts = [StockPart(stock, self._trainable, 0)]
+        else:
+            self.parts = stock_parts(config.optimizer, request.total_steps, keras, self.settings)
+        for part in self.parts:
+            part.build(variables, self.settings)
         values = {path: variable.value for path, variable in variables.items()}
         self._kinds = set_dtypes(self._model, variables, config.engine.state)
         self._initial_values = {path: jnp.asarray(value, self._kinds[path].dtype) for path, value in values.items()}
-        self._trainable = [self._paths[id(variable)] for variable in self._model.trainable_variables]
         self._generators = seed_indices(self._model)
         # States of the generators by the number of microbatches before.
         self._seeds: dict[int, list[Tensor]] = {}
         self._gradients = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self._evaluate = jax.jit(self._evaluation)
-        self._apply = jax.jit(self._applied)
+        self._apply = jax.jit(self._applied, static_argnums=0)
         self.reset()
         self.initial = self.variables()
 
@@ -101,7 +110,11 @@ class JaxReference(Reference):
             # The states of generators have no path, and are as the builder made them.
             path = self._paths.get(id(variable))
             self._non_trainable.append(variable.value if path is None else self._initial_values[path])
-        self._optimizer_values = [variable.value for variable in self._stock.variables]
+        # Of the stock optimizers' variables, by the variable's id.
+        self._optimizer_values: dict[int, Tensor] = {}
+        for part in self.parts:
+            for variable in part.optimizer.variables:
+                self._optimizer_values[id(variable)] = variable.value
 
     def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
         """Loads a state; the generators' states are those that the first training had at that step."""
@@ -115,28 +128,25 @@ class JaxReference(Reference):
             else:
                 path = self._paths[id(variable)]
                 self._non_trainable.append(jnp.asarray(values[path], self._kinds[path].dtype))
-        indices = self._optimizer_indices()
-        iterations = self._stock.iterations
-        self._optimizer_values[indices[id(iterations)]] = jnp.asarray(step, iterations.dtype)
-        for slot, attribute in self._slot_attributes().items():
-            for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
-                key = slot_path(slot, path)
+        for part in self.parts:
+            iterations = part.optimizer.iterations
+            own_step = max(step - part.freeze_steps, 0)
+            self._optimizer_values[id(iterations)] = jnp.asarray(own_step, iterations.dtype)
+        for slot, variables in self.slot_variables:
+            for path, variable in variables.items():
+                key = slot_path(slot.name, path)
                 if key in slots:
-                    self._optimizer_values[indices[id(variable)]] = jnp.asarray(slots[key], variable.dtype)
-
-    def _optimizer_indices(self) -> dict[int, int]:
-        """Returns the place of each of the stock optimizer's variables among its values, by the variable's id."""
-        return {id(variable): index for index, variable in enumerate(self._stock.variables)}
+                    self._optimizer_values[id(variable)] = jnp.asarray(slots[key], variable.dtype)
 
     @contextmanager
     def in_float64(self) -> Iterator[JaxReference]:
         """Computes the gradients in float64 while the context lasts."""
-        in_float32 = self._gradients
+        before = self._gradients
         self._gradients = in_float64(jax.value_and_grad(self._loss, has_aux=True))
         try:
             yield self
         finally:
-            self._gradients = in_float32
+            self._gradients = before
 
     def constrain(self) -> None:
         """Applies the variables' own constraints."""
@@ -157,7 +167,13 @@ class JaxReference(Reference):
 
     def as_stored(self, slots: Mapping[str, Array]) -> dict[str, Array]:
         """Returns slots in the dtype in which a run stores them."""
-        return {path: value.astype(self._kinds[owner_of(path)].dtype) for path, value in slots.items()}
+        stored = {}
+        for slot, variables in self.slot_variables:
+            for path in variables:
+                key = slot_path(slot.name, path)
+                dtype = slot.dtype or self._kinds[path].dtype
+                stored[key] = slots[key].astype(dtype)
+        return stored
 
     def _compute_dtypes(self) -> Iterable[str | None]:
         return (layer.compute_dtype for layer in all_layers(self._model))
@@ -214,27 +230,36 @@ class JaxReference(Reference):
         outputs = _in_float32(outputs)
         return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
 
-    def apply(self, gradients: Mapping[str, Array]) -> None:
-        """Updates the weights with the stock optimizer."""
-        in_order = [gradients[path] for path in self._trainable]
-        self._weights, self._optimizer_values = self._apply(self._optimizer_values, in_order, self._weights)
+    def apply_part(self, number: int, gradients: list[Array]) -> None:
+        """Updates the weights of one stock optimizer."""
+        part = self.parts[number]
+        weights = dict(zip(self._trainable, self._weights, strict=True))
+        values = [self._optimizer_values[id(variable)] for variable in part.optimizer.variables]
+        new_weights, new_values = self._apply(number, values, gradients, [weights[path] for path in part.paths])
+        weights |= dict(zip(part.paths, new_weights, strict=True))
+        self._weights = list(weights.values())
+        self._optimizer_values |= dict(zip(map(id, part.optimizer.variables), new_values, strict=True))
 
     def _applied(
-        self, optimizer_values: list[Tensor], gradients: list[Tensor], weights: list[Tensor]
+        self, number: int, optimizer_values: list[Tensor], gradients: list[Tensor], weights: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Returns the new weights and optimizer values, rounded as a run stores both."""
+        part = self.parts[number]
         with in_float32(self._model.trainable_variables):
-            new_weights, new_values = self._stock.stateless_apply(
+            new_weights, new_values = part.optimizer.stateless_apply(
                 optimizer_values, gradients, [as_float32(weight) for weight in weights]
             )
-        indices = self._optimizer_indices()
-        for attribute in self._slot_attributes().values():
-            for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
+        indices = {id(variable): index for index, variable in enumerate(part.optimizer.variables)}
+        for slot, variables in self.slot_variables:
+            for path, variable in variables.items():
+                # State with a dtype of its own is not rounded.
+                if id(variable) not in indices or slot.dtype is not None:
+                    continue
                 index = indices[id(variable)]
                 value = new_values[index]
                 # The value stays float32, as the stock optimizer computes; only its digits are bfloat16's.
                 new_values[index] = rounded(value, self._kinds[path].dtype).astype(value.dtype)
-        dtypes = [self._kinds[path].dtype for path in self._trainable]
+        dtypes = [self._kinds[path].dtype for path in part.paths]
         stored = [rounded(weight, dtype) for weight, dtype in zip(new_weights, dtypes, strict=True)]
         return stored, new_values
 
@@ -245,13 +270,9 @@ class JaxReference(Reference):
         values = {id(variable): value for variable, value in zip(variables, current, strict=True)}
         return {path: np.array(values[variable]) for variable, path in self._paths.items()}
 
-    def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""
-        indices = self._optimizer_indices()
-        variables = getattr(self._stock, attribute)
-        # Not strict: an optimizer's list may be empty where it keeps no such slot.
-        by_path = zip(self._trainable, variables, strict=False)
-        return {path: np.array(self._optimizer_values[indices[id(variable)]]) for path, variable in by_path}
+    def slot_value(self, variable: keras.Variable) -> Array:
+        """Returns the present value of a variable of a stock optimizer."""
+        return np.array(self._optimizer_values[id(variable)])
 
 
 def _in_float32(outputs: Tensor) -> Tensor:

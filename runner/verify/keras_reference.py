@@ -22,8 +22,11 @@ from runner.engine.dtensor.adapters.paths import named_variables
 from runner.errors import ConfigError
 from runner.layout import mesh
 from runner.model import scope, target
+from runner.optim import groups
+from runner.optim.keras_classes import CLASSES
 from runner.optim.paths import slot_path
-from runner.optim.stock import stock_optimizer
+from runner.optim.registry import OPTIMIZERS
+from runner.optim.stock import stock_parts
 from runner.verify.reference import Inputs, Reference
 from runner.verify.request import Request
 
@@ -66,13 +69,22 @@ class KerasReference(Reference):
         self._gradients = tf.function(self._traced_gradients)
         self._evaluate = tf.function(self._traced_evaluation)
         with tf.device(self._device):
-            self._stock = stock_optimizer(request.config.optimizer, request.total_steps, tf_keras)
-            self._stock.build(list(self._trainable.values()))
-        self._optimizer_start = [variable.numpy() for variable in self._stock.variables]
+            optimizer = request.config.optimizer
+            self.settings = groups.settings(optimizer, list(self._trainable))
+            self.parts = stock_parts(optimizer, request.total_steps, tf_keras, self.settings)
+            for part in self.parts:
+                part.build(self._trainable, self.settings)
+        self._from_step = {}
+        if OPTIMIZERS[optimizer.name].is_keras_class:
+            self._from_step = dict(CLASSES[optimizer.class_name or ""].from_step)
+        self._optimizer_start = [[variable.numpy() for variable in part.optimizer.variables] for part in self.parts]
+        # A Python number is a constant of a program, so each stock optimizer has one.
         self._apply = tf.function(self._traced_apply)
 
-    def _traced_apply(self, gradients: list[Tensor]) -> None:
-        self._stock.apply_gradients(zip(gradients, self._trainable.values(), strict=True))
+    def _traced_apply(self, number: int, gradients: list[Tensor]) -> None:
+        part = self.parts[number]
+        variables = [self._trainable[path] for path in part.paths]
+        part.optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def positions(self) -> int:
         """Returns the most positions of a layer; 1 where no layer has an output shape."""
@@ -83,8 +95,9 @@ class KerasReference(Reference):
         with tf.device(self._device):
             for path, value in self.initial.items():
                 self._variables[path].assign(value)
-            for variable, value in zip(self._stock.variables, self._optimizer_start, strict=True):
-                variable.assign(value)
+            for part, start in zip(self.parts, self._optimizer_start, strict=True):
+                for variable, value in zip(part.optimizer.variables, start, strict=True):
+                    variable.assign(value)
 
     def load(self, values: Mapping[str, Array], slots: Mapping[str, Array], step: int) -> None:
         """Loads a state."""
@@ -92,10 +105,11 @@ class KerasReference(Reference):
         with tf.device(self._device):
             for path, variable in self._variables.items():
                 variable.assign(values[path].astype(variable.dtype.as_numpy_dtype))
-            self._stock.iterations.assign(step)
-            for slot, attribute in self._slot_attributes().items():
-                for path, variable in zip(self._trainable, getattr(self._stock, attribute), strict=True):
-                    key = slot_path(slot, path)
+            for part in self.parts:
+                part.optimizer.iterations.assign(max(step - part.freeze_steps, 0))
+            for slot, variables in self.slot_variables:
+                for path, variable in variables.items():
+                    key = slot_path(slot.name, path)
                     if key in slots:
                         variable.assign(slots[key])
 
@@ -176,20 +190,36 @@ class KerasReference(Reference):
         outputs = _in_float32(self._model(inputs, training=False))
         return self._task.loss(self._ops, outputs, batch), self._task.totals(self._ops, outputs, batch)
 
-    def apply(self, gradients: Mapping[str, Array]) -> None:
-        """Updates the weights with the stock optimizer."""
+    def apply_part(self, number: int, gradients: list[Array]) -> None:
+        """Updates the weights of one stock optimizer."""
         with tf.device(self._device):
-            self._apply([tf.constant(gradients[path]) for path in self._trainable])
+            apply = self._apply
+            if self._from_step:
+                self._set_from_step(self.parts[number].optimizer)
+                apply = self._traced_apply
+            apply(number, list(map(tf.constant, gradients)))
+
+    def _set_from_step(self, stock: tf_keras.optimizers.Optimizer) -> None:
+        """Sets a stock optimizer's numbers that are functions of the step.
+
+        tf_keras's Nadam keeps them outside of its variables and counts in Python. In a graph it therefore multiplies
+        its product of momenta several times per step, so that it is computed eagerly here.
+        """
+        step = int(stock.iterations.numpy())
+        for attribute, function in self._from_step.items():
+            options = self._request.config.optimizer.options
+            product = function(options, np.float32(step), arrays.of(np))
+            getattr(stock, attribute).assign(product)
+        stock._u_product_counter = step + 1
 
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
         return {path: variable.numpy() for path, variable in self._variables.items()}
 
-    def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""
-        # Not strict: an optimizer's list may be empty where it keeps no such slot.
-        by_path = zip(self._trainable, getattr(self._stock, attribute), strict=False)
-        return {path: variable.numpy() for path, variable in by_path}
+    def slot_value(self, variable: tf.Variable) -> Array:
+        """Returns the present value of a variable of the stock optimizer."""
+        value: Array = variable.numpy()
+        return value
 
 
 def _in_float32(outputs: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from runner.data.base import Array
 from runner.engine import make_engine
-from runner.engine.base import Engine, StepMetrics, cache_on_device, caches_split
+from runner.engine.base import Engine, HasTeachers, StepMetrics, cache_on_device, caches_split
 from runner.errors import EngineError
 from runner.model.padding import check_functions
 from runner.optim.paths import is_variable
@@ -38,6 +39,9 @@ def train(
     engine.build()
     own_state = engine.state()
     initial = {path: value for path, value in own_state.items() if is_variable(path)}
+    frozen = {}
+    if isinstance(engine, HasTeachers):
+        frozen = engine.teacher_state()
     cache_on_device(engine, request.source())
     if compiles_first:
         _compile(engine, request)
@@ -47,19 +51,44 @@ def train(
     # Training reads the examples from the devices too, where the engine caches them there.
     trained = request.by_row() if caches_split(engine) else request
     gradients = engine.gradients(trained.batches, 0)
+    stepped = {}
+    if request.data.task.own_step:
+        stepped = _first_changes(engine, trained)
     losses = []
+    metrics = defaultdict(list)
     done = 0
     for stack in trained.stacks():
-        losses.append(_mean_losses(engine.train_steps(engine.place(stack), done).read()))
+        of_steps = engine.train_steps(engine.place(stack), done).read()
+        losses.append(_mean_losses(of_steps))
+        for name in request.data.task.step_metrics:
+            metrics[f"{points.METRIC}/{name}"].append(of_steps.sums[name] / of_steps.weight)
         done += stack.steps
     final = engine.state()
+    taught = {}
+    if isinstance(engine, HasTeachers):
+        taught = engine.teacher_state()
     arrays = {f"initial/{path}": value for path, value in initial.items()}
+    # Each side read the teachers from their files; at the end they must be as they were.
+    arrays |= {f"initial/{path}": value for path, value in frozen.items()}
+    arrays |= {f"final/{path}": value for path, value in taught.items()}
     arrays["loss"] = np.concatenate(losses)
+    if request.data.task.own_step:
+        arrays |= {name: np.concatenate(values) for name, values in metrics.items()}
     arrays |= {f"gradient/{path}": value for path, value in gradients.items()}
+    arrays |= {f"{points.STEPPED}/{path}": value for path, value in stepped.items()}
     arrays |= {f"final/{path}": final[path] for path in initial}
     arrays |= {path: final[path] for path in own_state if path not in initial}
     arrays |= _at_points(engine, trained, request, reference)
     return arrays
+
+
+def _first_changes(engine: Engine, request: Request) -> dict[str, Array]:
+    """Returns what the first step changes of each trained variable; the state is put back."""
+    before = engine.state()
+    engine.train_steps(engine.place(request.stack_of(0)), 0).read()
+    after = engine.state()
+    engine.load_state(before)
+    return {path: after[path] - before[path] for path in engine.trainable}
 
 
 def _compile(engine: Engine, request: Request) -> None:

@@ -7,6 +7,9 @@ no gradient changes, such as moving statistics, are taken from the end of a trai
 Slots and averages are large enough to count beside the gradient. The points are made once and loaded on both sides.
 From there both sides take the gradients, and then one step, so no training amplifies the rounding between the two.
 
+A custom step has no single gradient of each variable. Its training has `stepped/<path>` in place of `gradient/<path>`,
+the change in the first step, and `metric/<name>` of each step in addition; its points have no gradients.
+
 Arrays of point N, by key:
 
 - `pointN/step`: steps done before;
@@ -20,21 +23,25 @@ Arrays of point N, by key:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from runner.data.base import Array
+from runner.optim.base import Slot
 from runner.optim.paths import ema_path, slot_path
 from runner.verify.rounding import layer_sizes
 
 # One late in the training and one early. Two, so that a gradient that is 0 by chance at one is not at both; each costs
 # a step of both sides and of every perturbed run.
 COUNT = 2
-# How far each parameter is moved, as a share of the root mean square of its layer. 0.3 leaves kinks and symmetries
-# well behind while the network still computes with the weights that training gave it. Where the loss is not finite
-# there, the next smaller share is tried.
+# How far each parameter is moved from its initial value, as a share of the root mean square of its layer. 0.3 leaves
+# kinks and symmetries well behind while the weights keep their scale. Where the loss is not finite there, the next
+# smaller share is tried.
 SHARES = (0.3, 0.1, 0.03)
+# Prefixes of what a training with a custom step has: what the first step changes, and a metric of every step.
+STEPPED = "stepped"
+METRIC = "metric"
 STEP = "step"
 START = "start"
 LOSS = "loss"
@@ -50,6 +57,8 @@ _COMMON_SIZE = 0.05
 # How far slots and averages are from what the gradients and weights at the point would give, as a share of their own
 # size: large enough that a slot that is left out, or stale, changes the step visibly.
 _SLOT_SHARE = 0.3
+# Size of weights' changes, about that of a step with a usual learning rate.
+_CHANGE_SIZE = 0.01
 
 
 def prefix(point: int, part: str) -> str:
@@ -126,36 +135,89 @@ def perturbed_weights(weights: Mapping[str, Array], share: float, rng: np.random
 
 
 def slots(
-    names: Iterable[str], gradients: Mapping[str, Array], rate: float, rng: np.random.Generator
+    kinds: Sequence[Slot],
+    gradients: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    rate: float,
+    rng: np.random.Generator,
 ) -> dict[str, Array]:
     """Returns an optimizer's slots as they may be after many steps with gradients like these.
 
     Args:
-      names: names of the slots, of `runner.optim.rules`.
+      kinds: of state; see `runner.optim.keras_classes` for their names.
       gradients: by canonical path.
+      weights: by canonical path.
       rate: learning rate; SGD's momentum is a step, not a gradient.
       rng: source of the values.
     """
-    kept = set(names)
+    names = {slot.name for slot in kinds}
     sizes = layer_sizes(gradients)
     values: dict[str, Array] = {}
     for path, gradient in gradients.items():
         size = sizes[path] or 1.0
         square = size**2 * rng.uniform(0.5, 1.5, gradient.shape)
         # With RMSprop (which has `velocity`) momentum is made of normalized gradients.
-        momentum_size = 1.0 if "velocity" in kept else size
+        momentum_size = 1.0 if "velocity" in names else size
         # Every kind is drawn, kept or not: the values of one slot then do not depend on which others there are.
-        by_slot = {
-            "m": size * rng.normal(size=gradient.shape),
+        normal = rng.normal(size=gradient.shape)
+        # Below the root of the mean square, as an average of the same gradients is: centered RMSprop takes the root of
+        # the difference of the two.
+        average = _SLOT_SHARE * np.sqrt(square) * rng.uniform(-1.0, 1.0, gradient.shape)
+        other_normal = rng.normal(size=gradient.shape)
+        by_name = {
+            "m": size * normal,
             "v": square,
+            "v_hat": square,
             "velocity": square,
-            # Below the root of the mean square, as an average of the same gradients is: centered RMSprop takes the
-            # root of the difference of the two.
-            "average": _SLOT_SHARE * np.sqrt(square) * rng.uniform(-1.0, 1.0, gradient.shape),
-            "momentum": rate * momentum_size * rng.normal(size=gradient.shape),
+            "average": average,
+            "momentum": rate * momentum_size * other_normal,
+            # Of Adamax: the largest gradient so far.
+            "u": np.sqrt(square),
+            # Of Adagrad and Ftrl: sums of squares.
+            "accumulator": square,
+            # Of Adadelta: squares of gradients, and of changes before they are multiplied by the rate.
+            "accumulated_grad": square,
+            "accumulated_delta_var": _CHANGE_SIZE**2 * square / size**2,
+            # Of Ftrl, whose weights are about -linear * rate / sqrt(accumulator).
+            "linear": -weights[path] * np.sqrt(square) / rate + size * normal,
+            # Of schedule-free AdamW: where the weights would be without the average over steps.
+            "z": weights[path] + _CHANGE_SIZE * normal,
+            # Of Adafactor: means of squares over a dim.
+            "r": square,
+            "c": square,
         }
-        for name in kept:
-            values[slot_path(name, path)] = by_slot[name].astype(gradient.dtype)
+        for slot in kinds:
+            if path in slot.dims and slot.name in by_name:
+                whole = by_name[slot.name]
+                missing = set(range(gradient.ndim)) - set(slot.dims[path])
+                values[slot_path(slot.name, path)] = whole.mean(axis=tuple(missing)).astype(gradient.dtype)
+    return values
+
+
+def slots_near(
+    kinds: Sequence[Slot], trained: Mapping[str, Array], known: Mapping[str, Array], rng: np.random.Generator
+) -> dict[str, Array]:
+    """Returns values of slots whose meaning is not known: those of the training, each multiplied by a random factor.
+
+    Signs stay, so that squares stay squares; integers stay as they are.
+
+    Args:
+      kinds: of state.
+      trained: the training's arrays.
+      known: slots that are left out.
+      rng: source of the factors.
+    """
+    values = {}
+    for slot in kinds:
+        for path in slot.paths:
+            key = slot_path(slot.name, path)
+            if key in known:
+                continue
+            value = trained[key]
+            if value.dtype.kind == "f":
+                factor = rng.uniform(1 - _SLOT_SHARE, 1 + _SLOT_SHARE, value.shape)
+                value = (value * factor).astype(value.dtype)
+            values[key] = value
     return values
 
 

@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from runner.checks import warnings as cautions
+from runner.checks import warnings as config_warnings
 from runner.config import renamed, typed
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
@@ -48,7 +48,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
     for line in devices.line(config, composed):
         console.print(line, soft_wrap=True, markup=False)
-    for warning in cautions.of_config(config):
+    for warning in config_warnings.of_config(config):
         console.print(f"warning: {warning}", soft_wrap=True, markup=False)
     with heard():
         registry.prepare_alone(config)

@@ -9,19 +9,24 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
+from runner.engine import registry
 from runner.engine.base import HostBatches
-from runner.optim import rules
+from runner.optim import groups, rules
+from runner.optim.base import Slot
+from runner.optim.clipping import clip
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
 from runner.optim.registry import OPTIMIZERS
 from runner.optim.schedules import learning_rate
+from runner.optim.stock import StockPart, is_divided, keras_slots
 from runner.task.base import LOSS
 from runner.verify import padding, points
 from runner.verify.request import Request
@@ -36,7 +41,7 @@ from runner.verify.rounding import (
 logger = logging.getLogger(__name__)
 
 # Steps of a training, however long they take: slots and averages differ from the first update's only after several.
-_MIN_STEPS = 3
+MIN_STEPS = 3
 # Examples of a gradient in float64, which XLA and TensorFlow compute slowly. Terms that cancel do so for any examples.
 _FLOAT64_EXAMPLES = 16
 
@@ -48,9 +53,13 @@ class Reference(ABC):
 
     Attributes:
       initial: canonical path to initial value, of every variable.
+      settings: of each trainable variable.
+      parts: stock optimizers, one per learning rate and step count.
     """
 
     initial: Mapping[str, Array]
+    settings: Mapping[str, groups.Settings]
+    parts: Sequence[StockPart]
 
     def __init__(self, request: Request) -> None:
         """Stores the request; a subclass builds the model from the config's seed."""
@@ -89,14 +98,14 @@ class Reference(ABC):
         for step in range(steps):
             rng = np.random.default_rng([seed, step])
             loss, gradients = self._step_gradients(step, noise, rng, self._request.batches)
-            self.apply(gradients)
+            self.apply(gradients, step)
             losses.append(loss)
             first_gradients = first_gradients or gradients
             averages = self._averages_after(averages)
             if step == 0:
                 # The first step is mostly its compilation, which `seconds` does not count.
                 started = time.monotonic()
-            elif len(losses) >= _MIN_STEPS and time.monotonic() - started > seconds:
+            elif len(losses) >= MIN_STEPS and time.monotonic() - started > seconds:
                 break
         return {
             **{f"initial/{path}": value for path, value in self.initial.items()},
@@ -110,7 +119,7 @@ class Reference(ABC):
     def points(self, trained: Mapping[str, Array]) -> dict[str, Array]:
         """Returns the steps and states of the points of a training without noise, see `runner.verify.points`.
 
-        A point at which the loss is NaN or Inf is moved closer to the trained weights, and left out if that does not
+        A point at which the loss is NaN or Inf is moved closer to the initial weights, and left out if that does not
         help. `at_points` returns the arrays that are computed from there.
 
         Args:
@@ -143,7 +152,10 @@ class Reference(ABC):
         config = self._request.config.optimizer
         # A schedule's rate may be 0 at this step, and a momentum of 0 would verify nothing.
         rate = float(learning_rate(config, float(step), self._request.total_steps)) or config.learning_rate
-        slots = self.as_stored(points.slots(self._slot_attributes(), gradients, rate, rng))
+        kinds = [slot for slot, _ in self.slot_variables]
+        slots = points.slots(kinds, gradients, weights, rate, rng)
+        slots |= points.slots_near(kinds, trained, slots, rng)
+        slots = self.as_stored(slots)
         averages = points.averages(weights, rng) if config.ema.decay is not None else {}
         return variables | slots | averages
 
@@ -170,7 +182,7 @@ class Reference(ABC):
             evaluated = self._evaluated(start, step, noise, np.random.default_rng([seed, number, step, 1]))
             arrays |= points.keyed(number, points.EVALUATED, evaluated)
             loss, gradients = self._step_gradients(step, noise, rng, request.batches)
-            self.apply(gradients)
+            self.apply(gradients, step)
             averages = {path: value for path, value in start.items() if is_ema(path)}
             # The first update of a run sets the averages to the weights, whatever they were before.
             averages = self._averages_after(averages if step else {})
@@ -290,19 +302,27 @@ class Reference(ABC):
 
     def _slots(self) -> dict[str, Array]:
         slots = {}
-        for slot, attribute in self._slot_attributes().items():
-            for path, value in self.slots(attribute).items():
-                slots[slot_path(slot, path)] = value
+        for slot, variables in self.slot_variables:
+            for path, variable in variables.items():
+                slots[slot_path(slot.name, path)] = self.slot_value(variable)
         return slots
 
-    def _slot_attributes(self) -> Mapping[str, str]:
-        """Returns the attribute of the stock optimizer with each slot's variables, by the slot's name."""
-        config = self._request.config.optimizer
+    @cached_property
+    def slot_variables(self) -> list[tuple[Slot, dict[str, Any]]]:
+        """State of the stock optimizer that the run has too, each kind with its variables by canonical path."""
+        config = self._request.config
+        weights = self.weights()
+        found = []
+        for part in self.parts:
+            found += keras_slots(config.optimizer, part.optimizer, {path: weights[path].ndim for path in part.paths})
+        entry = OPTIMIZERS[config.optimizer.name]
+        runs_itself = entry.is_keras_class and registry.has_keras_3(config.engine.name)
+        if runs_itself or entry.is_transformation:
+            return found
         # A stock optimizer may keep what our update rule does not, such as SGD's `momentum` without momentum: that is
         # not compared.
-        own_slots = rules.make_rule(config, np).slots
-        keras_slots = OPTIMIZERS[config.name].keras_slots
-        return {slot: attribute for slot, attribute in keras_slots.items() if slot in own_slots}
+        own_slots = rules.make_rule(config.optimizer, np).slots
+        return [(slot, variables) for slot, variables in found if slot.name in own_slots]
 
     def _step_gradients(
         self, step: int, noise: float, rng: np.random.Generator, batches: HostBatches
@@ -402,14 +422,36 @@ class Reference(ABC):
           batch: arrays (B, ...) by name.
         """
 
+    def apply(self, gradients: Mapping[str, Array], step: int) -> None:
+        """Updates the weights with the stock optimizers.
+
+        Args:
+          gradients: by canonical path.
+          step: steps done before this one.
+        """
+        config = self._request.config.optimizer
+        if is_divided(self.settings) or OPTIMIZERS[config.name].is_transformation:
+            counted = groups.unfrozen(
+                [self.settings[path] for path in gradients], list(gradients.values()), step + 1, array_functions(np)
+            )
+            gradients = dict(zip(gradients, clip(config.clip, counted, np), strict=True))
+        for number, part in enumerate(self.parts):
+            if step >= part.freeze_steps:
+                self.apply_part(number, [gradients[path] for path in part.paths])
+
     @abstractmethod
-    def apply(self, gradients: Mapping[str, Array]) -> None:
-        """Updates the weights with the stock optimizer."""
+    def apply_part(self, number: int, gradients: list[Array]) -> None:
+        """Updates the weights of one stock optimizer.
+
+        Args:
+          number: of the optimizer in `parts`.
+          gradients: of its variables, in their order.
+        """
 
     @abstractmethod
     def variables(self) -> dict[str, Array]:
         """Returns every variable by canonical path."""
 
     @abstractmethod
-    def slots(self, attribute: str) -> dict[str, Array]:
-        """Returns the values of an attribute of the stock optimizer, a list of variables, by canonical path."""
+    def slot_value(self, variable: Any) -> Array:
+        """Returns the present value of a variable of the stock optimizer."""

@@ -23,7 +23,7 @@ from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
 
 _PACKAGES = (*registry.distributions(), "numpy", "runner")
-_KINDS = ["initial", "loss", "gradient", "point", "evaluation", "update"]
+_KINDS = ["initial", "loss", "gradient", points.STEPPED, "point", "evaluation", "update"]
 _KINDS += ["parameter", "average", "statistic", "slot", "padding"]
 # Variables that a line lists by name: more make it too long to read, and verify.json has them all.
 _MAX_NAMES = 3
@@ -41,6 +41,7 @@ _COLUMNS = (
 _WHEN = {
     "initial": "",
     "gradient": ", step 1",
+    points.STEPPED: ", step 1",
     "point": ", at randomly perturbed weights",
     "evaluation": ", at randomly perturbed weights",
     "update": ", after one step from randomly perturbed weights",
@@ -315,7 +316,7 @@ def _span(check: Check) -> str:
         return "steps up to that one"
     if check.kind == "evaluation":
         return "one evaluation"
-    return "one step" if check.kind in ("gradient", "point", "update") else "all steps"
+    return "one step" if check.kind in ("gradient", points.STEPPED, "point", "update") else "all steps"
 
 
 def _times(ratio: float) -> str:

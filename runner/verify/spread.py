@@ -46,7 +46,7 @@ def is_loss(key: str) -> bool:
     """Returns whether a key is of losses, one per step, or of an evaluation's loss or metric."""
     if points.is_of_point(key):
         return points.parsed(key)[1] in (points.LOSS, points.EVALUATED)
-    return key == "loss"
+    return key == "loss" or key.startswith(f"{points.METRIC}/")
 
 
 def _differences(single: Trajectory, key: str, value: Array) -> Array:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runner.verify.compare import Check
-from runner.verify.points import END, parsed
+from runner.verify.points import END, STEPPED, parsed
 
 Verdict = Literal["verified", "inconclusive", "mismatch"]
 # Relative error of the size that must be detected. A smaller limit would leave more variables of deep networks
@@ -64,7 +64,7 @@ def sensitivities(checks: Iterable[Check]) -> list[Sensitivity]:
             by_variable.setdefault(check.variable, []).append(check)
     trained = []
     for path, own_checks in by_variable.items():
-        if any(check.kind == "gradient" for check in own_checks):
+        if any(check.kind in ("gradient", STEPPED) for check in own_checks):
             trained.append(_sensitivity(path, own_checks))
     return trained
 
@@ -72,11 +72,17 @@ def sensitivities(checks: Iterable[Check]) -> list[Sensitivity]:
 def _sensitivity(path: str, checks: Sequence[Check]) -> Sensitivity:
     gradients = [check for check in checks if check.kind == "point"]
     updates = [check for check in checks if check.kind == "update" and _is_of_variable(check)]
+    is_stepped = any(check.kind == STEPPED for check in checks)
+    if is_stepped:
+        # A custom step has no gradient of its own: what it changes is all that there is to compare.
+        gradients = updates
     of_gradient = _smallest_detected(gradients)
     of_update = _smallest_detected(updates)
     is_zero = bool(gradients) and all(check.zero for check in gradients)
     why = ""
-    if not gradients:
+    if is_stepped and of_update == math.inf:
+        why = "no step from randomly perturbed weights changes it"
+    elif not gradients:
         why = "the loss is NaN or Inf at all randomly perturbed weights"
     elif is_zero:
         pass

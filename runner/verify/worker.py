@@ -33,10 +33,12 @@ from runner.verify.rounding import noise
 from runner.verify.spread import spread
 
 if TYPE_CHECKING:
-    from runner.verify import jax_reference, keras_reference
+    from runner.verify import jax_reference, keras_reference, own_step_reference
+    from runner.verify.own_step_reference import OwnStepReference
 else:
     # Each imports its engine's library, and the environment must be set before.
     jax_reference = late("runner.verify.jax_reference")
+    own_step_reference = late("runner.verify.own_step_reference")
     keras_reference = late("runner.verify.keras_reference")
 
 # Characters of a library's error that are shown: enough for the cause of most, on a few lines of a terminal.
@@ -126,12 +128,14 @@ def run_side(side: str, folder: Path) -> dict[str, float | str]:
     return _mesh(request, folder, side)
 
 
-def make_reference(request: Request) -> Reference:
+def make_reference(request: Request) -> Reference | OwnStepReference:
     """Returns the single device that the config's engine is compared with; its library must be loaded.
 
     Raises:
       ConfigError: the builder fails, or made a model that no mesh can train.
     """
+    if request.data.task.own_step:
+        return own_step_reference.OwnStepReference(request)
     if registry.has_keras_3(request.config.engine.name):
         return jax_reference.JaxReference(request)
     return keras_reference.KerasReference(request)

@@ -83,7 +83,7 @@ PLACES = (
     (*MESHES["batch2"], "layout=replicated", *JAX),
     (*MESHES["single"], "layout=replicated", "engine=keras_dtensor"),
 )
-_ALL_DONE = ("the run has done its", "the run has ended by")  # killed when all was recorded
+_ALL_DONE = ("the run has done all of its", "the run has ended by")  # killed when all was recorded
 _RTOL, _ATOL = 1e-3, 1e-5  # of what is computed in another order from some step on
 
 

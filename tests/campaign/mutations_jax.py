@@ -50,7 +50,7 @@ class JaxHooks(Hooks):
     def reads(self, change: Callable[[str, Tensor, Slots], Tensor]) -> None:
         def make(sound: Callable[..., Any]) -> Callable[..., Any]:
             def gradients(step: Any, state: Any, *given: Any) -> Any:
-                names = step._rule.slots
+                names = [slot.name for slot in step._update_rule.slots]
                 read = [
                     change(path, value, {name: slots[index] for name, slots in zip(names, state.slots, strict=True)})
                     for index, (path, value) in enumerate(zip(self.paths, state.trainable, strict=True))

@@ -27,6 +27,9 @@ def _resolvers() -> None:
         "experiment=search_optimizer",
         "optimizer.learning_rate=${trainer.seed} dataset.data_dir=null",
         "--cfg job trainer.epochs=1",
+        "+engine=keras_dtensor",
+        "optimizer.schedule={name:cosine,warmup_steps:2}",
+        "++optimizer.schedule={nosuch:1} tracking.tags={}",
     ],
 )
 def test_a_valid_command_line_has_no_fault(line: str) -> None:
@@ -48,6 +51,10 @@ def test_a_valid_command_line_has_no_fault(line: str) -> None:
         ("+mesh=batch8", "+mesh=batch8: mesh has an option already; write mesh=batch8"),
         ("~mesh=batch8", "~mesh=batch8: mesh is single; write mesh=<option> to change it"),
         ("~nosuch", "~nosuch: unknown key; "),
+        ("~dataset.image_size", "~dataset.image_size: dataset.image_size is null, and only a value can be deleted; "),
+        ("+experiment=keras_tutorial", "+experiment=keras_tutorial: experiment is in the defaults; write experiment="),
+        ("mesh=???", "mesh=???: a group needs an option; leave mesh out to get the default"),
+        ("optimizer.schedule={nosuch:1}", "optimizer.schedule={nosuch:1}: unknown key (keys of optimizer.schedule: "),
         ("~trainer.epochs=9", "~trainer.epochs=9: trainer.epochs is 3; write trainer.epochs=<value> to change it"),
         ("+trainer.epochs=9", "+trainer.epochs=9: trainer.epochs exists already; write trainer.epochs=9"),
         (

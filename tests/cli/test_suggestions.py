@@ -21,6 +21,7 @@ from runner.host import paths
         ("layout", "tensor-parallel", "did you mean layout=megatron?"),
         ("layout", "cp", "did you mean layout=sequence?"),
         ("mesh", "batch16", "any size works: mesh.axes.batch=16 (on a CPU with mesh.cpu_devices=16)"),
+        ("mesh", "batch512", "any size works: mesh.axes.batch=512 (a CPU has at most 256)"),
         ("mesh", "dp4", "any size works: mesh.axes.batch=4"),
         ("mesh", "dp2_tp4", "any size works: mesh.axes='{batch: 2, model: 4}'"),
         ("mesh", "batch0", None),

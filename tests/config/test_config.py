@@ -66,6 +66,8 @@ NEEDS = {
     "dataset/text": ["dataset.path=words.txt", "task=language_model", "model=gpt"],
     "task/language_model": ["dataset=pydoc", "model=gpt"],
     "task/custom": ["task._target_=own_code.loss"],
+    "task/step": ["task._target_=tests.task.own_steps.Line", "engine=jax"],
+    "optimizer/optax": ["engine=jax", "optimizer._target_=optax.adamw"],
 }
 OWN_CODE = "def load(): ...\ndef loss(ops, outputs, batch): ...\n"
 # Keys that the head comment of their file explains.

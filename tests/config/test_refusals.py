@@ -84,10 +84,10 @@ REFUSALS = [
     refusal("mesh.axes=8", "mesh.axes=8", "must be a mapping from names to integers; set mesh.axes={batch:8}"),
     refusal("layout.rules=d1", "layout.rules=d1", "must be a list of mappings"),
     refusal("layout.rules=[{mach:d1,spec:[null]}]", "layout.rules[0].mach", "unknown key"),
-    refusal("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau", "is not supported", "name=cosine"),
+    refusal("optimizer.schedule.name=plateau", "optimizer.schedule.name=plateau", "works with any", "plateau.metric"),
     refusal(
         "optimizer.schedule.name=ReduceLROnPlateau",
-        "ReduceLROnPlateau is not supported: a schedule depends on the step only",
+        "set optimizer.schedule.plateau.metric=auto",
     ),
     refusal("optimizer.schedule=cosine", "error: optimizer.schedule=cosine", "optimizer.schedule.name"),
     refusal("tracking.tags=[a]", "tracking.tags=[a]", "holds keys"),
@@ -198,15 +198,42 @@ REFUSALS = [
         "clip.norm is set",
         "optimizer.clip.norm=null",
     ),
-    refusal("optimizer.schedule.name=linear", "optimizer.schedule.name=linear", "constant, cosine"),
+    refusal("optimizer.schedule.name=lineal", "optimizer.schedule.name=lineal", "did you mean linear?"),
+    refusal("optimizer.schedule.name=custom", "optimizer.schedule.name=custom", "set optimizer.schedule._target_="),
+    refusal("optimizer.schedule.name=inverse_sqrt", "name=inverse_sqrt", "set optimizer.schedule.warmup_steps=1000"),
+    refusal("optimizer.schedule.name=cosine_restarts", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
+    refusal("optimizer.schedule.initial_factor=0.1", "initial_factor=0.1", "set optimizer.schedule.warmup_steps=1000"),
+    refusal(
+        "optimizer.schedule._target_=tests.optim.rates.none",
+        "optimizer.schedule._target_=tests.optim.rates.none: module tests.optim.rates has no 'none'",
+    ),
+    refusal(
+        "optimizer.schedule._target_=tests.optim.rates.positional",
+        "must be a function with a parameter named step; this one takes count",
+        "write def positional(step)",
+    ),
+    refusal(
+        "optimizer.schedule._target_=tests.optim.rates.halving",
+        "optimizer.schedule.every: tests.optim.rates.halving needs a value for it; add +optimizer.schedule.every=...",
+    ),
+    refusal(
+        "optimizer.schedule._target_=tests.optim.rates.halving +optimizer.schedule.ever=3",
+        "optimizer.schedule.ever: tests.optim.rates.halving takes every",
+    ),
+    refusal(
+        "optimizer.schedule._target_=tests.optim.rates.halving optimizer.schedule.name=cosine",
+        "can't be used with optimizer.schedule.name=cosine",
+    ),
+    refusal(
+        "optimizer.schedule.plateau.metric=loss", "optimizer.schedule.plateau.metric=loss", "eval/loss, eval/accuracy"
+    ),
+    refusal("optimizer.schedule.plateau.factor=1", "optimizer.schedule.plateau.factor=1", "above 0 and below 1"),
     refusal(
         "optimizer.schedule.name=piecewise optimizer.schedule.boundaries=[10] optimizer.schedule.factors=[1.0]",
         "optimizer.schedule.factors=[1.0]",
         "must have 2 entries, one more than optimizer.schedule.boundaries",
     ),
-    refusal(
-        "optimizer.schedule.warmup_steps=5", "optimizer.schedule.warmup_steps=5", "optimizer.schedule.name=cosine"
-    ),
+    refusal("optimizer.schedule.decay_steps=5", "optimizer.schedule.decay_steps=5", "optimizer.schedule.name=cosine"),
     refusal("optimizer.schedule.name=exponential", "optimizer.schedule.decay_steps=null", "decay_steps=1000"),
     # Builders.
     refusal("model=custom", "model._target_", "is required; set model._target_="),
@@ -234,7 +261,7 @@ REFUSALS = [
     refusal(
         "tracking.uri='http://ann:***@host'",
         "tracking.uri=http://ann:***@host",
-        "a secret, which is never stored",
+        "never stored",
         "type tracking.uri again with it or set MLFLOW_TRACKING_URI",
     ),
     refusal(
@@ -287,12 +314,7 @@ REFUSALS = [
     ),
     refusal("trainer.on_nan=restore trainer.checkpoint.keep=1", "trainer.checkpoint.keep=1", "must be at least 2"),
     refusal("trainer.early_stopping.metric=loss", "trainer.early_stopping.metric=loss", "eval/loss, eval/accuracy"),
-    refusal(
-        "trainer.early_stopping.metric=eval/loss trainer.checkpoint.best=eval/accuracy",
-        "trainer.early_stopping.metric=eval/loss",
-        "trainer.checkpoint.best=eval/accuracy",
-        "set trainer.checkpoint.best=eval/loss",
-    ),
+    refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "train/epoch_loss"),
     refusal("trainer.early_stopping.patience=0", "trainer.early_stopping.patience=0", "at least 1"),
     refusal(
         "trainer.steps_per_epoch=5 trainer.overfit_batches=2",

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from runner.config import search_path
 from runner.host import paths, session
+from runner.layout import validation
 
 
 @pytest.fixture
@@ -149,6 +150,15 @@ def test_a_mistake_in_the_users_own_file_is_one_line(project: Path, text: str, t
     assert told in refused(project, "experiment=bad")
     put(project / "conf/mesh/bad.yaml", "{")
     assert "did you mean trainer.epochs?" in refused(project, "trainer.epochz=3"), "and is in no other's way"
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"- axes", b"\xff: 1", b"defaults: 3", b"defaults:\naxes: [height]"])
+def test_a_broken_mesh_of_the_user_hides_no_other_error(project: Path, content: bytes) -> None:
+    put(project / "conf/mesh/bad.yaml", "")
+    (project / "conf/mesh/bad.yaml").write_bytes(content)
+    options = validation.meshes_with("height")
+    assert "batch2_height2" in options
+    assert "bad" not in options
 
 
 def test_a_folder_in_the_project_is_recorded_as_one_of_it(project: Path) -> None:

@@ -263,7 +263,10 @@ def test_own_steps_that_fail_or_give_other_shapes_name_the_example():
     [
         (step("flop"), r"augment\[0\].name=flop: must be one of .*did you mean flip"),
         (step("flip", chance=1), r"augment\[0\].chance: unknown key .* has direction, probability"),
-        (step("flip", probability=1.5), r"augment\[0\].probability=1.5: must be above 0 and at most 1"),
+        (
+            step("flip", probability=1.5),
+            r"augment\[0\].probability=1.5: must be above 0 and at most 1; write probability: 0.5",
+        ),
         (step("flip", direction="left"), r"direction=left: must be one of horizontal"),
         (step("random_resized_crop"), r"augment\[0\].size is required"),
         (step("random_resized_crop", size=[8]), r"size=\[8\]: must be \[height, width\]"),

@@ -165,6 +165,14 @@ def test_a_trained_tokenizer_that_a_power_failure_left_empty_is_trained_again(tm
     assert kept.read_text() == first.vocabulary.tokenizer
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+def test_a_second_run_reads_no_document(tmp_path, folder, monkeypatch, tokenizer):
+    first = load(config(tmp_path, folder, tokenizer=tokenizer))
+    monkeypatch.setattr(files, "pieces", lambda *_: pytest.fail("the text is read again"))
+    second = load(config(tmp_path, folder, tokenizer=tokenizer))
+    assert (second.digest, second.selection) == (first.digest, first.selection)
+
+
 def test_a_changed_file_is_read_again(tmp_path, folder):
     first = load(config(tmp_path, folder))
     (folder / "a.txt").write_text("other")

@@ -30,6 +30,7 @@ def give_data(folder: Path) -> None:
     np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
     np.savez(folder / "tags.npz", features=np.ones((400, 4), "float32"), tags=np.ones((400, 3), "int32"))
     np.savez(folder / "trips.npz", km=np.ones(400, "float32"), minutes=np.ones(400, "float32"))
+    np.savez(folder / "steps.npz", observation=np.ones((400, 4), "float32"), reward=np.ones(400, "float32"))
     (folder / "notes").mkdir()
     for number in range(20):
         text = f"Note {number}.\n" + "It rained, and then it did not.\n" * 100
@@ -44,6 +45,12 @@ def give_data(folder: Path) -> None:
         (folder / "photos" / kind).mkdir(parents=True)
         for number in range(80):
             Image.new("RGB", (64, 64)).save(folder / "photos" / kind / f"{number}.png")
+
+
+def give_exports(folder: Path) -> None:
+    """Writes files with the names of exports that earlier commands of pages write."""
+    (folder / "big").mkdir()
+    (folder / "big" / "model.keras").touch()
 
 
 def composed(arguments: Sequence[str]) -> list[RunConfig]:

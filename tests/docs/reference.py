@@ -20,7 +20,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
-from runner.config import schema, schema_task
+from runner.config import schema, schema_keras_optimizers, schema_task
 from runner.config.build import type_in_words
 from runner.config.fields import Constraint, constraint_of
 from runner.config.search_path import options_in
@@ -211,6 +211,24 @@ def _group(group: str) -> list[str]:
             continue
         kind, says = typed.get(name, ("", ""))
         lines.append(f"| `{group}.{name}` | {cell(kind)} | {_values(key, len(files))} | {cell(says or key.says)} |")
+    lines.append("")
+    if group == "optimizer":
+        lines += _keras_optimizers()
+    return lines
+
+
+def _keras_optimizers() -> list[str]:
+    """Returns the options of each class of `optimizer=keras`."""
+    lines = ["#### Options of Keras optimizers", "", "| class | option | type | default | meaning |"]
+    lines.append("|---|---|---|---|---|")
+    for name, kind in schema_keras_optimizers.OPTIONS.items():
+        says = attributes(schema_keras_optimizers.KerasOptions) | attributes(kind)
+        defaults_of_class = vars(kind())
+        for key, allowed_values, _ in described(kind):
+            value = defaults_of_class[key]
+            default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            meaning = says.get(key) or attributes(kind.__mro__[1]).get(key, "")
+            lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {code(default)} | {cell(meaning)} |")
     return [*lines, ""]
 
 

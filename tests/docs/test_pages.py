@@ -87,6 +87,7 @@ def check(command: Command, page: str) -> None:
 @pytest.mark.parametrize("page", pages.names())
 def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
+    composing.give_exports(folder)
     for name, text in pages.files(page).items():
         (folder / name).write_text(text)
     for command in dict.fromkeys(pages.commands(page)):
@@ -231,7 +232,14 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
             given = ["-m", command.module, *shortened(page, command)]
         if mesh:
             given = [word.replace("mesh=batch8", f"mesh={mesh}") for word in given]
-        composes = command.module in ("runner", "runner.verify", "runner.plan", "runner.evaluate", "runner.export")
+        composes = command.module in (
+            "runner",
+            "runner.verify",
+            "runner.plan",
+            "runner.evaluate",
+            "runner.generate",
+            "runner.export",
+        )
         if engine and command.module in ("runner", "runner.verify") and not any("resume=" in one for one in given):
             given.append(f"engine={engine}")
         if composes and "--help" not in given:
@@ -247,7 +255,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         # Shortened runs may not match the filters of a page, and listing them then ends with 1.
         lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
-        is_empty = lists and done.returncode == 1 and done.stderr.startswith("no run ")
+        is_empty = lists and done.returncode == 1 and done.stderr.startswith("no runs match")
         assert done.returncode == command.code or is_empty, said
 
 

@@ -18,6 +18,7 @@ from runner.engine.jax.names import Names
 from runner.engine.jax.shards import shards
 from runner.engine.jax.state import state_tree
 from runner.model import stored
+from runner.optim.base import Slot
 from tests.engine import cases
 
 _INITIALIZERS = ("glorot_uniform", "he_normal", "random_normal", "truncated_normal", "random_uniform", "orthogonal")
@@ -122,8 +123,9 @@ def main() -> None:
             if name == "regularized":
                 regularizer, ones = model.get_layer("head").kernel_regularizer, np.ones(4, np.float32)
                 found["penalty"] = float(jax.jit(lambda x, of=regularizer: of(x)).lower(ones).compile()(ones))
+    slots = [Slot("m", {"a": (0, 1)})]
     tree = state_tree(
-        ["a"], [], {"a": NamedSharding(mesh, PartitionSpec("x"))}, ["m"], keeps_ema=True, accumulates=True
+        ["a"], [], {"a": NamedSharding(mesh, PartitionSpec("x"))}, slots, keeps_ema=True, accumulates=True
     )
     like = {"a": jax.ShapeDtypeStruct((16, 4), np.float32)}
     ones = jax.device_put(np.ones((16, 4), np.float32), tree.shardings.trainable[0])

@@ -131,3 +131,32 @@ print(json.dumps([fits(size, config) for config, (_, _, size, _) in zip(configs,
 
 def test_splits_of_up_to_a_gibibyte_are_kept_on_the_devices() -> None:
     assert answer(FITS, SIZES) == [expected for *_, expected in SIZES]
+
+
+FEW_DEVICES = """
+import json
+import jax
+from runner.config.schema import MeshConfig
+from runner.engine.jax import mesh
+from runner.errors import ConfigError
+
+jax.config.update("jax_num_cpu_devices", 2)
+jax.devices()
+messages = []
+for size in (2, 4):
+    try:
+        mesh.configure(MeshConfig(axes={"batch": size}, device="cpu"))
+        messages.append("")
+    except ConfigError as error:
+        messages.append(str(error))
+print(json.dumps(messages))
+"""
+
+
+def test_devices_that_an_earlier_use_of_jax_made_must_suffice() -> None:
+    enough, too_few = answer(FEW_DEVICES)
+    assert enough == ""
+    assert too_few == (
+        "mesh.device=cpu: the mesh needs 4 devices, but JAX sees 2 of kind cpu, which code that ran earlier in this "
+        "process made; run it in a new process, or set mesh=single"
+    )

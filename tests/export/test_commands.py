@@ -228,7 +228,9 @@ def test_a_run_that_does_not_exist_is_rejected(
 
 
 def test_training_rejects_run(trained: Trained) -> None:
-    assert "runner.evaluate and runner.export" in refused(trained.command("runner", "run=latest", code=2))
+    assert "runner.evaluate, runner.generate and runner.export" in refused(
+        trained.command("runner", "run=latest", code=2)
+    )
 
 
 def test_a_damaged_checkpoint_is_rejected_and_the_one_before_it_suggested(trained: Trained) -> None:

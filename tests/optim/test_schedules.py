@@ -1,4 +1,4 @@
-"""Learning rates in Python against tf_keras's schedules, which run in a process of their own."""
+"""Learning rates in Python and on devices against Keras's schedules, which run in processes of their own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.config.schema import OptimizerConfig, ScheduleConfig
-from runner.optim.schedules import learning_rate
+from runner.errors import ConfigError
+from runner.optim.checks import check_rates
+from runner.optim.schedules import learning_rate, sampled, turning_points
 from tests import forks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +34,38 @@ SCHEDULES = {
     "exponential": ScheduleConfig("exponential", decay_steps=10, decay_rate=0.5),
     "staircase": ScheduleConfig("exponential", decay_steps=10, decay_rate=0.5, staircase=True),
     "piecewise": ScheduleConfig("piecewise", boundaries=[10, 30], factors=[1.0, 0.1, 0.5]),
+    "linear": ScheduleConfig("linear"),
+    "linear to a fifth": ScheduleConfig("linear", decay_steps=30, final_factor=0.2),
+    "polynomial": ScheduleConfig("polynomial", power=2.0, final_factor=0.1),
+    "square root": ScheduleConfig("polynomial", power=0.5, decay_steps=30),
+    "cosine with warm-up from a tenth": ScheduleConfig("cosine", warmup_steps=7, initial_factor=0.1),
+}
+
+# Those that Keras has no equal of. Its restarts are compared in a test of their own.
+OWN = {
+    "constant with warm-up": ScheduleConfig("constant", warmup_steps=7),
+    "linear with warm-up": ScheduleConfig("linear", warmup_steps=7, initial_factor=0.25),
+    "polynomial with warm-up": ScheduleConfig("polynomial", warmup_steps=7, power=3.0),
+    "exponential with warm-up": ScheduleConfig("exponential", warmup_steps=7, decay_steps=10, decay_rate=0.5),
+    "piecewise with warm-up": ScheduleConfig("piecewise", warmup_steps=7, boundaries=[10, 30], factors=[0.5, 1, 0.1]),
+    "restarts": ScheduleConfig("cosine_restarts", decay_steps=7),
+    "restarts of one length": ScheduleConfig("cosine_restarts", decay_steps=7, cycle_factor=1.0, peak_factor=0.5),
+    "restarts with warm-up": ScheduleConfig(
+        "cosine_restarts", warmup_steps=5, decay_steps=4, cycle_factor=1.5, peak_factor=0.8, final_factor=0.1
+    ),
+    "inverse square root": ScheduleConfig("inverse_sqrt", warmup_steps=7),
+    "inverse square root without warm-up": ScheduleConfig("inverse_sqrt", decay_steps=9),
+    "warm-up, stable, decay": ScheduleConfig("warmup_stable_decay", warmup_steps=7, final_factor=0.1),
+    "stable, long decay": ScheduleConfig("warmup_stable_decay", decay_steps=30),
+    "one cycle": ScheduleConfig("one_cycle", initial_factor=0.04),
+    "one cycle with a rise of a step": ScheduleConfig("one_cycle", warmup_steps=1, final_factor=0.1),
+    "custom": ScheduleConfig("custom", target="tests.optim.rates.halving", options={"every": 10}),
+    "custom rate with warm-up": ScheduleConfig("custom", warmup_steps=7, target="tests.optim.rates.falling"),
 }
 
 REFERENCE = """
 import json, sys
-import tf_keras
+from runner.optim.schedules import learning_rate
 from runner.optim.stock import stock_optimizer
 from runner.config.schema import OptimizerConfig, ScheduleConfig
 
@@ -45,10 +75,32 @@ for name, fields in cases.items():
     config = OptimizerConfig(
         "adam", base, beta_1=0.9, beta_2=0.999, epsilon=1e-7, schedule=ScheduleConfig(**fields)
     )
-    rate = stock_optimizer(config, total, tf_keras)._learning_rate
-    rates[name] = [float(rate(step)) if callable(rate) else float(rate) for step in range(steps)]
+    rate = stock_optimizer(config, total, keras)._learning_rate
+    # A table ends with the run.
+    known = total if type(rate).__name__ == "Tabulated" else steps
+    rates[name] = [float(rate(step)) if callable(rate) else float(rate) for step in range(known)]
+    on_device = compiled(lambda step: learning_rate(config, step, total, ops))
+    rates[f"{name} on a device"] = [float(on_device(tensor(step))) for step in range(steps)]
 print("RATES" + json.dumps(rates))
 """
+
+# The lines before the common ones.
+LIBRARIES = {
+    "tensorflow": """
+import tensorflow as ops, tf_keras as keras
+def compiled(function):
+    return ops.function(function)
+def tensor(step):
+    return ops.constant(step, ops.float32)
+""",
+    "jax": """
+import jax, jax.numpy as ops, keras
+def compiled(function):
+    return jax.jit(function)
+def tensor(step):
+    return ops.float32(step)
+""",
+}
 
 
 def make(schedule: ScheduleConfig) -> OptimizerConfig:
@@ -60,12 +112,21 @@ def rates(schedule: ScheduleConfig, steps: int = STEPS, total: int = TOTAL) -> l
 
 
 @pytest.fixture(scope="module")
-def reference() -> dict[str, list[float]]:
-    quiet = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+def reference(request: pytest.FixtureRequest) -> dict[str, list[float]]:
+    library: str = request.param
+    quiet = {
+        "TF_USE_LEGACY_KERAS": "1" if library == "tensorflow" else "0",
+        "KERAS_BACKEND": "jax",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+    }
+    # A custom schedule has no counterpart, and Keras's optimizer is given its table; the constant one has no formula.
+    cases = {name: asdict(schedule) for name, schedule in (SCHEDULES | OWN).items()}
     done = forks.run(
-        [sys.executable, "-c", REFERENCE],
-        library="tensorflow",
-        given=json.dumps([BASE, TOTAL, STEPS, {name: asdict(schedule) for name, schedule in SCHEDULES.items()}]),
+        [sys.executable, "-c", LIBRARIES[library] + REFERENCE],
+        library=library,
+        given=json.dumps([BASE, TOTAL, STEPS, cases]),
         env=os.environ | quiet | {"PYTHONPATH": str(ROOT)},
         timeout=300,
     )
@@ -75,11 +136,29 @@ def reference() -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_rates_equal_those_of_tf_keras(name: str, reference: dict[str, list[float]]) -> None:
-    # tf_keras computes in float32, whose spacing at 1 is 1.2e-7. 1e-6 is relative to the rate, but where 1 + cos
-    # cancels towards 0 it is relative to the base rate, whose rounding is all that is left there.
-    assert rates(SCHEDULES[name]) == pytest.approx(reference[name], rel=1e-6, abs=1e-6 * BASE)
+@pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
+def test_rates_equal_those_of_keras_at_every_step(reference: dict[str, list[float]]) -> None:
+    # Keras computes in float32, whose spacing at 1 is 1.2e-7. 1e-6 is relative to the rate, but where 1 + cos cancels
+    # towards 0 it is relative to the base rate, whose rounding is all that is left there.
+    for name, schedule in SCHEDULES.items():
+        assert rates(schedule) == pytest.approx(reference[name], rel=1e-6, abs=1e-6 * BASE), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
+def test_devices_compute_the_rates_of_the_log_at_every_step(reference: dict[str, list[float]]) -> None:
+    for name, schedule in (SCHEDULES | OWN).items():
+        on_device = reference[f"{name} on a device"]
+        # As above: the formula is computed in float32.
+        assert rates(schedule) == pytest.approx(on_device, rel=1e-6, abs=1e-6 * BASE), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
+def test_the_stock_optimizer_has_the_rates_that_keras_has_no_schedule_for(reference: dict[str, list[float]]) -> None:
+    for name, schedule in OWN.items():
+        # Rounding to float32 is all that the table adds. It ends with the run.
+        assert rates(schedule)[:TOTAL] == pytest.approx(reference[name], rel=1e-7), name
 
 
 def test_constant_is_the_base_rate_at_every_step() -> None:
@@ -133,3 +212,106 @@ def test_cosine_never_leaves_0_to_the_base_rate(
 ) -> None:
     schedule = ScheduleConfig("cosine", warmup_steps=warmup, decay_steps=decay, final_factor=final)
     assert 0 <= learning_rate(make(schedule), step, total) <= BASE * (1 + 1e-12)  # a few roundings of float64
+
+
+def test_restarts_equal_the_formula_of_keras_in_double_precision() -> None:
+    # Keras's CosineDecayRestarts itself divides in float32, and so takes some first steps of a cycle for the last of
+    # the one before.
+    first, longer, higher, final = 7, 2.0, 0.8, 0.1
+    schedule = ScheduleConfig(
+        "cosine_restarts", decay_steps=first, cycle_factor=longer, peak_factor=higher, final_factor=final
+    )
+    found = rates(schedule, 1000, 1000)
+    for step in range(1000):
+        done = step / first
+        cycle = math.floor(math.log(1 - done * (1 - longer) + 1e-12) / math.log(longer))
+        share = (done - (1 - longer**cycle) / (1 - longer)) / longer**cycle
+        expected = (1 - final) * 0.5 * higher**cycle * (1 + math.cos(math.pi * share)) + final
+        assert found[step] == pytest.approx(BASE * expected, rel=1e-9), step
+
+
+def test_restarts_of_one_length_begin_again_at_every_multiple_of_a_large_count() -> None:
+    schedule = ScheduleConfig("cosine_restarts", decay_steps=97, cycle_factor=1.0)
+    steps = np.arange(97 * 100_000, 97 * 100_000 + 194, dtype=np.float32)
+    found = learning_rate(make(schedule), steps, 10**8, np)
+    assert found[0] == found[97] == pytest.approx(BASE)
+    assert found[96] == pytest.approx(found[193]) == pytest.approx(rates(schedule, 97)[96], rel=1e-4)
+
+
+def test_one_cycle_rises_for_three_tenths_of_the_run_and_falls_to_its_end() -> None:
+    cycle = rates(OWN["one cycle"])
+    assert cycle[0] == pytest.approx(BASE * 0.04)
+    assert max(cycle) == cycle[15] == pytest.approx(BASE)
+    assert cycle[:16] == sorted(cycle[:16])
+    assert cycle[15:] == sorted(cycle[15:], reverse=True)
+    # PyTorch's formula: half a cosine between the ends of each phase.
+    assert cycle[5] == pytest.approx(BASE * (1 + (0.04 - 1) / 2 * (1 + math.cos(math.pi * 5 / 15))))
+    assert cycle[TOTAL] == 0
+
+
+def test_warmup_stable_decay_stays_at_the_base_rate_until_a_tenth_is_left() -> None:
+    found = rates(OWN["warm-up, stable, decay"])
+    assert found[7:46] == pytest.approx([BASE] * 39)
+    assert found[46:51] == pytest.approx([BASE * (1 - 0.9 * number / 5) for number in range(1, 6)])
+
+
+def test_inverse_square_root_is_that_of_the_steps_over_the_warm_up() -> None:
+    # Vaswani et al., 2017: min(step / warmup, sqrt(warmup / step)).
+    found = rates(OWN["inverse square root"])
+    assert found[1:] == pytest.approx([BASE * min(step / 7, math.sqrt(7 / step)) for step in range(1, STEPS)])
+
+
+@pytest.mark.parametrize("name", ["linear with warm-up", "polynomial with warm-up", "exponential with warm-up"])
+def test_a_schedule_after_a_warm_up_is_the_schedule_later(name: str) -> None:
+    after = replace(OWN[name], decay_steps=20)
+    alone = replace(after, warmup_steps=0, initial_factor=0.0)
+    assert rates(after)[7:] == pytest.approx(rates(alone)[:-7])
+    rising = [BASE * (after.initial_factor + (1 - after.initial_factor) * step / 7) for step in range(8)]
+    assert rates(after)[:8] == pytest.approx(rising)
+
+
+def test_a_custom_function_returns_a_factor_or_with_a_learning_rate_the_rate() -> None:
+    assert rates(OWN["custom"], 50) == pytest.approx([BASE * 0.5 ** (step // 10) for step in range(50)])
+    late = rates(OWN["custom rate with warm-up"], 50)
+    assert late[7:] == pytest.approx([BASE * (1 - 0.5 * step / TOTAL) for step in range(43)])
+
+
+@given(
+    name=st.sampled_from(["linear", "cosine", "warmup_stable_decay", "one_cycle", "polynomial", "inverse_sqrt"]),
+    warmup=st.integers(1, 30),
+    total=st.integers(1, 100),
+)
+def test_the_turning_points_have_the_largest_and_the_smallest_rate(name: str, warmup: int, total: int) -> None:
+    config = make(ScheduleConfig(name, warmup_steps=warmup))
+    found = rates(config.schedule, total, total)
+    turning = [found[step] for step in turning_points(config, total)]
+    assert (min(turning), max(turning)) == (min(found), max(found))
+
+
+def test_a_picture_has_the_steps_before_and_after_a_jump_of_a_long_run() -> None:
+    drawn = dict(sampled(make(replace(SCHEDULES["piecewise"], boundaries=[10_001, 30_003])), 1_000_000))
+    assert drawn[30_003] == pytest.approx(BASE * 0.1)
+    assert drawn[30_004] == pytest.approx(BASE * 0.5)
+    assert len(drawn) < 600
+    assert sampled(make(ScheduleConfig()), TOTAL) == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "total", "said"),
+    [
+        (ScheduleConfig("custom", target="tests.optim.rates.negative"), 5, "returns -1 in step 3"),
+        (ScheduleConfig("custom", target="tests.optim.rates.broken"), 5, "fails in step 2 .ZeroDivisionError"),
+        (
+            ScheduleConfig("custom", target="tests.optim.rates.halving", options={"every": 2}),
+            10**7,
+            "at most 1,000,000",
+        ),
+        (ScheduleConfig("cosine_restarts", decay_steps=1, cycle_factor=1.0001), 10**5, "at most 200 cycles"),
+        (ScheduleConfig("cosine_restarts", decay_steps=1, peak_factor=1e3), 10**6, "overflows float32"),
+    ],
+)
+def test_a_schedule_that_a_run_of_this_length_can_t_have_is_rejected(
+    schedule: ScheduleConfig, total: int, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_rates(OptimizerConfig(learning_rate=1e30 if "overflows" in said else BASE, schedule=schedule), total)

@@ -130,7 +130,6 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "gpu[0
             {},
             "cluster.processes=null: needs the number of processes, which Kubernetes does not",
         ),
-        (SLURM, {"coordinator": "gpu07"}, "cluster.coordinator=gpu07: must be host:port"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, {}, "cluster.coordinator=null:"),
     ],
 )

@@ -90,4 +90,4 @@ def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) 
     rate = ("optimizer=sgd", "optimizer.learning_rate=2.0", "optimizer.schedule.name=constant")
     done = run(tmp_path, "engine=keras_dtensor", "mesh=batch2", *stop, *rate, *several(2))
     assert "early stopping: eval/loss was best at step" in done.stdout
-    assert "are taken" in done.stdout
+    assert "using the weights of step" in done.stdout

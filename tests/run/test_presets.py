@@ -103,7 +103,7 @@ def test_the_pages_own_fine_tuning_runs_with_a_preset_that_has_a_tokenizer(tmp_p
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "one.txt").write_text(PAGE.read_text())
     program = re.search(r"```python tokenizer\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    commands = re.search(r"## Fine-tuning\n\n```sh[^\n]*\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    commands = re.search(r"## Fine-tuning\n.*?```sh[^\n]*\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert program is not None
     assert commands is not None
     (tmp_path / "tokenizer.py").write_text(program[1])

@@ -250,7 +250,9 @@ def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_a
 
     def write(seed: int, step: int, temperature: float = 1.0) -> Array:
         prompt = np.zeros(1, np.int32)
-        return generation.sample_tokens(lambda *_: logits, prompt, 2000, 2001, [temperature, 0.0], seed, step)
+        samplings = [generation.Sampling(temperature), generation.Sampling(0.0)]
+        rows = generation.sample_tokens(lambda *_: logits, [prompt] * 2, [2000] * 2, 2001, samplings, seed, step)
+        return np.stack(rows)
 
     first = write(1, 2)
     np.testing.assert_array_equal(first, write(1, 2))
@@ -261,3 +263,71 @@ def test_draws_have_the_distribution_of_the_logits_and_depend_on_seed_and_step_a
     sharp = np.bincount(write(1, 2, 0.5)[0, 1:], minlength=3) / 2000
     np.testing.assert_allclose(sharp, np.array([0.25, 0.09, 0.04]) / 0.38, atol=0.04)
     assert (first[1, 1:] == 0).all(), "temperature 0 takes the likeliest"
+
+
+def test_top_k_and_top_p_keep_the_most_probable_tokens() -> None:
+    probabilities = np.array([0.1, 0.4, 0.2, 0.3])
+    scores = np.log(probabilities) + 7
+
+    def kept(top_k: int | None, top_p: float | None) -> list[int]:
+        limited = generation.kept_scores(scores, generation.Sampling(1.0, top_k, top_p))
+        chosen = np.flatnonzero(np.isfinite(limited))
+        np.testing.assert_array_equal(limited[chosen], scores[chosen])
+        return chosen.tolist()
+
+    assert kept(None, None) == kept(9, 1.0) == [0, 1, 2, 3]
+    assert kept(2, None) == [1, 3]
+    assert kept(None, 0.39) == kept(1, None) == kept(None, 1e-9) == [1]
+    assert kept(None, 0.69) == [1, 3]
+    assert kept(None, 0.71) == [1, 2, 3]
+    # Of the three that top_k keeps, the first two have 7/9 of the probability.
+    assert kept(3, 0.77) == [1, 3]
+    assert kept(3, 0.79) == [1, 2, 3]
+
+
+def next_letter(batch: dict[str, Array]) -> Array:
+    """Returns logits of the letter behind each row's marked one, and of the one after that, which is as probable."""
+    marked = (batch["tokens"] * batch["label"]).sum(-1)
+    return ((np.eye(V)[marked + 1] + np.eye(V)[marked + 2]) * 1e3).astype(np.float32)
+
+
+def test_prompts_of_different_lengths_are_continued_together_as_alone() -> None:
+    made = task()
+    greedy = generation.Sampling(0.0)
+    prompts = made.encode_prompts(["ab", "x", "mnop"], "generate.prompts", None)
+    assert made.generate(next_letter, prompts, None, greedy, 0) == ["abcdef", "xyz{|}", "mnopqr"]
+    assert made.generate(next_letter, prompts, 2, greedy, 0, multiple=4) == ["abcd", "xyz", "mnopqr"]
+    alone = [made.generate(next_letter, [prompt], 2, greedy, 0)[0] for prompt in prompts]
+    assert alone == ["abcd", "xyz", "mnopqr"]
+
+
+def test_texts_of_one_seed_are_equal_for_every_batch_axis_and_differ_by_prompt_and_seed() -> None:
+    made = task()
+    prompts = made.encode_prompts(["a"] * 40, "generate.prompts", None)
+    random = generation.Sampling(1.0)
+    texts = made.generate(next_letter, prompts, 5, random, 3)
+    assert made.generate(next_letter, prompts, 5, random, 3, multiple=8) == texts
+    assert made.generate(next_letter, prompts, 5, random, 4) != texts
+    # 40 draws of 32 equally probable texts; rows after the 32nd are of another batch.
+    assert len(set(texts)) > 15
+    assert texts[32:] != texts[:8]
+    assert set(made.generate(next_letter, prompts, 5, generation.Sampling(1.0, top_k=1), 3)) == {"abcdef"}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "message"),
+    [
+        (["a", ""], None, r"generate.prompts=.*: has no tokens in the vocabulary"),
+        (["abcdef"], None, r"generate.prompts=abcdef: must have fewer tokens than a row, 6, but has 6; .*shorten"),
+        (["a", "abc"], 4, r"generate.tokens=4: must be at most 3: .* longest prompt needs 3; set generate.tokens=3"),
+    ],
+)
+def test_prompts_without_room_or_tokens_are_invalid(prompts: list[str], tokens: int | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        task().encode_prompts(prompts, "generate.prompts", tokens)
+
+
+def test_prompts_need_a_vocabulary() -> None:
+    made = make_task(config(vocabulary=V, sample=None), SPECS)
+    with pytest.raises(ConfigError, match=r"generate.prompt=a: needs a run with task=language_model and a dataset"):
+        made.encode_prompts(["a"], "generate.prompt", None)

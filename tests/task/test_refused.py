@@ -20,6 +20,7 @@ X = ArraySpec((3,), "float32")
 TWO = ArraySpec((), "int32", (), ("a", "b"))
 GRID = ArraySpec((4, 6, 1), "uint8")
 OWN = "tests.task.own"
+STEPS = "tests.task.own_steps"
 
 ALONE: list[tuple[TaskConfig, str]] = [
     (config("classification", label_smoothing=1.0), "task.label_smoothing=1.0"),
@@ -55,6 +56,10 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("custom", target=f"{OWN}.loss", maximize=["near"], minimize=["near"]), "another metric is named near"),
     (config("custom", target=f"{OWN}.loss", minimize=["loss"]), "the loss is named loss;"),
     (config("custom", target=f"{OWN}.loss", units=0), "task.units=0"),
+    (config("step", target=f"{STEPS}.Lin"), "did you mean Line"),
+    (config("step", target=f"{STEPS}.Line", arguments={"widht": 3}), "task.arguments.widht"),
+    (config("step", target=f"{STEPS}.Line", minimize=["loss"]), "task.maximize=loss"),
+    (config("step", target=f"{STEPS}.Line", log=["a", "a"]), "task.log=a"),
 ]
 
 

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import json
 import math
+import os
+import random
+import sys
+from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.schema import EarlyStoppingConfig
-from runner.task.base import Evaluation
-from runner.training.stopping import best, objective, reason
+from runner.config.schema import EarlyStoppingConfig, PlateauConfig
+from runner.training.stopping import best, objective, reason, reductions
+from tests import forks
 
 NAN = float("nan")
 
@@ -17,10 +21,10 @@ NAN = float("nan")
 DIRECTIONS = {"loss": "minimize", "accuracy": "maximize", "mae": "minimize"}
 
 
-def evaluations(values: list[float]) -> list[tuple[int, Evaluation]]:
+def evaluations(values: list[float]) -> list[tuple[int, dict[str, float]]]:
     """Returns evaluations every ten steps, whose metrics are all the value."""
-    none = np.zeros(0, np.float32)
-    return [(10 * (i + 1), Evaluation(dict.fromkeys(DIRECTIONS, v), 1, {}, none)) for i, v in enumerate(values)]
+    names = [f"eval/{name}" for name in DIRECTIONS] + ["train/epoch_loss"]
+    return [(10 * (i + 1), dict.fromkeys(names, v)) for i, v in enumerate(values)]
 
 
 def ends(config: EarlyStoppingConfig, values: list[float]) -> str | None:
@@ -43,6 +47,8 @@ def ends(config: EarlyStoppingConfig, values: list[float]) -> str | None:
         ("eval/loss", 2, 0.0, [0.5, NAN, 0.4], False),
         ("eval/mae", 1, 0.0, [5.0, 4.0], False),
         ("eval/mae", 1, 0.0, [4.0, 5.0], True),
+        ("train/epoch_loss", 1, 0.0, [0.5, 0.4], False),
+        ("train/epoch_loss", 1, 0.0, [0.5, 0.6], True),
     ],
 )
 def test_a_run_ends_after_patience_evaluations_without_improvement(
@@ -80,3 +86,78 @@ def test_the_best_evaluation_is_the_first_of_equal_ones_in_the_direction_of_the_
     assert found is not None
     assert found[0] == step
     assert best(goal, evaluations([NAN])) is None
+
+
+def reduced(config: PlateauConfig, values: list[float]) -> list[tuple[int, float]]:
+    goal = objective(config.metric, DIRECTIONS)
+    assert goal is not None
+    return reductions(config, goal, evaluations(values))
+
+
+def test_a_plateau_reduces_the_rate_after_patience_evaluations_and_again_after_the_cooldown() -> None:
+    config = PlateauConfig("eval/loss", factor=0.5, patience=2, min_delta=0.0, cooldown=1)
+    # The evaluation of step 40 is within the cooldown; 50 and 60 don't improve on step 10.
+    assert reduced(config, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == [(30, 0.5), (50, 0.25)]
+    assert reduced(config, [1.0, 0.9, 0.8, 0.7]) == []
+    assert reduced(PlateauConfig("eval/loss", factor=0.5, patience=1, min_factor=0.3), [1.0, 1.0, 1.0, 1.0]) == [
+        (20, 0.5),
+        (30, 0.3),
+    ]
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.integers(1, 3))
+def test_the_reductions_of_a_longer_run_begin_with_those_of_a_shorter_one(values: list[float], patience: int) -> None:
+    # So a resumed run has the reductions of the run that was not interrupted.
+    config = PlateauConfig("eval/accuracy", patience=patience)
+    whole = reduced(config, values)
+    for count in range(len(values)):
+        part = reduced(config, values[:count])
+        assert part == whole[: len(part)]
+
+
+PLATEAU_OF_KERAS = """
+import json, sys
+from types import SimpleNamespace
+import keras
+values, cases = json.loads(sys.stdin.read())
+rates = []
+for arguments in cases:
+    callback = keras.callbacks.ReduceLROnPlateau("loss", **arguments)
+    optimizer = keras.optimizers.SGD(1.0)
+    callback.set_model(SimpleNamespace(optimizer=optimizer))
+    callback.on_train_begin()
+    of_case = []
+    for epoch, value in enumerate(values):
+        callback.on_epoch_end(epoch, {"loss": value})
+        of_case.append(float(optimizer.learning_rate))
+    rates.append(of_case)
+print("RATES" + json.dumps(rates))
+"""
+
+
+@pytest.mark.slow
+def test_plateaus_are_those_of_keras() -> None:
+    draw = random.Random(4)
+    values = [draw.choice([1.0, 0.9, 0.89995, 0.8, 0.7]) - 0.002 * number for number in range(120)]
+    cases = [
+        {"factor": 0.5, "patience": patience, "min_delta": delta, "cooldown": cooldown}
+        for patience, delta, cooldown in [(1, 0.0, 0), (3, 1e-4, 0), (2, 0.01, 2), (5, 0.1, 1), (2, 0.0, 7)]
+    ]
+    done = forks.run(
+        [sys.executable, "-c", PLATEAU_OF_KERAS],
+        library="jax",
+        given=json.dumps([values, [case | {"min_lr": 1e-3} for case in cases]]),
+        env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path.cwd())},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = json.loads(done.stdout.partition("RATES")[2])
+    for case, rates in zip(cases, expected, strict=True):
+        changes = dict(reduced(PlateauConfig("eval/loss", **case, min_factor=1e-3), values))
+        factor, found = 1.0, []
+        for number in range(len(values)):
+            factor = changes.get(10 * (number + 1), factor)
+            found.append(factor)
+        # Keras multiplies a float32 rate again and again.
+        assert found == pytest.approx(rates, rel=1e-6), case
+        assert len(set(found)) > 2, "the case reduces more than once"

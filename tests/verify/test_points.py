@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runner.optim.base import Slot
 from runner.verify import points
 from runner.verify.compare import Check, compare
 from runner.verify.report import Verification
@@ -38,7 +39,9 @@ def test_every_parameter_moves_and_a_bias_by_its_kernels_size() -> None:
 
 @pytest.mark.parametrize("kept", [("m", "v"), ("momentum",), ("velocity", "average", "momentum"), ()])
 def test_slots_are_as_after_many_steps(kept: tuple[str, ...]) -> None:
-    made = points.slots(kept, weights(), 0.01, np.random.default_rng(0))
+    dims = {path: tuple(range(value.ndim)) for path, value in weights().items()}
+    kinds = [Slot(name, dims) for name in kept]
+    made = points.slots(kinds, weights(), weights(), 0.01, np.random.default_rng(0))
     assert set(made) == {f"optimizer/{slot}/{path}" for slot in kept for path in weights()}
     assert all(value.any() for value in made.values())
     for path in weights():

@@ -42,6 +42,7 @@ from runner.host import stages
 from runner.host.outputs import warn
 from runner.model import contract, target
 from runner.model.builder import check_trainable
+from runner.optim import norms
 from runner.optim.paths import is_ema, owner_of
 from runner.optim.rules import make_rule
 from runner.processes.team import current
@@ -197,6 +198,9 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         # `combine_all_reduces=false` asks for one sum per gradient. Slots that are read back must be variables.
         if not self._config.engine.combine_all_reduces or optimizer.reread_slots:
             return None
+        # One update of the whole vector has one learning rate and one step count.
+        if optimizer.groups:
+            return None
         # The shares of a gradient are those of the batch axis only, see `packed.summed`.
         if not splits_examples_alone(self._array_specs):
             return None
@@ -256,8 +260,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
             raise compile_error(str(error), operations, layers) from None
         except Exception:
             # AutoGraph wraps the step's own error in another one.
-            if self._steps.refusal is not None:
-                raise self._steps.refusal from None
+            if self._steps.user_error is not None:
+                raise self._steps.user_error from None
             raise
 
     def _compiled(self, batches: PlacedBatches) -> Call:
@@ -323,7 +327,8 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
                 # DTensor may lower a program once more at its first real call, and fail as in `_compiled`.
                 self._raise_unless_collision(error, left)
                 self._train = None
-        return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack)
+        scalars = norms.names(self._config.optimizer, self._state.trainable)
+        return PendingCall(sums, regularization, batches.weights, batches.steps, self._microbatches, unpack, scalars)
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:
         """Returns a context whose operations are traced into a folder."""

@@ -10,7 +10,7 @@ import os
 from tensorflow.experimental import dtensor
 
 from runner.engine.dtensor import private
-from runner.processes.launch import free_port
+from runner.processes.launch import free_port, host_and_port
 from runner.processes.member import Member
 from runner.processes.team import Team, current
 
@@ -30,11 +30,8 @@ def connect(team: Team, kind: str) -> None:
     if not isinstance(team, Member) or _connected:
         return
     _connected.append(True)
-    host = team.address
-    if ":" in host:
-        # An IPv6 address is written in brackets before a port.
-        host = f"[{host}]"
-    jobs = team.all_gather("DTensor's clients", f"{host}:{free_port(team.address)}")
+    own_job = host_and_port(team.address, free_port(team.address))
+    jobs = team.all_gather("DTensor's clients", own_job)
     os.environ["DTENSOR_JOB_NAME"] = "worker"
     os.environ["DTENSOR_CLIENT_ID"] = str(team.index)
     os.environ["DTENSOR_JOBS"] = ",".join(jobs)

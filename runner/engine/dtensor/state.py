@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from runner.data.base import Array
-from runner.engine.dtensor.arrays import pack_part, zeros
+from runner.engine.dtensor.arrays import filled, pack_part, zeros
 from runner.engine.dtensor.variable_reads import read_stored
 from runner.engine.mappings import map_values, subset
 from runner.model.contract import Constraint
@@ -101,7 +101,7 @@ def make_state(
     averages: bool,
     accumulates: bool,
 ) -> State:
-    """Returns a state whose slots are zeros.
+    """Returns a state whose slots have their initial values.
 
     Args:
       variables: by canonical path.
@@ -120,7 +120,7 @@ def make_state(
     slots = {}
     for path in trainable:
         for slot in rule.slots:
-            slots[slot_path(slot, path)] = zeros(variables[path])
+            slots[slot_path(slot, path)] = filled(variables[path], rule.initial.get(slot, 0.0))
     if averages:
         for path in trainable:
             slots[ema_path(path)] = zeros(variables[path])

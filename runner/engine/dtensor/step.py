@@ -34,6 +34,7 @@ from runner.engine.mappings import map_values
 from runner.errors import ConfigError, EngineError
 from runner.layout import Spec
 from runner.model import scope
+from runner.optim import norms
 from runner.task.base import LOSS, DataSpec, Outputs
 
 Batch = Mapping[str, tf.Tensor]
@@ -68,7 +69,7 @@ class Steps:
       loop: name of the training call's loop in the latest trace.
       packing: of the state, until a trace finds that the model's gradients can't be packed; None: each variable is
         updated by itself.
-      refusal: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
+      user_error: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
       graph: of the step that was traced last.
     """
 
@@ -108,13 +109,14 @@ class Steps:
         self._space = _space(data, specs)
         self.loop = ""
         self.packing = packing
-        self.refusal: ConfigError | EngineError | None = None
+        self.user_error: ConfigError | EngineError | None = None
         self.graph: tf.Graph | None = None
 
     def train(self, arrays: Batch, numbers: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Runs a call's training steps.
 
-        Returns each example's loss and metrics (K, B), and regularization (K,).
+        Returns each example's loss and metrics (K, B), and regularization (K,). With norms of gradients, these follow
+        the regularization, (K, 1 + norms).
 
         The steps are a while loop and not unrolled: DTensor's passes take longer than linear time in the size of a
         program, and the number of steps can be an input. A step of several microbatches is as many rounds of the loop.
@@ -125,6 +127,7 @@ class Steps:
             each round the total weight of its step.
         """
         names = (LOSS, *self._data.task.step_metrics)
+        gradient_norms = norms.names(self._config.optimizer, self._state.trainable)
         calls = int(arrays[WEIGHT].shape[0])
         self.loop = next(_loop_names)
         rounds = tf.gather(numbers, 0)
@@ -141,27 +144,33 @@ class Steps:
             try:
                 sums_b, regularization, vectors = self._step(batch, tf.gather(share_kb, i), at, factor, vectors)
             except (ConfigError, EngineError) as error:
-                self.refusal = error
+                self.user_error = error
                 raise
             except packed.NotPacked:
                 self.packing = None
                 raise
             except Exception as error:  # a user's layers may raise anything
-                self.refusal = trace_error(error, self._config.model.target)
-                raise self.refusal from error
+                self.user_error = trace_error(error, self._config.model.target)
+                raise self.user_error from error
             # Row i of the results is selected by `where`: in a product with a mask, a NaN would reach all rows.
             row_k = tf.one_hot(i, calls) > 0.0
             row_k1 = tf.expand_dims(row_k, 1)
             new_sums_kb = []
             for name, sum_kb in zip(names, sums_kb, strict=True):
                 new_sums_kb.append(tf.where(row_k1, tf.expand_dims(sums_b[name], 0), sum_kb))
-            return i + 1, tf.where(row_k, regularization, regularization_k), *new_sums_kb, *vectors
+            if gradient_norms:
+                new_regularization_k = tf.where(row_k1, tf.expand_dims(regularization, 0), regularization_k)
+            else:
+                new_regularization_k = tf.where(row_k, regularization, regularization_k)
+            return i + 1, new_regularization_k, *new_sums_kb, *vectors
 
         # A product and not `tf.zeros`: it has the layout of its factor, (K, B) sharded over the batch axis, before the
         # loop begins, and a loop's carried tensors must have one layout. In a small loop DTensor gives `tf.zeros` the
         # same layout, but there it depends on what its propagation finds in the whole body.
         zeros_kb = share_kb * 0.0
         zeros_k = counts_k * 0.0
+        if gradient_norms:
+            zeros_k = tf.stack([zeros_k] * (1 + len(gradient_norms)), 1)
         start = (tf.constant(0), zeros_k, *([zeros_kb] * len(names)), *self._read_packed())
         # DTensor names the function of a loop's body after the loop, and two bodies of one name collide.
         _, regularization, *carried = tf.while_loop(
@@ -286,7 +295,7 @@ class Steps:
             with deferred(list(self._state.variables.values())):
                 backward = self._backward(batch, share_b, at.microstep)
                 with tf.name_scope(UPDATE_SCOPE):
-                    self._update.apply(backward.gradients, at, factor)
+                    gradient_norms = self._update.apply(backward.gradients, at, factor)
         else:
             variables = self._update.packed_variables(self.packing)[0]
             weights = packed.unpack(self.packing, vectors[0])
@@ -298,10 +307,14 @@ class Steps:
                 raise packed.NotPacked("a layer assigns a weight")
             gradient = packed.summed(self.packing, backward.gradients)
             with tf.name_scope(UPDATE_SCOPE):
+                gradient_norms = self._update.packed_norms(self.packing, gradient)
                 vectors = self._update.apply_packed(self.packing, gradient, at.done, factor, vectors)
         self._check(tf.compat.v1.get_default_graph())
         metrics = self._data.task.metrics(self._ops, backward.outputs, batch)
-        return {LOSS: backward.loss, **metrics}, backward.regularization, vectors
+        scalars = backward.regularization
+        if gradient_norms:
+            scalars = tf.stack([scalars, *gradient_norms])
+        return {LOSS: backward.loss, **metrics}, scalars, vectors
 
     def _check(self, graph: tf.Graph) -> None:
         """Checks a traced step for orders and forms that DTensor computes wrongly."""

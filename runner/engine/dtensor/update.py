@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from runner import arrays
 from runner.config.schema import RunConfig
 from runner.engine.dtensor import packed
 from runner.engine.dtensor.packing import Packing
 from runner.engine.dtensor.state import State
 from runner.engine.dtensor.variable_reads import read_stored, read_value
 from runner.engine.mappings import map_values
-from runner.optim import rules
+from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
 from runner.optim.paths import ema_path, slot_path
 from runner.optim.schedules import learning_rate
@@ -68,10 +69,12 @@ class Update:
         self._total_steps = total_steps
         self._state = state
         self._rule = rules.make_rule(config.optimizer, tf)
+        self._rule_without_decay = rules.make_rule(groups.without_decay(config.optimizer), tf)
+        self._settings = groups.settings(config.optimizer, state.trainable)
         self._decay = config.optimizer.ema.decay
         self._microbatches = config.trainer.accumulate_steps
 
-    def apply(self, gradients: Sequence[tf.Tensor], at: Position, factor: tf.Tensor) -> None:
+    def apply(self, gradients: Sequence[tf.Tensor], at: Position, factor: tf.Tensor) -> list[tf.Tensor]:
         """Reads every variable, then computes, then writes.
 
         Slots and weights change with a step's last microbatch.
@@ -82,6 +85,9 @@ class Update:
           gradients: of the trainable variables.
           at: the position in the run.
           factor: factor on the schedule's learning rate.
+
+        Returns:
+          Norms of the gradients, see `runner.optim.norms`.
         """
         state = self._state
         rate = self._rate(at.done, factor)
@@ -92,6 +98,9 @@ class Update:
         else:
             assignments = self._accumulated(gradients, at.index)
             gradients = [total for _, total in assignments]
+        xp = arrays.of(tf)
+        gradients = groups.unfrozen(list(self._settings.values()), gradients, step, xp)
+        gradient_norms = norms.values(self._config, state.trainable, gradients, xp)
         gradients = clip(self._config.clip, gradients, tf)
         for path, gradient in zip(state.trainable, gradients, strict=True):
             variable = state.variables[path]
@@ -99,13 +108,26 @@ class Update:
             with tf.name_scope(path.replace("/", ".")):
                 old_weight = read_stored(variable)
                 old_slots = map_values(read_value, slots)
-                weight, new_slots = self._rule.update(gradient, old_weight, old_slots, rate, step)
+                own = self._settings[path]
+                rule = self._rule
+                if not own.decays:
+                    rule = self._rule_without_decay
+                own_rate = rate
+                if own.rate != 1.0:
+                    own_rate = rate * own.rate
+                own_step = groups.own_step(own, step, xp)
+                weight, new_slots = rule.update(gradient, old_weight, old_slots, own_rate, own_step)
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new_slots, rate, step)
                 # They are assigned already.
                 new_slots = {}
             with tf.name_scope(path.replace("/", ".")):
                 weight = self._constrained(path, weight, variable.layout)
+                if own.freeze_steps:
+                    is_trained = step > float(own.freeze_steps)
+                    weight = _select(is_trained, weight, old_weight)
+                    for name, new_slot in new_slots.items():
+                        new_slots[name] = _select(is_trained, new_slot, old_slots[name])
             writes = [_Write(variable, old_weight, weight)]
             for name, new_slot in new_slots.items():
                 writes.append(_Write(slots[name], old_slots[name], new_slot))
@@ -117,6 +139,13 @@ class Update:
                 assignments.append((write.variable, self._at_last(at.index, write.value, write.before)))
         for target, value in assignments:
             target.assign(value)
+        return gradient_norms
+
+    def packed_norms(self, packing: Packing, gradient: tf.Tensor) -> list[tf.Tensor]:
+        """Returns norms of the gradients in a vector (N,), see `runner.optim.norms`."""
+        if self._config.gradient_norm is None:
+            return []
+        return norms.values(self._config, packing.paths, packed.unpack(packing, gradient), arrays.of(tf))
 
     def apply_packed(
         self, packing: Packing, gradient: tf.Tensor, done: tf.Tensor, factor: tf.Tensor, vectors: Sequence[tf.Tensor]

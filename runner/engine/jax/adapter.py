@@ -70,7 +70,7 @@ class Keras3Factory:
         Raises:
           ConfigError: the builder raised, or returned something that is not a built model.
         """
-        model = self._call_builder()
+        model = self.call_builder()
         stored_values = stored.attached(model)
         for variable in model.weights:
             if id(variable) in stored_values:
@@ -144,7 +144,7 @@ class Keras3Factory:
         built: list[keras.Model] = []
         if not eager:
             try:
-                jax.eval_shape(lambda: built.append(self._call_builder()))
+                jax.eval_shape(lambda: built.append(self.call_builder()))
             except ConfigError:
                 # The builder may need values. If it is wrong in itself, the build below raises the same error.
                 built.clear()
@@ -160,7 +160,7 @@ class Keras3Factory:
         built: list[keras.Model] = []
 
         def values() -> list[jax.Array]:
-            built.append(self._call_builder())
+            built.append(self.call_builder())
             return [variable.value for variable in built[0].variables]
 
         try:
@@ -183,10 +183,10 @@ class Keras3Factory:
     def _build_on_host(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
         """Returns a model and its variables' values, by id, in the host's memory."""
         with host_memory():
-            model = self._call_builder()
+            model = self.call_builder()
         return model, {id(variable): HostValue(variable.value) for variable in model.weights}
 
-    def _call_builder(self) -> keras.Model:
+    def call_builder(self) -> keras.Model:
         """Returns the built and checked model.
 
         All values that its builder draws are computed.
@@ -199,7 +199,7 @@ class Keras3Factory:
         private.reset_layer_names()
         # Keras draws the seeds of layers without one from Python's `random`, and a builder may draw from `np.random`.
         # `keras.utils.set_random_seed` would seed both too, and import TensorFlow.
-        with seeded(self._seed), _under_policy(self._policy):
+        with seeded(self._seed), under_policy(self._policy):
             model = builder.call(self._builder, self._config, finish=self._with_variables, keras=keras, **arguments)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
         if self._config.trainable is not None:
@@ -226,7 +226,7 @@ def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str
 
 
 @contextmanager
-def _under_policy(name: str) -> Iterator[None]:
+def under_policy(name: str) -> Iterator[None]:
     """Sets Keras's dtype policy for layers that are built inside; a layer keeps it."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)

@@ -82,6 +82,16 @@ def choose(
     """
     trace = _traced_gradients(step, state, config, batch)
     _check_dependence(trace, trainable, config)
+    return mode_of(trace, config)
+
+
+def mode_of(trace: jax.core.Jaxpr, config: RunConfig) -> ExecutionMode:
+    """Returns how steps run, by their operations.
+
+    Args:
+      trace: of a step's gradients, or of a step.
+      config: the run's.
+    """
     device = mesh.device_kind(config.mesh)
     on_cpus = device == "cpu"
     slow = slow_in_loops(trace)

@@ -32,7 +32,7 @@ def prepare_devices(config: RunConfig) -> None:
     """
     processes_count = current().count
     if mesh.device_kind(config.mesh) == "cpu":
-        # JAX raises if its devices are made already; `mesh.configure` then reports whether they suffice.
+        # JAX raises if its devices are made already; `mesh.configure` then checks that they suffice.
         with suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", mesh.size(config.mesh.axes) // processes_count)
     if processes_count > 1:

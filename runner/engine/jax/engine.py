@@ -28,7 +28,7 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, precision, private, processes, randomness
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
@@ -39,14 +39,15 @@ from runner.engine.jax.own_map import with_own_map
 from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
+from runner.engine.jax.rounds import Arrays, Kept, call_numbers
 from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
-from runner.engine.jax.step import Arrays, Step, Weights, call_numbers
+from runner.engine.jax.step import Step, Weights
 from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
 from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
-from runner.optim import rules
+from runner.optim import norms
 from runner.optim.paths import ema_path
 from runner.processes.team import current
 from runner.task.base import DataSpec
@@ -94,6 +95,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         super().__init__(config, data, total_steps, planning=planning)
         self._programs: dict[tuple[tuple[str, tuple[int, ...]], ...], Compiled] = {}
         self._split: Arrays | None = None
+        # Variables of the frozen models, by canonical path.
+        self._teachers: Arrays = {}
         self._builds_eagerly = False
 
     def build(self) -> None:
@@ -157,11 +160,12 @@ class JaxEngine(MeshEngine[jax.Array]):
             if index not in generator_states:
                 non_trainable.append(paths[id(variable)])
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
+        self._update_rule = updates.make(self._config.optimizer, self._trainable, self._model.trainable_variables)
         self._tree = state_tree(
             self._trainable,
             non_trainable,
             {path: self._sharding(placement.spec) for path, placement in self.placements.items()},
-            rules.make_rule(self._config.optimizer, jnp).slots,
+            self._update_rule.slots,
             keeps_ema=self._config.optimizer.ema.decay is not None,
             accumulates=self._microbatches > 1,
         )
@@ -173,7 +177,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         shapes = self._tree.by_path(self._tree.shapes(self._kinds))
         initial = self._initial.place(subset(shapes, variables))
         check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
-        self._state = self._tree.begin(initial, self._kinds)
+        self._state = self._tree.begin(initial, self._kinds, self._update_rule.first_slots)
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.
@@ -186,22 +190,20 @@ class JaxEngine(MeshEngine[jax.Array]):
         The shardings of results are fixed here.
         """
         partitioning = self._partitioning()
-        step = Step(self._model, self._config, self._data.task, self._total_steps, self._randomness(), partitioning)
+        step = Step(
+            self._model,
+            self._config,
+            self._data.task,
+            self._total_steps,
+            self._randomness(),
+            partitioning,
+            self._update_rule,
+        )
         self._functions = step
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
-        # Numbers of single examples stay where they are computed, unless several processes must read them: then every
-        # device gets all of them. A step that is dispatched on its own leaves them, and `_stacked` joins a call's.
         by_example = self._array_shardings[WEIGHT]
-        losses = by_example
-        losses_of_call = self._stacked_shardings[WEIGHT]
-        if not self._replicated.is_fully_addressable:
-            losses = self._replicated
-            losses_of_call = self._replicated
-        train: Callable[..., object] = step.step
-        sums = by_example
-        if self._mode.loop_on_device:
-            train = step.many
-            sums = losses_of_call
+        losses, sums = self._result_shardings()
+        train: Callable[..., object] = step.many if self._mode.loop_on_device else step.step
         # Results are pinned: XLA would otherwise choose other shardings for the new state than for the old one.
         step_results = (self._tree.shardings, sums, self._replicated)
         self._train = jax.jit(train, donate_argnums=0, out_shardings=step_results)
@@ -214,14 +216,32 @@ class JaxEngine(MeshEngine[jax.Array]):
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
         self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
 
+    def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
+        """Returns the shardings of the losses of an evaluation, and of the losses and metrics of a training call.
+
+        Numbers of single examples stay where they are computed, unless several processes must read them: then every
+        device gets all of them. A step that is dispatched on its own leaves them, and `_stacked` joins a call's.
+        """
+        losses = self._array_shardings[WEIGHT]
+        losses_of_call = self._stacked_shardings[WEIGHT]
+        if not self._replicated.is_fully_addressable:
+            losses = self._replicated
+            losses_of_call = self._replicated
+        if self._mode.loop_on_device:
+            return losses, losses_of_call
+        return losses, self._array_shardings[WEIGHT]
+
     def _partitioning(self) -> Partitioning:
+        return self._partition(self._model, state=self._tree.shardings)
+
+    def _partition(self, model: keras.Model | None, state: object) -> Partitioning:
         on = MeshLayout(self._mesh, self._config.layout, self.placements, self._array_specs)
         return partition(
             on,
-            self._model,
+            model,
             self._trainable,
             self._data,
-            state=self._tree.shardings,
+            state=state,
             arrays=self._array_shardings,
             sums=self._stacked_shardings[WEIGHT],
         )
@@ -268,14 +288,14 @@ class JaxEngine(MeshEngine[jax.Array]):
     def _arguments(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> tuple[object, ...]:
         """Returns a step's arguments after the state.
 
-        These are the cached split, or None; the arrays; the numbers.
+        These are what the devices keep, the arrays, and the numbers.
         """
         split = None
         if ROW in batches.arrays:
             split = self._split
         counts = example_counts(batches.weights, self._microbatches)
         rounds = batches.steps * self._microbatches
-        return split, batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
+        return Kept(split, self._teachers), batches.arrays, call_numbers(rounds, first_step, rate_factor, counts)
 
     def compile(self, batches: PlacedBatches) -> None:
         """Makes the training program for batches of these shapes.
@@ -328,7 +348,13 @@ class JaxEngine(MeshEngine[jax.Array]):
         batches: PlacedBatches,
     ) -> PendingCall[jax.Array]:
         return PendingCall(
-            sums, regularization, batches.weights, batches.steps, self._microbatches, to_host=self._to_host
+            sums,
+            regularization,
+            batches.weights,
+            batches.steps,
+            self._microbatches,
+            to_host=self._to_host,
+            scalars=norms.names(self._config.optimizer, self._trainable),
         )
 
     def _stacked(self, rows: Sequence[jax.Array]) -> jax.Array | Sequence[jax.Array]:
@@ -499,6 +525,14 @@ class JaxEngine(MeshEngine[jax.Array]):
         """
         # Copied, as the next step donates the memory that a view would show.
         return {path: np.array(self._to_host(array)) for path, array in self._tree.by_path(self._state).items()}
+
+    def teacher_variables(self) -> dict[str, VariableInfo]:
+        """Returns the variables of the frozen models as JAX holds them."""
+        return map_values(variable_info, self._teachers)
+
+    def teacher_state(self) -> dict[str, Array]:
+        """Returns whole arrays of the frozen models' variables."""
+        return map_values(self._to_host, self._teachers)
 
     def shards(self) -> dict[str, list[Shard]]:
         """Returns variables and slots in their different shards."""

@@ -312,18 +312,19 @@ def holds_traced(model: keras.Model) -> bool:
 
     They are of a traced build, and have no values.
     """
-
-    def is_traced(value: object) -> bool:
-        if isinstance(value, jax.core.Tracer):
-            return True
-        if isinstance(value, keras.regularizers.Regularizer | keras.constraints.Constraint):
-            # Keras's L1 holds its factor as a tensor.
-            return is_traced(vars(value))
-        if isinstance(value, dict):
-            return any(map(is_traced, value.values()))
-        return isinstance(value, list | tuple) and any(map(is_traced, value))
-
     if is_traced(private.operands(model)):
         return True
     layers = [model, *private.all_layers(model)]
     return any(map(is_traced, map(vars, layers)))
+
+
+def is_traced(value: object) -> bool:
+    """Returns whether a value is a traced array, or a list, tuple or dict with one in it."""
+    if isinstance(value, jax.core.Tracer):
+        return True
+    if isinstance(value, keras.regularizers.Regularizer | keras.constraints.Constraint):
+        # Keras's L1 holds its factor as a tensor.
+        return is_traced(vars(value))
+    if isinstance(value, dict):
+        return any(map(is_traced, value.values()))
+    return isinstance(value, list | tuple) and any(map(is_traced, value))

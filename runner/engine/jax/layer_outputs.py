@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import keras
 
@@ -21,6 +23,16 @@ def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerO
       batch: examples.
       data: specs of the inputs.
     """
+    return outputs_of(model, model_inputs(data, lambda spec: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype)))
+
+
+def outputs_of(model: keras.Model, inputs: Any) -> list[LayerOutput]:
+    """Returns each layer's output by tracing one call.
+
+    Args:
+      model: built.
+      inputs: its argument, as shapes.
+    """
     notes = Outputs(Names(model).layers, lambda tree: filter(_is_tensor, jax.tree.leaves(tree)))
     training = private.training_argument(model, training=False)
 
@@ -28,7 +40,6 @@ def layer_outputs(model: keras.Model, batch: int, data: DataSpec) -> list[LayerO
         notes.begin(inputs)
         return model.stateless_call(*state, inputs, **training)
 
-    inputs = model_inputs(data, lambda spec: jax.ShapeDtypeStruct((batch, *spec.shape), spec.dtype))
     with private.calls_replaced(private.all_layers(model), notes.recorded):
         jax.eval_shape(call, variable_shapes(model), inputs)
     return notes.found

@@ -26,25 +26,28 @@ def configure(config: MeshConfig) -> Mesh:
       The mesh, its axes in the config's order, its devices numbered row-major.
 
     Raises:
-      ConfigError: JAX sees fewer devices of that kind.
-      RuntimeError: JAX's devices were already made (from JAX).
+      ConfigError: JAX sees fewer devices of that kind, or has made fewer CPU devices for code that ran before.
     """
     kind = device_kind(config)
     count = size(config.axes)
     team = current()
-    has_enough = private.devices_are_made() and len(jax.devices("cpu")) >= count
-    if kind == "cpu" and not has_enough:
-        jax.config.update("jax_num_cpu_devices", count // team.count)
     if not private.devices_are_made():
+        if kind == "cpu":
+            jax.config.update("jax_num_cpu_devices", count // team.count)
         processes.connect(team)
     devices = _devices(kind, team.count, count // team.count)
     if len(devices) < count:
-        raise invalid(
-            "mesh.device",
-            kind,
-            problem=f"the mesh needs {count} devices, but JAX sees {len(devices)} of kind {kind}",
-            fix=f"{INSTALLS['jax', kind]} and check its log for the driver, or set mesh.device=cpu",
-        )
+        problem = f"the mesh needs {count} devices, but JAX sees {len(devices)} of kind {kind}"
+        if kind == "cpu":
+            # Their number is fixed once JAX has made them.
+            raise invalid(
+                "mesh.device",
+                kind,
+                problem=f"{problem}, which code that ran earlier in this process made",
+                fix="run it in a new process, or set mesh=single",
+            )
+        fix = f"{INSTALLS['jax', kind]} and check its log for the driver, or set mesh.device=cpu"
+        raise invalid("mesh.device", kind, problem=problem, fix=fix)
     # Not jax.make_mesh: its axes are explicit by default, and Keras's layers give no output shardings.
     return Mesh(np.array(devices).reshape(list(config.axes.values())), tuple(config.axes))
 

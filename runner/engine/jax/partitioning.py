@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import keras
@@ -23,7 +24,6 @@ from runner.engine.jax import private
 from runner.engine.jax.layers.batch_norm import Parts
 from runner.engine.jax.layers.chunked_loss import TokenParts
 from runner.engine.jax.layers.kernel_gradient import Spread, spread_over, unused_axes
-from runner.engine.jax.state import State
 from runner.engine.mappings import shapes_of
 from runner.engine.origins import without_axes
 from runner.layout import Placement, Spec, transformers
@@ -38,7 +38,7 @@ class Partitioning:
     """The partition of a step's computation over the mesh.
 
     Attributes:
-      state: shardings of the step's state.
+      state: shardings of the step's state, in a tree of its structure.
       arrays: shardings of a micro-batch's arrays (B, ...), of `row` and of `weight`, by name.
       sums: sharding of the numbers of a call's examples, (K, B).
       gathered: shardings of trainable variables that the step gathers before the model uses them, by their index.
@@ -48,7 +48,7 @@ class Partitioning:
       tokens: how it splits examples and their tokens.
     """
 
-    state: State[NamedSharding]
+    state: Any
     arrays: Mapping[str, NamedSharding]
     sums: NamedSharding
     gathered: Mapping[int, NamedSharding]
@@ -103,10 +103,10 @@ def sharding(mesh: Mesh, spec: Sequence[object]) -> NamedSharding:
 
 def partition(
     on: MeshLayout,
-    model: keras.Model,
+    model: keras.Model | None,
     trainable: Sequence[str],
     data: DataSpec,
-    state: State[NamedSharding],
+    state: Any,
     arrays: Mapping[str, NamedSharding],
     sums: NamedSharding,
 ) -> Partitioning:
@@ -114,7 +114,7 @@ def partition(
 
     Args:
       on: mesh, layout and placements.
-      model: built.
+      model: built; None: a custom step has several, whose vocabularies XLA gathers by itself.
       trainable: paths of its trainable variables, in its order.
       data: specs of the inputs, and the task.
       state: see `Partitioning`.
@@ -122,6 +122,9 @@ def partition(
       sums: see `Partitioning`.
     """
     roles = on.roles()
+    gathered = {}
+    if model is not None:
+        gathered = _gathered_for_logits(on, model, trainable, roles)
     spread_images = None
     if _copies_images(on, data):
         spread_images = spread_over(on.mesh)
@@ -129,7 +132,7 @@ def partition(
         state=state,
         arrays=arrays,
         sums=sums,
-        gathered=_gathered_for_logits(on, model, trainable, roles),
+        gathered=gathered,
         heads_axis=_heads_axis(on, roles),
         spread_images=spread_images,
         examples=_example_parts(on),

@@ -85,3 +85,8 @@ def rounded(value: jax.Array, dtype: Any) -> jax.Array:
     if jnp.dtype(dtype) == jnp.bfloat16:
         value = lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
     return value.astype(dtype)
+
+
+def rounded_like(value: jax.Array, like: jax.Array) -> jax.Array:
+    """Returns an array in the floating dtype of another one, see `rounded`."""
+    return rounded(value, like.dtype)

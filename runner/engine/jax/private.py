@@ -130,6 +130,25 @@ def training_argument(model: keras.Model, *, training: bool) -> dict[str, bool]:
     return {}
 
 
+def inputs_of(model: keras.Model) -> Any:
+    """Returns the symbolic argument of a Sequential or functional model, one tensor or several.
+
+    `Sequential.input` raises unless the model was called on such a tensor. Without this, the layers of a model that a
+    custom step calls with arrays alone could not be listed.
+    """
+    if isinstance(model, keras.Sequential):
+        return model.inputs[0]
+    return model.input
+
+
+def trained_by(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Returns the variables that an optimizer was built with, in its order.
+
+    Without it the state of an optimizer that a user's code made could not be sharded as its variables are.
+    """
+    return list(getattr(optimizer, "_trainable_variables", []))
+
+
 def release(variable: keras.Variable) -> None:
     """Releases a variable's value; the variable keeps its shape and dtype.
 
@@ -144,6 +163,34 @@ def set_value(variable: keras.Variable, value: jax.Array) -> None:
     `Variable.assign` reads the old value in some versions.
     """
     variable._value = value
+
+
+def build_abstractly(optimizer: keras.Optimizer, variables: Sequence[keras.Variable]) -> None:
+    """Builds an optimizer for variables that may have no values; its own variables get none.
+
+    Without it the whole optimizer state would be in the memory of one device before it is sharded.
+
+    Args:
+      optimizer: not yet built.
+      variables: the trainable ones.
+    """
+    before = [variable._value for variable in variables]
+
+    def build(values: Sequence[jax.Array]) -> None:
+        # Some optimizers copy the variables' values as they are built.
+        for variable, value in zip(variables, values, strict=True):
+            set_value(variable, value)
+        optimizer.build(list(variables))
+
+    shapes = [jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype) for variable in variables]
+    try:
+        jax.eval_shape(build, shapes)
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            set_value(variable, value)
+    for variable in optimizer.variables:
+        if isinstance(variable._value, jax.core.Tracer):
+            release(variable)
 
 
 def set_dtype(variable: keras.Variable, dtype: str) -> None:
@@ -179,7 +226,7 @@ def made_trainable(model: keras.Model) -> set[int]:
 
     The others are their statistics.
 
-    Without it a frozen weight could not be told from a statistic.
+    Without it a frozen weight could not be distinguished from a statistic.
     """
     ids = set[int]()
     for layer in (model, *all_layers(model)):

@@ -17,7 +17,6 @@ from runner.engine.base import as_called
 from runner.engine.jax import private
 from runner.engine.jax.names import Names
 from runner.engine.mappings import keys_by_id, map_values, subset, without
-from runner.errors import ConfigError
 from runner.model import contract, padding, scope
 from runner.task.base import DataSpec
 
@@ -51,13 +50,8 @@ def check_kept(
         return
     kept = _kept_variables(model)
     if kept and has_own_code:
-        changed_by_evaluation = _changed(model, data, kept, training=False)
-        if changed_by_evaluation:
-            raise ConfigError(
-                f"model._target_={config.model.target}: a call with training=False changes variable "
-                f"{changed_by_evaluation[0]}, but an evaluation must change nothing; change it only if `training` is "
-                "true"
-            )
+        for path in _changed(model, data, kept, training=False):
+            raise contract.changed_by_evaluation(path, config.model)
     if not pads:
         return
     changed: list[str] = []

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding
 from runner.data.base import Array
 from runner.engine.jax import private
 from runner.engine.mappings import map_values, subset
-from runner.processes.launch import free_port
+from runner.processes.launch import free_port, host_and_port
 from runner.processes.member import Member
 from runner.processes.team import Team
 
@@ -43,7 +43,7 @@ def connect(team: Team) -> None:
     if not isinstance(team, Member) or jax.distributed.is_initialized():
         return
     host, port = team.broadcast("JAX's service", lambda: (team.address, free_port(team.address)))
-    service = f"{_bracketed(host)}:{port}"
+    service = host_and_port(host, port)
     # The first process runs the service; the others reach it through a relay of their own.
     address = service
     if not team.is_first:
@@ -70,13 +70,6 @@ def connect(team: Team) -> None:
         )
     finally:
         os.environ.update(proxies)
-
-
-def _bracketed(host: str) -> str:
-    """Returns a host as it is written before a port: IPv6 addresses in brackets."""
-    if ":" in host:
-        return f"[{host}]"
-    return host
 
 
 def _start_relay(host: str, port: int) -> int:

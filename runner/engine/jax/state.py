@@ -5,20 +5,21 @@ Variables, slots, moving averages, sums of gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.data.base import Array
 from runner.engine.base import part_of
-from runner.engine.jax.precision import at_least_float32
+from runner.engine.jax.precision import as_float32, at_least_float32
 from runner.engine.jax.shards import placed_in_parts
 from runner.host import heap
+from runner.optim.base import Slot
 from runner.optim.paths import ema_path, is_ema, owner_of, slot_path
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class State(NamedTuple, Generic[T]):
     Attributes:
       trainable: trainable variables, in the model's order.
       non_trainable: the other weights, such as batch statistics, in the model's order.
-      slots: one list per slot name, each aligned with `trainable`.
+      slots: one list per slot name, of the trainable variables that have it.
       ema: moving averages of the trainable variables, aligned with them; empty if the run keeps none.
       grad_accum: sums of the gradients of a step's micro-batches so far, aligned with `trainable`; empty if a step has
         one micro-batch.
@@ -56,62 +57,114 @@ class StateTree:
     Attributes:
       paths: canonical paths, those of `Engine.state`.
       shardings: in a tree of the same structure.
+      slots: kinds of optimizer state, in the order of `paths.slots`.
     """
 
     paths: State[str]
     shardings: State[NamedSharding]
+    slots: Sequence[Slot]
 
     def shapes(self, variables: Mapping[str, jax.ShapeDtypeStruct]) -> State[jax.ShapeDtypeStruct]:
         """Returns a state's shapes, with their shardings.
 
         Args:
           variables: shape and dtype of each of the model's variables by path, as the state holds it. Slots, averages
-            and sums have those of their variable, except that averages and sums of gradients are at least float32.
+            and sums have those of their variable, except that averages and sums of gradients are at least float32, and
+            that a slot may lack a dim.
         """
+        dims_of_slots = self._dims_of_slots()
+        shapes_of_slots, dtypes_of_slots = self._own_kinds()
 
         def shape(path: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            if path in shapes_of_slots:
+                return jax.ShapeDtypeStruct(shapes_of_slots[path], dtypes_of_slots[path], sharding=sharding)
             is_sum = path.startswith(_GRAD_ACCUM)
             like = variables[owner_of(path.removeprefix(_GRAD_ACCUM))]
             dtype = like.dtype
             if is_sum or is_ema(path):
                 dtype = at_least_float32(dtype)
-            return jax.ShapeDtypeStruct(like.shape, dtype, sharding=sharding)
+            dtype = dtypes_of_slots.get(path, dtype)
+            dims = dims_of_slots.get(path, range(len(like.shape)))
+            return jax.ShapeDtypeStruct(tuple(like.shape[dim] for dim in dims), dtype, sharding=sharding)
 
         shapes: State[jax.ShapeDtypeStruct] = jax.tree.map(shape, self.paths, self.shardings)
         return shapes
 
+    def _dims_of_slots(self) -> dict[str, tuple[int, ...]]:
+        """Returns path of a slot -> the dims of its variable that it has."""
+        dims = {}
+        for slot in self.slots:
+            for path, dims_of_slot in slot.dims.items():
+                dims[slot_path(slot.name, path)] = dims_of_slot
+        return dims
+
+    def _own_kinds(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        """Returns path of a slot -> its shape, if no dims of a variable have it; and -> its dtype, if it has one."""
+        shapes = {}
+        dtypes = {}
+        for slot in self.slots:
+            for path in slot.paths:
+                if slot.dtype is not None:
+                    dtypes[slot_path(slot.name, path)] = slot.dtype
+            for path, shape in slot.shapes.items():
+                shapes[slot_path(slot.name, path)] = shape
+        return shapes, dtypes
+
     def begin(
-        self, initial: Mapping[str, jax.Array], variables: Mapping[str, jax.ShapeDtypeStruct]
+        self,
+        initial: Mapping[str, jax.Array],
+        variables: Mapping[str, jax.ShapeDtypeStruct],
+        first_slots: Callable[[list[jax.Array]], list[list[jax.Array]]] | None = None,
     ) -> State[jax.Array]:
         """Returns the state at the start of a run.
 
-        Slots are zero, averages are the variables' own values.
+        Slots have their initial values, averages are the variables' own values.
 
         Args:
           initial: variables by path; the state takes them over.
           variables: as for `shapes`.
+          first_slots: returns the first slots from the trainable variables, float32, where they are more than their
+            `initial` says.
         """
         shapes = self.shapes(variables)
         trainable = [initial[path] for path in self.paths.trainable]
         non_trainable = [initial[path] for path in self.paths.non_trainable]
-        zero_shapes = shapes._replace(trainable=[], non_trainable=[], ema=[])
+        copied = self._copied()
+        if first_slots is not None:
+            copied = self.paths.trainable
+        weights = {path: initial[path] for path in copied}
 
-        def make(weights: list[jax.Array]) -> tuple[State[jax.Array], list[jax.Array]]:
-            zeros: State[jax.Array] = jax.tree.map(lambda kind: jnp.zeros(kind.shape, kind.dtype), zero_shapes)
+        def make(weights: Mapping[str, jax.Array]) -> tuple[list[list[jax.Array]], list[jax.Array], list[jax.Array]]:
+            slots = []
+            if first_slots is not None:
+                slots = first_slots([as_float32(weights[path]) for path in self.paths.trainable])
+            for slot, kinds in zip(self.slots, shapes.slots, strict=True):
+                if first_slots is not None:
+                    break
+                values = []
+                for path, kind in zip(slot.dims, kinds, strict=True):
+                    if slot.initial is None:
+                        values.append(jnp.copy(weights[path]).astype(kind.dtype))
+                    else:
+                        values.append(jnp.full(kind.shape, slot.initial, kind.dtype))
+                slots.append(values)
             averages = []
-            for weight, kind in zip(weights, shapes.ema, strict=True):
+            for path, kind in zip(self.paths.trainable, shapes.ema, strict=bool(shapes.ema)):
                 # A copy: the step donates both, so they must not share memory.
-                averages.append(jnp.copy(weight).astype(kind.dtype))
-            return zeros, averages
+                averages.append(jnp.copy(weights[path]).astype(kind.dtype))
+            sums = [jnp.zeros(kind.shape, kind.dtype) for kind in shapes.grad_accum]
+            return slots, averages, sums
 
-        averaged = []
-        if self.paths.ema:
-            averaged = trainable
-        shardings = (jax.tree.map(lambda kind: kind.sharding, zero_shapes), self.shardings.ema)
-        zeros, ema = jax.jit(make, out_shardings=shardings)(averaged)
-        jax.block_until_ready((zeros, ema))
-        state: State[jax.Array] = zeros._replace(trainable=trainable, non_trainable=non_trainable, ema=ema)
-        return state
+        shardings = (self.shardings.slots, self.shardings.ema, self.shardings.grad_accum)
+        slots, ema, grad_accum = jax.jit(make, out_shardings=shardings)(weights)
+        jax.block_until_ready((slots, ema, grad_accum))
+        return State(trainable, non_trainable, slots, ema, grad_accum)
+
+    def _copied(self) -> list[str]:
+        """Returns the paths of the variables whose values are copied at the start of a run."""
+        if self.paths.ema or any(slot.initial is None for slot in self.slots):
+            return self.paths.trainable
+        return []
 
     def place(
         self,
@@ -119,28 +172,31 @@ class StateTree:
         variables: Mapping[str, jax.ShapeDtypeStruct],
         before: State[jax.Array],
     ) -> State[jax.Array]:
-        """Puts host arrays on the devices, by shards; an entry without a value is zero.
+        """Puts host arrays on the devices, by shards.
+
+        An entry without a value gets that of a run's start: a slot its initial value, averages and sums zero.
 
         Args:
           values: by path; see `runner.engine.base.part_of`.
           variables: as for `shapes`.
           before: the present state. Each of its arrays is released before the new one is made.
         """
-        freed = 0
+        released = _Released()
+        initial_of_slots = {}
+        for slot in self.slots:
+            for path in slot.paths:
+                initial_of_slots[slot_path(slot.name, path)] = slot.initial
 
         def placed(path: str, like: jax.ShapeDtypeStruct, old: jax.Array) -> jax.Array:
-            nonlocal freed
-            # Released at once and not with the last reference: the caller still holds the old state.
-            freed += old.nbytes
-            old.delete()
-            if freed >= _MOST_FREED:
-                heap.give_back()
-                freed = 0
+            released.add(old)
             if path in values:
                 return placed_in_parts(lambda index: part_of(values, path, index), like)
-            # One zero, broadcast: the host holds no array of the variable's size.
-            zeros = np.broadcast_to(np.zeros((), like.dtype), like.shape)
-            return placed_in_parts(zeros.__getitem__, like)
+            initial = initial_of_slots.get(path, 0.0)
+            if initial is None:
+                return placed_in_parts(lambda index: part_of(values, owner_of(path), index), like)
+            # One number, broadcast: the host holds no array of the variable's size.
+            filled = np.broadcast_to(np.full((), initial, like.dtype), like.shape)
+            return placed_in_parts(filled.__getitem__, like)
 
         state: State[jax.Array] = jax.tree.map(placed, self.paths, self.shapes(variables), before)
         return state
@@ -152,24 +208,63 @@ class StateTree:
         return dict(zip(paths, entries, strict=True))
 
 
+class _Released:
+    """The old arrays of a state, each released before the one that replaces it is made."""
+
+    def __init__(self) -> None:
+        self._freed = 0
+
+    def add(self, old: jax.Array) -> None:
+        """Releases an array, and now and then returns freed memory to the system."""
+        # Released at once and not with the last reference: the caller still holds the old state.
+        self._freed += old.nbytes
+        old.delete()
+        if self._freed >= _MOST_FREED:
+            heap.give_back()
+            self._freed = 0
+
+
+def placed_values(
+    values: Mapping[str, Array], kinds: Mapping[str, jax.ShapeDtypeStruct], before: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """Puts all arrays of a state without structure on the devices, as `StateTree.place` does.
+
+    Args:
+      values: of every path; see `runner.engine.base.part_of`.
+      kinds: shape, dtype and sharding by path.
+      before: the present state. Each of its arrays is released before the new one is made.
+    """
+    released = _Released()
+    placed = {}
+    for path, kind in kinds.items():
+        released.add(before[path])
+        placed[path] = placed_in_parts(_part_reader(values, path), kind)
+    return placed
+
+
+def _part_reader(values: Mapping[str, Array], path: str) -> Callable[[tuple[slice, ...]], Array]:
+    return lambda index: part_of(values, path, index)
+
+
 def state_tree(
     trainable: Sequence[str],
     non_trainable: Sequence[str],
     shardings: Mapping[str, NamedSharding],
-    slots: Sequence[str],
+    slots: Sequence[Slot],
     *,
     keeps_ema: bool,
     accumulates: bool,
 ) -> StateTree:
     """Returns the tree of a model's variables.
 
-    Slots, averages and sums have the sharding of their variable.
+    Slots, averages and sums have the sharding of their variable. A slot that lacks a dim has that of the dims that
+    remain.
 
     Args:
       trainable: paths, in the model's order.
       non_trainable: paths, in the model's order.
       shardings: by path.
-      slots: names of the optimizer's slots.
+      slots: of the optimizer.
       keeps_ema: the run keeps moving averages of the weights.
       accumulates: a step has several micro-batches.
     """
@@ -185,8 +280,13 @@ def state_tree(
         grad_accum_paths = [f"{_GRAD_ACCUM}{path}" for path in trainable]
         grad_accum_shardings = trainable_shardings
     slot_paths = []
+    slot_shardings = []
     for slot in slots:
-        slot_paths.append([slot_path(slot, path) for path in trainable])
+        slot_paths.append([slot_path(slot.name, path) for path in slot.paths])
+        of_slot = [_of_dims(shardings[path], dims) for path, dims in slot.dims.items()]
+        # State without dims of a variable is small, and replicated.
+        of_slot += [_of_dims(trainable_shardings[0], ()) for _ in slot.shapes]
+        slot_shardings.append(of_slot)
     return StateTree(
         paths=State(
             trainable=list(trainable),
@@ -198,8 +298,17 @@ def state_tree(
         shardings=State(
             trainable=trainable_shardings,
             non_trainable=[shardings[path] for path in non_trainable],
-            slots=[trainable_shardings] * len(slots),
+            slots=slot_shardings,
             ema=ema_shardings,
             grad_accum=grad_accum_shardings,
         ),
+        slots=slots,
     )
+
+
+def _of_dims(sharding: NamedSharding, dims: Sequence[int]) -> NamedSharding:
+    """Returns the sharding of an array that has some dims of another."""
+    spec = sharding.spec
+    # JAX's specs may be shorter than an array's rank: the dims after them are not sharded.
+    kept = [spec[dim] if dim < len(spec) else None for dim in dims]
+    return NamedSharding(sharding.mesh, PartitionSpec(*kept))

@@ -14,30 +14,28 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import keras
-import numpy as np
 from jax import lax
 
 from runner import arrays
 from runner.config.schema import RunConfig
-from runner.data.base import ROW, WEIGHT, Array
+from runner.data.base import WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.chunked_loss import WHOLE, chunked
 from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.partitioning import Partitioning
-from runner.engine.jax.precision import as_float32, rounded
+from runner.engine.jax.precision import as_float32, rounded, rounded_like
 from runner.engine.jax.randomness import Randomness
+from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch, rate_factor
 from runner.engine.jax.state import State
+from runner.engine.jax.updates import UpdateRule
 from runner.model import scope
-from runner.optim import rules
+from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
 from runner.optim.schedules import learning_rate
 from runner.task.base import LOSS, Outputs, Task
 
-Arrays = dict[str, jax.Array]
-# `loss` and the task's metrics of each example, by name.
-Sums = dict[str, jax.Array]
 # Trainable and other variables.
 Weights = tuple[list[jax.Array], list[jax.Array]]
 # Each example's loss (B,), outputs, regularization (), new non-trainable variables.
@@ -45,36 +43,8 @@ Aux = tuple[jax.Array, jax.Array, jax.Array, list[jax.Array]]
 # Each example's loss (B,), and the task's totals.
 Judged = tuple[jax.Array, Arrays]
 
-# Places in a call's numbers, see `call_numbers`.
-_ROUNDS = 0
-_FIRST_STEP = 1
-_RATE_FACTOR = 2
-_COUNTS = 3
 
-
-def call_numbers(rounds: int, first_step: int, rate_factor: float, counts: Array) -> Array:
-    """Returns the numbers that a call's programs take beside arrays: int32 (3 + K,).
-
-    One array for all of them, as each array is a transfer to every device. The floats are in it as their bits: int32
-    would round them, and float32 can't hold a number of steps above 2**24.
-
-    Args:
-      rounds: to do, at most K.
-      first_step: steps done before the call.
-      rate_factor: the learning rate is multiplied by it.
-      counts: float32 (K,), what the examples of each round's whole step count for.
-    """
-    integers = np.asarray([rounds, first_step], np.int32)
-    floats = np.concatenate([[rate_factor], counts]).astype(np.float32)
-    return np.concatenate([integers, floats.view(np.int32)])
-
-
-def _float_at(numbers: jax.Array, index: int | jax.Array) -> jax.Array:
-    """Returns a float32 number that `call_numbers` put in as its bits."""
-    return lax.bitcast_convert_type(numbers[index], jnp.float32)
-
-
-class Step:
+class Step(Rounds[State[jax.Array]]):
     """The functions of one model and config; all are traced, none holds an array."""
 
     def __init__(
@@ -85,6 +55,7 @@ class Step:
         total_steps: int,
         randomness: Randomness,
         partitioning: Partitioning,
+        update_rule: UpdateRule,
     ) -> None:
         """Takes what is the same for every step.
 
@@ -95,17 +66,18 @@ class Step:
           total_steps: of the whole training.
           randomness: the model's random generators.
           partitioning: how the mesh splits what a step computes.
+          update_rule: of the optimizer.
         """
+        super().__init__(partitioning, config.trainer.accumulate_steps, task.step_metrics)
         self._model = model
         self._config = config
         self._task = task
         self._total_steps = total_steps
         self._random = randomness
-        self._partitioning = partitioning
-        self._microbatches = config.trainer.accumulate_steps
         # Read once: the property walks the whole model.
         self._variables = model.trainable_variables
-        self._rule = rules.make_rule(config.optimizer, jnp)
+        self._update_rule = update_rule
+        self._norms = norms.names(config.optimizer, list(update_rule.settings))
         ops = arrays.of(jnp)
         self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens))
         self._attention = partial(
@@ -187,29 +159,28 @@ class Step:
         return gradients
 
     def step(
-        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
+        self, state: State[jax.Array], kept: Kept, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[State[jax.Array], Sums, jax.Array]:
-        """Returns one round's new state, losses and metrics (B,), and regularization.
-
-        Args:
-          state: before.
-          split: as for `many`.
-          arrays: as for `many`.
-          numbers: of the call, see `call_numbers`.
-          index: int32 (), the round's number in the call.
-        """
-        batch, count, microstep = self._batch(split, arrays, numbers, index)
+        """Returns one round's new state, losses and metrics (B,), and regularization; see the base class."""
+        batch, count, microstep = self._batch(kept.split, arrays, numbers, index)
         gradients, (loss_b, outputs, regularization, weights) = self.gradients(state, batch, count, microstep)
-        done = (numbers[_FIRST_STEP] + index // self._microbatches).astype(jnp.float32)
-        rate_factor = _float_at(numbers, _RATE_FACTOR)
+        done = (first_step(numbers) + index // self._microbatches).astype(jnp.float32)
         # The scope's name tells the optimizer's collectives, see `runner.engine.jax.origins`.
         with jax.named_scope("update"):
             new_state = self._update(
-                state._replace(non_trainable=weights), gradients, done, index % self._microbatches, rate_factor
+                state._replace(non_trainable=weights),
+                gradients,
+                done,
+                index % self._microbatches,
+                rate_factor(numbers),
             )
+            if self._norms:
+                # With several micro-batches, the new sums are those of the step so far.
+                totals = new_state.grad_accum or gradients
+                regularization = jnp.stack([regularization, *self._gradient_norms(totals, done)])
         metrics = self._task.metrics(self._ops, outputs, batch)
         sums = {LOSS: loss_b}
-        for name in self._task.step_metrics:
+        for name in self._metrics:
             sums[name] = metrics[name].astype(jnp.float32)
         placed: State[jax.Array] = lax.with_sharding_constraint(new_state, self._partitioning.state)
         return placed, sums, regularization
@@ -239,17 +210,19 @@ class Step:
             # A step's first micro-batch begins its sums; what the step before left in them does not count.
             sums = [jnp.where(microbatch > 0, old, jnp.zeros_like(old)) for old in state.grad_accum]
             gradients = [old + new for old, new in zip(sums, gradients, strict=True)]
-        clipped = clip(config.clip, gradients, jnp)
-        trainable: list[jax.Array] = []
-        slots: list[list[jax.Array]] = [[] for _ in self._rule.slots]
-        for index, (weight, gradient) in enumerate(zip(state.trainable, clipped, strict=True)):
-            old_slots = {}
-            for name, values in zip(self._rule.slots, state.slots, strict=True):
-                old_slots[name] = as_float32(values[index])
-            new_weight, new_slots = self._rule.update(gradient, as_float32(weight), old_slots, rate, done + 1.0)
-            trainable.append(rounded(self._constrained(index, new_weight), weight.dtype))
-            for name, old_values, new_values in zip(self._rule.slots, state.slots, slots, strict=True):
-                new_values.append(rounded(new_slots[name], old_values[index].dtype))
+        clipped = clip(config.clip, self._counted(gradients, done), jnp)
+        old_slots = []
+        for slot, values in zip(self._update_rule.slots, state.slots, strict=True):
+            if slot.dtype is None:
+                values = list(map(as_float32, values))
+            old_slots.append(values)
+        weights, new_slots = self._update_rule.apply(
+            clipped, list(map(as_float32, state.trainable)), old_slots, rate, done, self._constrained
+        )
+        trainable = list(map(rounded_like, weights, state.trainable))
+        slots = []
+        for new_values, old_values in zip(new_slots, state.slots, strict=True):
+            slots.append(list(map(rounded_like, new_values, old_values)))
         ema = []
         if state.ema:
             for average, weight in zip(state.ema, trainable, strict=True):
@@ -260,6 +233,15 @@ class Step:
         is_last = microbatch == self._microbatches - 1
         chosen: State[jax.Array] = jax.tree.map(lambda new, old: jnp.where(is_last, new, old), updated, state)
         return chosen._replace(non_trainable=state.non_trainable, grad_accum=gradients)
+
+    def _counted(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
+        """Returns the gradients, those of variables that are frozen in this step as zeros."""
+        settings = list(self._update_rule.settings.values())
+        return groups.unfrozen(settings, gradients, done + 1.0, self._ops)
+
+    def _gradient_norms(self, gradients: list[jax.Array], done: jax.Array) -> list[jax.Array]:
+        paths = list(self._update_rule.settings)
+        return norms.values(self._config.optimizer, paths, self._counted(gradients, done), self._ops)
 
     def _constrained(self, index: int, weight: jax.Array) -> jax.Array:
         """Returns a trainable variable's new value after its Keras constraint.
@@ -273,70 +255,14 @@ class Step:
             constrained: jax.Array = keras.ops.convert_to_tensor(variable.constraint(variable), variable.dtype)
             return constrained
 
-    def many(
-        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array
-    ) -> tuple[State[jax.Array], Sums, jax.Array]:
-        """Runs a call's rounds as one program.
-
-        Their number is an input, so that it needs no compilation of its own.
-
-        Args:
-          state: before.
-          split: (N, ...) by name, the split's arrays if the devices keep them, else None.
-          arrays: (K, B, ...) by name; with `split`, `row` int32 (K, B) in their place. `weight` is among them.
-          numbers: int32 (3 + K,), see `call_numbers`.
-
-        Returns:
-          The new state, losses and metrics (K, B) by name, and regularization (K,), 0 for rounds that were not done.
-        """
-
-        def body(
-            index: jax.Array, carried: tuple[State[jax.Array], Sums, jax.Array]
-        ) -> tuple[State[jax.Array], Sums, jax.Array]:
-            state, *rows = carried
-            state, *new_row = self.step(state, split, arrays, numbers, index)
-            sums, regularization = jax.tree.map(
-                lambda row, new: lax.dynamic_update_index_in_dim(row, new, index, 0), tuple(rows), tuple(new_row)
-            )
-            return state, sums, regularization
-
-        zeros_kb = jnp.zeros(arrays[WEIGHT].shape, jnp.float32)
-        zeros_kb = lax.with_sharding_constraint(zeros_kb, self._partitioning.sums)
-        sums = dict.fromkeys((LOSS, *self._task.step_metrics), zeros_kb)
-        regularization_k = jnp.zeros(zeros_kb.shape[:1], jnp.float32)
-        start = (state, sums, regularization_k)
-        results: tuple[State[jax.Array], Sums, jax.Array] = lax.fori_loop(0, numbers[_ROUNDS], body, start)
-        return results
-
-    def _batch(
-        self, split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
-    ) -> tuple[Arrays, jax.Array, jax.Array]:
-        """Returns a round's arrays (B, ...), and its place in its step.
-
-        That is what the step's examples count for, and the micro-batches done before.
-        """
-        batch = {}
-        for name, array in arrays.items():
-            batch[name] = self._constrain(name, lax.dynamic_index_in_dim(array, index, 0, keepdims=False))
-        if split is not None:
-            rows_b = batch.pop(ROW)
-            for name, examples in split.items():
-                # All rows are in range. By default JAX compares each with the range and fills what is out of it.
-                batch[name] = self._constrain(name, examples.at[rows_b].get(mode="clip"))
-        count = _float_at(numbers, _COUNTS + index)
-        return batch, count, numbers[_FIRST_STEP] * self._microbatches + index
-
-    def _constrain(self, name: str, array: jax.Array) -> jax.Array:
-        return lax.with_sharding_constraint(array, self._partitioning.arrays[name])
-
     def whole_gradients(
-        self, state: State[jax.Array], split: Arrays | None, arrays: Arrays, numbers: jax.Array, index: jax.Array
+        self, state: State[jax.Array], kept: Kept, arrays: Arrays, numbers: jax.Array, index: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         """Returns one micro-batch's gradients and the new non-trainable variables.
 
         The micro-batch is of a call's first batch.
         """
-        gradients, (*_, weights) = self.gradients(state, *self._batch(split, arrays, numbers, index))
+        gradients, (*_, weights) = self.gradients(state, *self._batch(kept.split, arrays, numbers, index))
         return gradients, weights
 
     def evaluated(self, weights: Weights, arrays: Arrays) -> tuple[jax.Array, Arrays, jax.Array | Arrays]:
@@ -370,7 +296,7 @@ class Step:
           by_example: for each tensor of the outputs, whether it has a row per example; a head's kernel has not.
           examples: number of first examples that the task sees, so that no padding is among them. None: all.
         """
-        batch = _only_batch(arrays)
+        batch = only_batch(arrays)
         ops = self._ops
         size = batch[WEIGHT].shape[0]
         if examples is not None:
@@ -399,17 +325,12 @@ class Step:
         """
         trainable, non_trainable = weights
         trainable = self.used_weights(trainable)
-        batch = _only_batch(arrays)
+        batch = only_batch(arrays)
         others = self._random.insert(non_trainable, 0)
         training = private.training_argument(self._model, training=False)
         with self._attention():
             outputs, _ = self._model.stateless_call(trainable, others, self._task.inputs(self._ops, batch), **training)
         return outputs, batch
-
-
-def _only_batch(arrays: Arrays) -> Arrays:
-    """Returns the batch (B, ...) of arrays (1, B, ...)."""
-    return {name: array[0] for name, array in arrays.items()}
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

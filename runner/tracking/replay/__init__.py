@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ else:
     replaying = late("runner.tracking.replaying")
 
 
-def main(names: list[str]) -> int:
+def main(names: Sequence[str]) -> int:
     """Stores each file and removes it.
 
     Args:

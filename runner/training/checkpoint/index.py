@@ -237,8 +237,7 @@ class CheckpointIndex:
         Args:
           keep: how many of the newest checkpoints stay, in addition to the best.
           written: step of the newest one. Superseded checkpoints up to it are removed, because this history has come
-          as
-            far.
+            as far.
 
         Returns:
           One warning for each that could not be removed.

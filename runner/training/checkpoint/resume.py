@@ -37,7 +37,7 @@ from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
-from runner.training.metric_history import from_arrays
+from runner.training.metric_history import from_arrays, measured
 
 # The keys that decide which examples a step sees. A resumed run must see those that it has not seen.
 _ORDER = (
@@ -272,7 +272,7 @@ def check_unfinished(config: RunConfig, previous: Previous | None, total: int, t
             f"trainer.epochs={config.trainer.epochs + 1} or more to train longer"
         )
     early = config.trainer.early_stopping
-    reason = stopping.reason(early, stopping.objective(early.metric, task.directions), history.evaluations)
+    reason = stopping.reason(early, stopping.objective(early.metric, task.directions), measured(history))
     if reason is not None:
         raise ConfigError(
             f"{name}: the run has ended by {reason}; set a larger trainer.early_stopping.patience, or "

@@ -22,7 +22,6 @@ from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
 from runner.errors import Interrupted
 from runner.processes.team import ALONE, ProcessError, Team
-from runner.task.base import Evaluation
 from runner.training.checkpoint import index as checkpoint_index
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.files import DamagedError
@@ -72,8 +71,8 @@ class Saver:
     def save(self, step: int, recorder: MetricRecorder) -> None:
         """Saves now."""
 
-    def evaluated(self, step: int, recorder: MetricRecorder, evaluation: Evaluation) -> None:
-        """Saves if an evaluation is the best so far."""
+    def evaluated(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves if the last evaluation is the best so far."""
 
     def go_back(self, below: int) -> Checkpoint | None:  # noqa: ARG002
         """Returns the last checkpoint of fewer than `below` steps, removing later ones; None: there is none."""
@@ -208,13 +207,12 @@ class CheckpointSaver(Saver):
         goal = self._goal
         if goal is None:
             return
-        best = best_evaluation(goal, recorder.evaluations)
+        best = best_evaluation(goal, recorder.measured())
         if best is None:
             return
-        step, evaluation = best
+        step, value = best
         if step not in self._index.steps:
             return
-        value = goal.value(evaluation)
         if not _improves(goal, value, self._saved_best):
             return
         record: BestRecord = {"metric": goal.metric, "value": value, "step": step}
@@ -285,12 +283,13 @@ class CheckpointSaver(Saver):
             steps = ", ".join(map(str, removed))
             self._warn(f"removed the checkpoints of steps {steps} to make room for the last state")
 
-    def evaluated(self, step: int, recorder: MetricRecorder, evaluation: Evaluation) -> None:
-        """Saves if an evaluation is the best so far, by `trainer.checkpoint.best`."""
+    def evaluated(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves if the last evaluation is the best so far, by `trainer.checkpoint.best`."""
         goal = self._goal
         if goal is None:
             return
-        value = goal.value(evaluation)
+        _, metrics = recorder.measured()[-1]
+        value = goal.value(metrics)
         self._settle()
         # A better evaluation is still being written. If that fails, this one may be the best after all.
         if self._pending_best is not self._saved_best and _improves(goal, value, self._saved_best):

@@ -1,11 +1,17 @@
-"""Strict reading of untrusted JSON: every value has the expected type, or an error names its place."""
+"""Strict reading of untrusted JSON: every value has the expected type, or an error names its place.
+
+`runner.config.build` decides which values are integers, numbers, strings and booleans, for configs and for these.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from runner.config.build import exactly
+
+T = TypeVar("T")
 
 
 class MisfitError(ValueError):
@@ -13,10 +19,8 @@ class MisfitError(ValueError):
 
 
 def whole(value: object, where: str) -> int:
-    """Returns an integer of at least 0. `true` is rejected, although Python counts it as an integer."""
-    if type(value) is not int or value < 0:
-        raise MisfitError(f"{where} must be an integer of at least 0")
-    return value
+    """Returns an integer of at least 0."""
+    return _read(int, value, where, "an integer of at least 0", lambda integer: integer >= 0)
 
 
 def number(value: object, where: str, *, finite: bool = False) -> float:
@@ -27,27 +31,29 @@ def number(value: object, where: str, *, finite: bool = False) -> float:
       where: its place, in words.
       finite: reject NaN and infinities.
     """
-    if type(value) in (int, float):
-        # JSON has integers that no float can represent.
-        with suppress(OverflowError):
-            converted = float(value)  # type: ignore[arg-type]
-            if math.isfinite(converted) or not finite:
-                return converted
-    raise MisfitError(f"{where} must be a {'finite ' if finite else ''}number")
+    if finite:
+        return _read(float, value, where, "a finite number", math.isfinite)
+    return _read(float, value, where, "a number")
 
 
 def text(value: object, where: str) -> str:
     """Returns a string that can be shown in one line."""
-    if not isinstance(value, str) or not value.isprintable():
-        raise MisfitError(f"{where} must be a printable string")
-    return value
+    return _read(str, value, where, "a printable string", str.isprintable)
 
 
 def flag(value: object, where: str) -> bool:
     """Returns true or false."""
-    if not isinstance(value, bool):
-        raise MisfitError(f"{where} must be true or false")
-    return value
+    return _read(bool, value, where, "true or false")
+
+
+def _read(kind: type[T], value: object, where: str, expected: str, is_valid: Callable[[T], bool] | None = None) -> T:
+    try:
+        typed = exactly(kind, value)
+    except (ValueError, OverflowError):
+        raise MisfitError(f"{where} must be {expected}") from None
+    if is_valid is not None and not is_valid(typed):
+        raise MisfitError(f"{where} must be {expected}")
+    return typed
 
 
 def items(value: object, where: str) -> list[Any]:

@@ -70,7 +70,7 @@ def test_a_branch_is_a_new_run_and_going_back_replaces_later_checkpoints(tmp_pat
     branch = tmp_path / "checkpoints" / "second"
     assert storage.steps(branch) == [22, 33, 44]
     done = run(tmp_path, "resume=first@22", *other, library="jax")
-    assert "resume=first@22: checkpoints of steps 33, 44" in done.stdout
+    assert "resume=first@22: the checkpoints of steps 33, 44" in done.stdout
     assert index.current_steps(storage.lineages(origin)) == storage.steps(origin) == [11, 22, 33, 44]
     for step in (22, 33, 44):
         one, two = (Checkpoint(storage.place(place, step)) for place in (branch, origin))

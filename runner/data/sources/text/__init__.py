@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.config.schema_data import DatasetConfig
+from runner.config.schema_data import APART, DatasetConfig
 from runner.data.base import DataSource, Encoding, FullDataset
-from runner.data.checks_text import APART, BPE, BYTES, LENGTH, VOCABULARY_SIZE
+from runner.data.checks_text import BPE, BYTES, LENGTH, VOCABULARY_SIZE
 from runner.data.packing import PackedSequences, no_label_counts
 from runner.data.progress import report_progress
 from runner.data.sources import prepared
 from runner.data.sources.text import bpe, files, scan
 from runner.data.sources.text.files import Piece, TextInput
-from runner.data.sources.text.split import Boundary, find_boundary, split_pieces, train_pieces
+from runner.data.sources.text.split import Boundary, find_boundary, recorded_boundary, split_pieces, train_pieces
 from runner.data.sources.text.store import Pieces, StoredTokens, TokenStore
 from runner.data.vocabulary import EncodingError, Vocabulary
 from runner.errors import ConfigError, DataError, invalid
@@ -95,7 +95,7 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     # Before the digest, so that a change at any later time is noticed.
     stats_before = scan.stats(corpus.splits)
     content = scan.digest(corpus.splits, corpus.column, store.folder / "files")
-    encoder = _Encoder(corpus, config, content, stats_before)
+    encoder = _Encoder(corpus, config, content, stats_before, store.folder / "boundaries" / f"{content}.json")
     vocabulary = encoder.vocabulary(store, encoding)
     try:
         stored = store.tokens(content, vocabulary, encoder.pieces)
@@ -146,11 +146,19 @@ class _Encoder:
     The results are stored under the digest of the content. So it raises if a file has changed since the digest.
     """
 
-    def __init__(self, corpus: Corpus, config: DatasetConfig, content: str, stats_before: Sequence[scan.Stat]) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        config: DatasetConfig,
+        content: str,
+        stats_before: Sequence[scan.Stat],
+        boundary_record: Path,
+    ) -> None:
         self._corpus = corpus
         self._config = config
         self._content = content
         self._stats_before = stats_before
+        self._boundary_record = boundary_record
         self._boundary: Boundary | None = None
 
     @property
@@ -165,8 +173,13 @@ class _Encoder:
     def boundary(self) -> Boundary:
         """The start of test within train, if the files have no test."""
         if self._boundary is None:
-            self._boundary = find_boundary(self._read("train"))
+            self._boundary = recorded_boundary(self._boundary_record, self._find_boundary)
         return self._boundary
+
+    def _find_boundary(self) -> Boundary:
+        boundary = find_boundary(self._read("train"))
+        self._check_unchanged()
+        return boundary
 
     def _read(self, split: str) -> Iterator[Piece]:
         return files.pieces(self._corpus.splits[split], self._corpus.column)

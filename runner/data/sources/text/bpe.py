@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.data.checks_text import END_TOKEN, MOST_TOKENS
+from runner.config.schema_data import MOST_TOKENS
+from runner.data.checks_text import END_TOKEN
 from runner.data.vocabulary import BPE, Vocabulary
 from runner.errors import describe, invalid
 from runner.host import cores

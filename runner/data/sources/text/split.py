@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
 
+from runner.data.sources.file_records import read_records, write_records
 from runner.data.sources.text.files import Piece
+
+# Version of the recorded boundaries. Increase it with any change of `find_boundary`.
+_FORMAT = 1
 
 # A tenth is enough for a stable loss of a language model, and leaves more to train on than the fifth of other data.
 _TEST_SHARE = 0.1
@@ -26,6 +31,21 @@ class Boundary:
     document: int
     character: int
     about: str
+
+
+def recorded_boundary(path: Path, find: Callable[[], Boundary]) -> Boundary:
+    """Returns the boundary of a text, which is found, and recorded, if it is not yet.
+
+    Args:
+      path: of the record, named by a digest of the text; optional in that it need not be writable.
+      find: reads the whole text.
+    """
+    match read_records(path, _FORMAT).get("train"):
+        case [int(document), int(character), str(about)]:
+            return Boundary(document, character, about)
+    boundary = find()
+    write_records(path, _FORMAT, {"train": astuple(boundary)})
+    return boundary
 
 
 def find_boundary(pieces: Iterable[Piece]) -> Boundary:

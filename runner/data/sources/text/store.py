@@ -3,6 +3,8 @@
     <folder>/tokens/<key>/meta.json, train.tokens, train.starts, test.tokens, ...
     <folder>/tokenizers/<key>.json
 
+The package stores more of a text in the same folder: the digests of its files, and where its test split begins.
+
 The key is a digest of the content, the splits and the tokenizer. A folder appears in one step, under a lock: if
 several processes need it, one encodes and the others wait.
 """

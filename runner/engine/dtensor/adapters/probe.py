@@ -18,7 +18,6 @@ from runner.engine.base import as_called
 from runner.engine.dtensor.arrays import host_values
 from runner.engine.dtensor.masks import masks_from_scope
 from runner.engine.mappings import map_values, without
-from runner.errors import ConfigError
 from runner.model import contract, padding, scope
 from runner.task.base import DataSpec
 
@@ -73,10 +72,7 @@ def _check_evaluation(
         model(_model_inputs(batch), training=False)
         for path, variable in kept.items():
             if not np.array_equal(variable.numpy(), before[path], equal_nan=True):
-                raise ConfigError(
-                    f"model._target_={config.model.target}: a call with training=False changes variable {path}, but "
-                    "an evaluation must not change anything; change it only if `training` is true"
-                )
+                raise contract.changed_by_evaluation(path, config.model)
 
 
 @contextmanager

@@ -1,0 +1,87 @@
+"""The part of the run config that says how the learning rate changes. Imports no TensorFlow, JAX or MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.config.fields import entries, integer, number
+
+
+def _boundaries_problem(steps: list[int]) -> str | None:
+    if sorted(set(steps)) == steps:
+        return None
+    return "must be strictly increasing"
+
+
+@dataclass(frozen=True)
+class PlateauConfig:
+    """Reduction of the learning rate when a metric no longer improves; works with every schedule.
+
+    The defaults and the rule are those of Keras's `ReduceLROnPlateau`, counted in evaluations.
+
+    Attributes:
+      metric: metric that is watched, as `eval/loss` or `train/epoch_loss`; `auto`: as for early stopping; null: never
+        reduce.
+      factor: factor on the learning rate per reduction.
+      patience: evaluations in a row without an improvement that reduce the rate.
+      min_delta: smallest change that counts as an improvement.
+      cooldown: evaluations after a reduction that do not count.
+      min_factor: smallest product of all reductions.
+    """
+
+    # The metrics depend on the task, so `runner.checks.trainer` checks the name.
+    metric: str | None = None
+    # With a factor of 1 a reduction would reduce nothing.
+    factor: float = number(0.1, above=0.0, below=1.0)
+    patience: int = integer(10, at_least=1)
+    min_delta: float = number(1e-4, at_least=0.0)
+    cooldown: int = integer(0, at_least=0)
+    min_factor: float = number(0.0, at_least=0.0, below=1.0)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning rate schedule. All counts of steps start after the warm-up, except `boundaries`.
+
+    Attributes:
+      name: `constant`, `linear`, `polynomial`, `cosine`, `cosine_restarts`, `exponential`, `inverse_sqrt`,
+        `warmup_stable_decay`, `one_cycle`, `piecewise` or `custom` (with `_target_`).
+      warmup_steps: steps of linear warm-up before any schedule; one_cycle: steps of the rise, 0: 30% of the run.
+      decay_steps: linear, polynomial, cosine: steps until `final_factor`, null: to the end of training;
+        cosine_restarts: steps of the first cycle; exponential: steps per factor of `decay_rate`; inverse_sqrt: steps
+        after which the rate is divided by the square root of 2, null: `warmup_steps`; warmup_stable_decay: steps of
+        the decay at the end of training, null: a tenth of the training.
+      decay_rate: exponential: factor every `decay_steps` steps.
+      staircase: exponential: decay in steps, not continuously.
+      final_factor: linear, polynomial, cosine, cosine_restarts, warmup_stable_decay, one_cycle: last learning rate as
+        a fraction of the base rate.
+      boundaries: piecewise: steps of the run at which the rate changes.
+      factors: piecewise: multiples of `learning_rate`, one more than `boundaries`.
+      initial_factor: learning rate at which the warm-up starts, as a fraction of the base rate.
+      power: polynomial: exponent; 1: linear.
+      cycle_factor: cosine_restarts: length of each cycle as a multiple of the one before.
+      peak_factor: cosine_restarts: peak of each cycle as a multiple of the one before.
+      target: `_target_` in YAML; import path of a function `(step, ...)` that returns a factor of `learning_rate`, or
+        the rate itself if it has a parameter `learning_rate`; a parameter `total_steps` gets the steps of the run.
+      options: its other arguments; in YAML they are written next to `_target_`.
+      plateau: reduces the rate when a metric no longer improves.
+    """
+
+    # `runner.optim.schedules` has the names, and the keys that each schedule uses.
+    name: str = "constant"
+    warmup_steps: int = integer(0, at_least=0)
+    decay_steps: int | None = integer(None, at_least=1, example=1000)
+    decay_rate: float = number(0.96, above=0.0)
+    staircase: bool = False
+    final_factor: float = number(0.0, at_least=0.0)
+    boundaries: list[int] = entries([], at_least=1, whole=_boundaries_problem, rule="increasing", example=[500, 1000])
+    factors: list[float] = entries([], at_least=0.0, example=[1.0, 0.1])
+    initial_factor: float = number(0.0, at_least=0.0)
+    power: float = number(1.0, above=0.0)
+    # Keras's defaults. Below 1 the cycles would shrink to nothing before the end of a long run.
+    cycle_factor: float = number(2.0, at_least=1.0)
+    peak_factor: float = number(1.0, above=0.0)
+    target: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    plateau: PlateauConfig = field(default_factory=PlateauConfig)

@@ -1,0 +1,232 @@
+"""The engine `jax` for custom steps: several models and optimizers, and a user's functions for updates and metrics.
+
+It shares devices, placement, calls and compilation with `runner.engine.jax.engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.sharding import NamedSharding
+
+from runner.config.schema import LayoutConfig
+from runner.data.base import Array
+from runner.engine.base import Collective, HostBatches, LayerOutput
+from runner.engine.evaluation import BatchResult
+from runner.engine.jax import private, teachers
+from runner.engine.jax.collectives import collectives
+from runner.engine.jax.compile import mode_of
+from runner.engine.jax.engine import JaxEngine
+from runner.engine.jax.layer_outputs import outputs_of
+from runner.engine.jax.names import Names
+from runner.engine.jax.own_step.factory import OwnStepFactory
+from runner.engine.jax.own_step.functions import Functions, OwnStep
+from runner.engine.jax.own_step.parts import slot_spec
+from runner.engine.jax.partitioning import Partitioning
+from runner.engine.jax.rounds import Kept, call_numbers
+from runner.engine.jax.shards import on_host
+from runner.engine.jax.state import placed_values
+from runner.engine.mappings import shapes_of, subset
+from runner.errors import did_you_mean, invalid
+from runner.layout import Placement, Spec
+from runner.task.base import Evaluation
+from runner.task.step import StepTask
+
+Kinds = Mapping[str, jax.ShapeDtypeStruct]
+
+
+@dataclass(frozen=True)
+class FlatTree:
+    """A state that is a dict of arrays by canonical path.
+
+    Attributes:
+      shardings: by canonical path.
+    """
+
+    shardings: Mapping[str, NamedSharding]
+
+    def place(
+        self, values: Mapping[str, Array], kinds: Kinds, before: Mapping[str, jax.Array]
+    ) -> dict[str, jax.Array]:
+        """Puts host arrays on the devices, see `runner.engine.jax.state.StateTree.place`."""
+        return placed_values(values, kinds, before)
+
+    def by_path(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Returns the state's entries by path."""
+        return dict(state)
+
+
+class OwnStepEngine(JaxEngine):
+    """Several Keras 3 models with a user's step; see `runner.engine.base.Engine` for what the methods promise."""
+
+    # A dict by canonical path, where the engine of one model has a `State`.
+    _state: Any
+    _tree: Any
+    _functions: Any
+
+    def _make_model(self) -> Mapping[str, tuple[int, ...]]:
+        task = self._data.task
+        assert isinstance(task, StepTask)
+        self._task = task
+        self._own_factory = OwnStepFactory(self._config, self._data, self._total_steps)
+        if self._planning:
+            self._parts = self._own_factory.build_abstract(eager=self._builds_eagerly)
+        else:
+            self._parts, self._initial = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
+        # Checks the optimizers too, before anything is placed.
+        self._kinds = self._parts.kinds
+        # The layout's rules place the teachers too, see `_make_state`.
+        return shapes_of({**self._parts.model_variables, **self._parts.teacher_variables})
+
+    def _layout(self) -> LayoutConfig:
+        return self._config.layout
+
+    def _make_state(self) -> None:
+        """Draws the initial values; each variable of an optimizer is sharded as the variable that it belongs to."""
+        parts = self._parts
+        self._trainable = parts.trained
+        placements = dict(self.placements)
+        self._teachers = self._placed_teachers({path: placements.pop(path) for path in parts.teacher_variables})
+        self.placements = placements
+        shardings = {path: self._sharding(self.placements[path].spec) for path in parts.model_variables}
+        for path, variable in parts.optimizer_variables.items():
+            owner = parts.owners[path]
+            spec: Spec = (None,) * len(variable.shape)
+            if owner:
+                placement = self.placements[owner]
+                spec = slot_spec(tuple(variable.shape), placement.shape, placement.spec)
+            shardings[path] = self._sharding(spec)
+        kinds = {}
+        for path, kind in self._kinds.items():
+            kinds[path] = jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=shardings[path])
+        self._kinds = kinds
+        self._tree = FlatTree(shardings)
+        if self._planning:
+            self._state = dict(kinds)
+            return
+        self._state = self._initial.place(kinds)
+
+    def _placed_teachers(self, placements: Mapping[str, Placement]) -> dict[str, Any]:
+        """Puts the teachers' values on the devices; of a plan, returns shapes in their place."""
+        shardings = {path: self._sharding(placement.spec) for path, placement in placements.items()}
+        return teachers.placed(self._parts.teacher_variables, shardings, planning=self._planning)
+
+    def _make_programs(self) -> None:
+        partitioning = self._partitioning()
+        seed = self._config.trainer.seed
+        functions = Functions(self._parts, self._task, seed)
+        step = OwnStep(functions, self._parts, self._task, partitioning, self._tree.shardings)
+        self._functions = step
+        self._mode = mode_of(self._traced_step(step), self._config)
+        losses, sums = self._result_shardings()
+        train = step.many if self._mode.loop_on_device else step.step
+        self._train = jax.jit(train, donate_argnums=0, out_shardings=(self._tree.shardings, sums, self._replicated))
+        self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated))
+        self._outputs = jax.jit(step.outputs, static_argnums=2)
+        self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
+        self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
+
+    def _traced_step(self, step: OwnStep) -> jax.core.Jaxpr:
+        """Returns the trace of one round; a user's function that raises does so here."""
+        arrays = {}
+        for name, array in self._microbatch_shapes().items():
+            arrays[name] = jax.ShapeDtypeStruct((1, *array.shape), array.dtype)
+        numbers = call_numbers(1, 0, 1.0, np.ones(1, np.float32))
+        kept = Kept(None, self._teachers)
+        return jax.make_jaxpr(step.step)(self._state, kept, arrays, numbers, np.int32(0)).jaxpr
+
+    def _partitioning(self) -> Partitioning:
+        return self._partition(None, state=self._tree.shardings)
+
+    def gradients(self, batches: HostBatches, step: int) -> dict[str, Array]:
+        """Returns nothing: a custom step has no single gradient per variable."""
+        del batches, step
+        return {}
+
+    def evaluate(self, batches: Iterable[HostBatches], *, keep_outputs: bool = False) -> Evaluation:
+        """Evaluates batch by batch; the random key of a batch is a function of its place."""
+        self._evaluated_batches = 0
+        return super().evaluate(batches, keep_outputs=keep_outputs)
+
+    def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
+        del examples
+        arrays = self._placed(batch, 1).arrays
+        number = np.int32(self._evaluated_batches)
+        self._evaluated_batches += 1
+        loss, totals = self._run(self._evaluated, self._state, self._teachers, arrays, number)
+        outputs = {}
+        if self._task.keeps_outputs:
+            outputs = self._run(self._outputs, self._state, self._teachers, self._exported, arrays)
+        return BatchResult(loss, totals, outputs)
+
+    @property
+    def _exported(self) -> str:
+        """Returns the name of the model that is exported."""
+        return exported_name(self._task, self._parts.models)
+
+    def collectives(self) -> list[Collective]:
+        """Returns the communication of the compiled step, read from XLA's program."""
+        layers = []
+        for model in self._parts.models.values():
+            layers += list(filter(None, Names(model).layers.values()))
+        found = collectives(
+            self.program.as_text(),
+            self._axes,
+            self.placements,
+            layers,
+            self._trainable,
+            self._data_axes,
+            looped=self._mode.loop_on_device,
+        )
+        return self._per_step(found)
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns the outputs of each functional model's layers for one batch, as if each model was called once."""
+        found = []
+        for name, model in self._parts.models.items():
+            if not private.is_functional(model):
+                continue
+            inputs = jax.tree.map(self._of_batch, private.inputs_of(model))
+            for output in outputs_of(model, inputs):
+                layer_inputs = []
+                for layer_input in output.inputs:
+                    layer_inputs.append(replace(layer_input, layer=f"{name}/{layer_input.layer}"))
+                found.append(replace(output, layer=f"{name}/{output.layer}", inputs=tuple(layer_inputs)))
+        return found
+
+    def _of_batch(self, tensor: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self._microbatch_size, *tensor.shape[1:]), tensor.dtype)
+
+    def plain_model(self) -> keras.Model:
+        """Returns the exported model in the host's memory, with the present weights."""
+        name = self._exported
+        parts, _ = self._own_factory.build_for_mesh(eager=self._builds_eagerly)
+        prefix = f"{name}/"
+        own = [path for path in parts.model_variables if path.startswith(prefix)]
+        for path, variable in subset(parts.model_variables, own).items():
+            (value,) = self._readable([self._state[path]])
+            # A copy: the next step donates the state.
+            private.set_value(variable, on_host(value, variable.dtype))
+        return parts.models[name]
+
+
+def exported_name(task: StepTask, models: Mapping[str, keras.Model]) -> str:
+    """Returns the name of the model that a run exports.
+
+    Raises:
+      ConfigError: there is no model of that name.
+    """
+    name = task.exported or next(iter(models))
+    if name not in models:
+        raise invalid("task.exported", name, problem="the class has no such model", fix=did_you_mean(name, models))
+    return name
+
+
+# The name under which `runner.engine.registry` finds the engine.
+make = OwnStepEngine

@@ -1,0 +1,203 @@
+"""The functions of a custom step, as the mesh and the single device of a comparison call them; all are traced.
+
+Shapes: B examples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from runner import arrays
+from runner.data.base import WEIGHT
+from runner.engine.jax import private
+from runner.engine.jax.adapter import reason
+from runner.engine.jax.layers.fused_attention import fused_where_alike
+from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
+from runner.engine.jax.layers.rows import exact_row_gradients
+from runner.engine.jax.own_step.parts import Parts, Values
+from runner.engine.jax.partitioning import Partitioning
+from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch
+from runner.errors import ConfigError
+from runner.task.base import LOSS, Outputs
+from runner.task.step import EXAMPLES, StepTask
+
+# Numbers that random keys are derived by: of a step, of an evaluation, of the layers' generators in either.
+_OF_STEPS = 0
+_OF_EVALUATIONS = 1
+_FOR_USER = 0
+_FOR_LAYERS = 1
+
+
+class Functions:
+    """A user's functions with the runner's forms of state and metrics around them."""
+
+    def __init__(self, parts: Parts, task: StepTask, seed: int) -> None:
+        """Takes what is the same for every step.
+
+        Args:
+          parts: of the user's class.
+          task: the run's.
+          seed: the run's, which all random keys are derived from.
+        """
+        self._parts = parts
+        self._task = task
+        self._seed = seed
+        self._ops = arrays.of(jnp)
+
+    def train(self, values: Values, teachers: Values, batch: Arrays, done: Any) -> tuple[dict[str, jax.Array], Sums]:
+        """Returns the new values of the variables, and each example's loss and metrics (B,).
+
+        Args:
+          values: of all variables by canonical path.
+          teachers: of the teachers' variables by canonical path.
+          batch: arrays (B, ...) by name.
+          done: int32 (), steps done before.
+        """
+        rng, layers_key = self._keys(_OF_STEPS, done)
+        state = self._parts.structured({**values, **teachers}, layers_key)
+        result = self._called("train_step", state, batch, rng)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._parts.invalid("train_step must return (state, metrics)", "return both")
+        new_state, metrics = result
+        names = (LOSS, *self._task.step_metrics)
+        return self._parts.flat(new_state, state), self._by_example("train_step", metrics, names, batch)
+
+    def evaluate(self, values: Values, teachers: Values, batch: Arrays, number: Any) -> Sums:
+        """Returns each example's loss and metrics (B,) of an evaluation.
+
+        Args:
+          values: of all variables by canonical path.
+          teachers: of the teachers' variables by canonical path.
+          batch: arrays (B, ...) by name.
+          number: int32 (), the batch's place in its evaluation.
+        """
+        rng, layers_key = self._keys(_OF_EVALUATIONS, number)
+        state = self._parts.structured({**values, **teachers}, layers_key)
+        metrics = self._called("evaluate", state, batch, rng)
+        return self._by_example("evaluate", metrics, tuple(self._task.directions), batch)
+
+    def totals(self, metrics: Sums, batch: Arrays) -> Arrays:
+        """Returns the sums of an evaluation's metrics over the examples of a batch, and their number."""
+        is_real_b = batch[WEIGHT] > 0
+        totals = {}
+        for name, value_b in metrics.items():
+            if name != LOSS:
+                totals[name] = jnp.sum(jnp.where(is_real_b, value_b, 0.0))
+        totals[EXAMPLES] = jnp.sum(is_real_b.astype(jnp.float32))
+        return totals
+
+    def _keys(self, purpose: int, number: Any) -> tuple[jax.Array, jax.Array]:
+        """Returns the random key of a user's function, and that of the layers' generators."""
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self._seed), purpose), number)
+        return jax.random.fold_in(key, _FOR_USER), jax.random.fold_in(key, _FOR_LAYERS)
+
+    def _called(self, name: str, state: dict[str, Any], batch: Arrays, rng: jax.Array) -> Any:
+        """Calls a user's function.
+
+        Raises:
+          ConfigError: it raised.
+        """
+        try:
+            return getattr(self._parts.step, name)(dict(state), self._task.scaled(self._ops, batch), rng)
+        except (ConfigError, jax.errors.UnexpectedTracerError):
+            raise
+        except Exception as error:  # A user's function may raise anything.
+            raise self._parts.invalid(f"{name} raised {reason(error)}", "fix it") from error
+
+    def _by_example(self, function: str, metrics: object, names: tuple[str, ...], batch: Arrays) -> Sums:
+        """Returns metrics as float32 (B,); a number for the whole batch counts for each example."""
+        if not isinstance(metrics, Mapping) or set(metrics) != set(names):
+            raise self._parts.invalid(
+                f"{function} must return metrics {', '.join(names)}, "
+                f"but returned {', '.join(map(str, metrics)) if isinstance(metrics, Mapping) else 'no dict'}",
+                "declare them in task.maximize, task.minimize and task.log",
+            )
+        size = batch[WEIGHT].shape[0]
+        by_example = {}
+        for name in names:
+            value = jnp.asarray(metrics[name], jnp.float32)
+            if value.shape not in ((), (size,)):
+                raise self._parts.invalid(
+                    f"{function} returned {name} with shape {list(value.shape)}",
+                    "return one number per example, [batch], or one number",
+                )
+            by_example[name] = jnp.broadcast_to(value, (size,))
+        return by_example
+
+
+class OwnStep(Rounds[dict[str, jax.Array]]):
+    """The functions on a mesh."""
+
+    def __init__(
+        self,
+        functions: Functions,
+        parts: Parts,
+        task: StepTask,
+        partitioning: Partitioning,
+        shardings: Mapping[str, Any],
+    ) -> None:
+        """Takes what is the same for every step.
+
+        Args:
+          functions: the user's.
+          parts: of the user's class.
+          task: the run's.
+          partitioning: how the mesh splits what a step computes.
+          shardings: of the state, by canonical path.
+        """
+        super().__init__(partitioning, 1, task.step_metrics)
+        self._functions = functions
+        self._parts = parts
+        self._task = task
+        self._shardings = dict(shardings)
+        self._ops = arrays.of(jnp)
+        self._attention = partial(
+            fused_where_alike,
+            partitioning.arrays[WEIGHT],
+            splits_tokens=partitioning.tokens.sequence > 1,
+            heads_axis=partitioning.heads_axis,
+        )
+
+    def _contexts(self) -> AbstractContextManager[Any]:
+        """Returns the contexts in which layers compute the same on every mesh."""
+        stack = ExitStack()
+        stack.enter_context(self._attention())
+        stack.enter_context(exact_kernel_gradients(self._partitioning.spread_images))
+        stack.enter_context(exact_row_gradients())
+        return stack
+
+    def step(
+        self, state: dict[str, jax.Array], kept: Kept, arrays: Arrays, numbers: jax.Array, index: jax.Array
+    ) -> tuple[dict[str, jax.Array], Sums, jax.Array]:
+        """Returns one round's new state, losses and metrics (B,), and regularization, 0; see the base class."""
+        batch, _, _ = self._batch(kept.split, arrays, numbers, index)
+        with self._contexts():
+            new_state, sums = self._functions.train(state, kept.teachers, batch, first_step(numbers) + index)
+        placed: dict[str, jax.Array] = lax.with_sharding_constraint(new_state, self._shardings)
+        return placed, sums, jnp.zeros((), jnp.float32)
+
+    def evaluated(
+        self, state: dict[str, jax.Array], teachers: Arrays, arrays: Arrays, number: jax.Array
+    ) -> tuple[jax.Array, Arrays]:
+        """Returns each example's loss (B,) and the totals of a batch, arrays (1, B, ...)."""
+        batch = only_batch(arrays)
+        with self._contexts():
+            metrics = self._functions.evaluate(state, teachers, batch, number)
+        return metrics[LOSS], self._functions.totals(metrics, batch)
+
+    def outputs(self, state: dict[str, jax.Array], teachers: Arrays, name: str, arrays: Arrays) -> Outputs:
+        """Returns the float32 outputs of one model for the inputs of a batch, arrays (1, B, ...)."""
+        model = self._parts.models[name]
+        # No layer draws numbers in an inference: the key is of no effect.
+        entry = self._parts.structured({**state, **teachers}, jax.random.key(0))[name]
+        inputs = self._task.inputs(self._ops, only_batch(arrays))
+        training = private.training_argument(model, training=False)
+        outputs, _ = model.stateless_call(entry.trainable, entry.non_trainable, inputs, **training)
+        return jax.tree.map(lambda output: output.astype(jnp.float32), outputs)

@@ -1,0 +1,338 @@
+"""The parts of a custom step: its models, its optimizers, their variables, and the state that its functions take.
+
+The user's class has its models and optimizers as attributes, as a subclass of `keras.Model` has. The attribute's name
+begins the canonical path of each variable: `critic/dense/kernel` of a model, `optimizer/critic_optimizer.velocities/
+critic/dense/kernel` of an optimizer, and `optimizer/critic_optimizer/iteration` of a variable that belongs to none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import keras
+
+from runner.engine.jax import private
+from runner.engine.jax.names import Names
+from runner.engine.jax.precision import kind_of
+from runner.engine.jax.randomness import seed_indices
+from runner.engine.mappings import keys_by_id
+from runner.errors import ConfigError
+from runner.layout import Spec
+from runner.optim.paths import RESERVED, slot_path
+
+Values = Mapping[str, jax.Array]
+KEY = "task._target_"
+
+
+class ModelState(NamedTuple):
+    """The variables of one model, as `Model.stateless_call` takes and returns them.
+
+    Attributes:
+      trainable: in the order of `model.trainable_variables`.
+      non_trainable: in the order of `model.non_trainable_variables`, states of random generators among them.
+    """
+
+    trainable: Sequence[Any]
+    non_trainable: Sequence[Any]
+
+
+# What a user's functions get and return: a model's `ModelState`, or a list of an optimizer's variables, by name.
+StepState = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A user's class after `build`, with what it is made of.
+
+    Attributes:
+      step: instance of the user's class.
+      path: its import path, for messages.
+      models: models whose variables the step changes, by attribute.
+      optimizers: by attribute.
+      teachers: frozen models by name.
+    """
+
+    step: Any
+    path: str
+    models: Mapping[str, keras.Model]
+    optimizers: Mapping[str, keras.optimizers.Optimizer]
+    teachers: Mapping[str, keras.Model]
+
+    @cached_property
+    def model_variables(self) -> dict[str, keras.Variable]:
+        """Returns the weights of all models by canonical path, in each model's order."""
+        return _weights_of(self.models, self.path)
+
+    @cached_property
+    def teacher_variables(self) -> dict[str, keras.Variable]:
+        """Returns the weights of all teachers by canonical path."""
+        return _weights_of(self.teachers, self.path)
+
+    @cached_property
+    def owners(self) -> dict[str, str]:
+        """Returns the path of each optimizer variable -> path of the variable that it belongs to; empty: to none."""
+        return {path: owner for path, (_, owner) in self._optimizer_entries.items()}
+
+    @cached_property
+    def optimizer_variables(self) -> dict[str, keras.Variable]:
+        """Returns the variables of all optimizers by canonical path."""
+        return {path: variable for path, (variable, _) in self._optimizer_entries.items()}
+
+    @cached_property
+    def _optimizer_entries(self) -> dict[str, tuple[keras.Variable, str]]:
+        model_paths = keys_by_id(self.model_variables)
+        entries: dict[str, tuple[keras.Variable, str]] = {}
+        for name, optimizer in self.optimizers.items():
+            trained = private.trained_by(optimizer)
+            if not optimizer.built or not trained:
+                raise ConfigError(
+                    f"{KEY}={self.path}: optimizer {name} is not built; end build with "
+                    f"self.{name}.build(self.<model>.trainable_variables)"
+                )
+            for variable in trained:
+                if id(variable) not in model_paths:
+                    raise ConfigError(
+                        f"{KEY}={self.path}: optimizer {name} was built with variable {variable.path}, which is no "
+                        "weight of a model that is an attribute of the class; make that model an attribute"
+                    )
+            owners = [model_paths[id(variable)] for variable in trained]
+            slots = _slots(optimizer, owners)
+            for variable in optimizer.variables:
+                slot, owner = slots.get(id(variable), ("", ""))
+                path = slot_path(name, variable.name)
+                if slot:
+                    path = slot_path(f"{name}.{slot}", owner)
+                number = 1
+                while path in entries:
+                    # Some optimizers give several variables one name.
+                    number += 1
+                    path = slot_path(name, f"{variable.name}_{number}")
+                entries[path] = (variable, owner)
+        return entries
+
+    @cached_property
+    def variables(self) -> dict[str, keras.Variable]:
+        """Returns all variables that a step may change, by canonical path."""
+        return {**self.model_variables, **self.optimizer_variables}
+
+    @cached_property
+    def kinds(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns shape and dtype of all variables that a step may change, by canonical path."""
+        return {path: kind_of(variable) for path, variable in self.variables.items()}
+
+    @cached_property
+    def trained(self) -> list[str]:
+        """Returns the paths of the variables that an optimizer updates, in the order of the models."""
+        owners = set(self.owners.values())
+        for optimizer in self.optimizers.values():
+            # An optimizer without slots, such as SGD, trains its variables all the same.
+            ids = set(map(id, private.trained_by(optimizer)))
+            owners.update(path for path, variable in self.model_variables.items() if id(variable) in ids)
+        return [path for path in self.model_variables if path in owners]
+
+    @cached_property
+    def _paths(self) -> dict[int, str]:
+        return keys_by_id({**self.variables, **self.teacher_variables})
+
+    @cached_property
+    def _generators(self) -> dict[str, list[int]]:
+        """Returns the places of the generators' states in each model's non-trainable variables, by model."""
+        models = {**self.models, **self.teachers}
+        return {name: seed_indices(model) for name, model in models.items()}
+
+    def structured(self, values: Values, layers_key: jax.Array) -> StepState:
+        """Returns the state as a user's functions take it.
+
+        Args:
+          values: of all variables and of the teachers', by canonical path.
+          layers_key: random key, from which the states of the layers' random generators are made.
+        """
+        state: StepState = {}
+        count = 0
+        for name, model in {**self.models, **self.teachers}.items():
+            non_trainable = []
+            generators = self._generators[name]
+            for index, variable in enumerate(model.non_trainable_variables):
+                if index in generators:
+                    non_trainable.append(jax.random.key_data(jax.random.fold_in(layers_key, count)))
+                    count += 1
+                else:
+                    non_trainable.append(values[self._paths[id(variable)]])
+            trainable = [values[self._paths[id(variable)]] for variable in model.trainable_variables]
+            state[name] = ModelState(trainable, non_trainable)
+        for name, optimizer in self.optimizers.items():
+            state[name] = [values[self._paths[id(variable)]] for variable in optimizer.variables]
+        return state
+
+    def flat(self, state: object, given: StepState) -> dict[str, jax.Array]:
+        """Returns the values of the variables in a state that `train_step` returned, by canonical path.
+
+        Args:
+          state: that it returned.
+          given: that it was called with.
+
+        Raises:
+          ConfigError: it has other entries, a value of another shape or dtype, or other values of a teacher.
+        """
+        names = [*self.models, *self.optimizers]
+        if not isinstance(state, Mapping) or not set(names) <= set(state):
+            raise self.invalid(
+                f"train_step must return (state, metrics), with state a dict of {', '.join(names)}",
+                "write state = {**state, 'model': state['model']._replace(trainable=...)}",
+            )
+        values: dict[str, jax.Array] = {}
+        for name in self.teachers:
+            before = jax.tree.leaves(given[name])
+            after = jax.tree.leaves(state.get(name, given[name]))
+            if list(map(id, before)) != list(map(id, after)):
+                raise self.invalid(
+                    f"train_step changes the teacher {name}, but teachers are frozen",
+                    "return its state as it is, or make the model in build",
+                )
+        for name, model in self.models.items():
+            entry = state[name]
+            if not isinstance(entry, tuple) or len(entry) != len(ModelState._fields):
+                raise self.invalid(
+                    f"train_step must return state[{name!r}] as (trainable, non_trainable)",
+                    f"use state[{name!r}]._replace(...)",
+                )
+            trainable, non_trainable = entry
+            self._read(values, f"{name}.trainable", model.trainable_variables, trainable)
+            self._read(values, f"{name}.non_trainable", model.non_trainable_variables, non_trainable)
+        for name, optimizer in self.optimizers.items():
+            self._read(values, name, optimizer.variables, state[name])
+        return values
+
+    def _read(
+        self, values: dict[str, jax.Array], name: str, variables: Sequence[keras.Variable], entries: object
+    ) -> None:
+        """Adds the values of variables by path; states of random generators are left out."""
+        if not isinstance(entries, list | tuple) or len(entries) != len(variables):
+            raise self.invalid(
+                f"train_step must return a list of {len(variables)} arrays for {name}",
+                "return what stateless_call or stateless_apply returned",
+            )
+        for variable, value in zip(variables, entries, strict=True):
+            path = self._paths.get(id(variable))
+            if path is None:
+                continue
+            array = jax.numpy.asarray(value)
+            if array.shape != tuple(variable.shape) or array.dtype != variable.dtype:
+                raise self.invalid(
+                    f"train_step returned {path} with shape {list(array.shape)} and dtype {array.dtype}; it has "
+                    f"{list(variable.shape)} and {variable.dtype}",
+                    "keep the order of the lists, and cast the value",
+                )
+            values[path] = array
+
+    def invalid(self, problem: str, fix: str) -> ConfigError:
+        """Returns the error of a user's class that does not do what a step must."""
+        return ConfigError(f"{KEY}={self.path}: {problem}; {fix}")
+
+
+def parts_of(step: Any, path: str, teachers: Mapping[str, keras.Model]) -> Parts:
+    """Returns the parts of a user's class: the models and optimizers among its attributes.
+
+    Args:
+      step: instance whose `build` was called.
+      path: its import path, for messages.
+      teachers: frozen models by name.
+
+    Raises:
+      ConfigError: it has none, one in a list, two models share a variable, or a name is reserved.
+    """
+    models: dict[str, keras.Model] = {}
+    optimizers: dict[str, keras.optimizers.Optimizer] = {}
+    teacher_ids = set(map(id, teachers.values()))
+    for name, value in vars(step).items():
+        if id(value) in teacher_ids:
+            continue
+        if isinstance(value, keras.Model):
+            models[name] = value
+        elif isinstance(value, keras.optimizers.Optimizer):
+            optimizers[name] = value
+        elif any(
+            isinstance(leaf, keras.Model | keras.optimizers.Optimizer | keras.Variable) for leaf in _leaves(value)
+        ):
+            raise ConfigError(
+                f"{KEY}={path}: attribute {name} holds models, optimizers or variables; give each model and each "
+                "optimizer an attribute of its own, and make a variable a weight of a model"
+            )
+    parts = Parts(step, path, models, optimizers, teachers)
+    if not models:
+        raise parts.invalid("build made no model", "set self.<name> = keras.Model(...) in build")
+    for name in (*models, *optimizers):
+        if name in teachers:
+            raise parts.invalid(f"attribute {name} has the name of a teacher", "rename it")
+    for name in (*models, *optimizers, *teachers):
+        if name in RESERVED or name.startswith("_"):
+            raise parts.invalid(f"attribute {name} is reserved in checkpoints or private", "rename it")
+    for name, model in {**models, **teachers}.items():
+        if not model.built:
+            raise parts.invalid(f"model {name} is not built", f"call self.{name}.build(shape) in build")
+    return parts
+
+
+def _leaves(value: object) -> list[object]:
+    """Returns the values in nested lists, tuples and dicts."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return [value]
+    leaves: list[object] = []
+    for item in value:
+        leaves += _leaves(item)
+    return leaves
+
+
+def _weights_of(models: Mapping[str, keras.Model], path: str) -> dict[str, keras.Variable]:
+    variables: dict[str, keras.Variable] = {}
+    first_owner: dict[int, str] = {}
+    for name, model in models.items():
+        for short, variable in Names(model).variables.items():
+            if id(variable) in first_owner:
+                raise ConfigError(
+                    f"{KEY}={path}: models {first_owner[id(variable)]} and {name} share variable {short}; keep one "
+                    "of the two models as an attribute, and get the other from it"
+                )
+            first_owner[id(variable)] = name
+            variables[f"{name}/{short}"] = variable
+    return variables
+
+
+def _slots(optimizer: keras.optimizers.Optimizer, owners: Sequence[str]) -> dict[int, tuple[str, str]]:
+    """Returns id of an optimizer's variable -> (slot, path of the variable that it belongs to).
+
+    A slot is an attribute with one entry per trained variable, in their order; some have none for some of them.
+    """
+    own = set(map(id, optimizer.variables))
+    slots: dict[int, tuple[str, str]] = {}
+    for attribute, value in vars(optimizer).items():
+        if not isinstance(value, list | tuple) or attribute == "_variables" or len(value) != len(owners):
+            continue
+        for owner, entry in zip(owners, value, strict=True):
+            if id(entry) in own:
+                slots.setdefault(id(entry), (attribute.strip("_"), owner))
+    return slots
+
+
+def slot_spec(shape: Sequence[int], owner_shape: Sequence[int], owner_spec: Spec) -> Spec:
+    """Returns the spec of an optimizer's variable: that of its owner's dims which it has.
+
+    Args:
+      shape: of the optimizer's variable.
+      owner_shape: of the variable that it belongs to.
+      owner_spec: of that variable.
+    """
+    if tuple(shape) == tuple(owner_shape):
+        return owner_spec
+    # A factored moment, such as Adafactor's, lacks one dim: the last one where two dims have one size.
+    for dim in reversed(range(len(owner_shape))):
+        left = (*owner_shape[:dim], *owner_shape[dim + 1 :])
+        if tuple(shape) == left and shape:
+            return (*owner_spec[:dim], *owner_spec[dim + 1 :])
+    return (None,) * len(shape)

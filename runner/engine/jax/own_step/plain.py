@@ -1,0 +1,23 @@
+"""One model of a custom step on one device, for exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.config.schema import RunConfig
+from runner.data.base import Array
+from runner.engine.base import PlainModel
+from runner.engine.jax.own_step.engine import exported_name
+from runner.engine.jax.own_step.factory import OwnStepFactory
+from runner.engine.registry import keras_package
+from runner.task.base import DataSpec
+from runner.task.step import StepTask
+
+
+def make(config: RunConfig, data: DataSpec, values: Mapping[str, Array]) -> PlainModel:
+    """Returns the exported model with these weights; see `runner.engine.registry.make_plain`."""
+    assert isinstance(data.task, StepTask)
+    # No step is taken, so the length of the training does not matter.
+    parts = OwnStepFactory(config, data, 1).build_with(values)
+    model = parts.models[exported_name(data.task, parts.models)]
+    return PlainModel(model, model, keras_package(config.engine.name))

@@ -1,0 +1,393 @@
+"""Updates of all trainable variables: by our rules, or by an optimizer of Keras 3 itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from runner import arrays
+from runner.config.schema import OptimizerConfig
+from runner.engine.jax import private
+from runner.optim import groups, rules, transformation
+from runner.optim.base import Slot, whole_slots
+from runner.optim.groups import Settings
+from runner.optim.keras_classes import CLASSES
+from runner.optim.registry import OPTIMIZERS
+from runner.optim.stock import keras_arguments, keras_slots
+
+Values = list[jax.Array]
+# (number of the trainable variable, its new value) -> its value after its constraint
+Constrain = Callable[[int, jax.Array], jax.Array]
+
+
+class UpdateRule(ABC):
+    """The optimizer's update as a pure function of all trainable variables.
+
+    Attributes:
+      slots: kinds of state that it has. Several may have one name, for different variables.
+      settings: of each trainable variable, by path.
+      first_slots: returns the first slots from the trainable variables; None: they are as `Slot.initial` says.
+    """
+
+    slots: Sequence[Slot]
+    settings: Mapping[str, Settings]
+    first_slots: Callable[[Values], list[Values]] | None = None
+
+    @abstractmethod
+    def apply(
+        self,
+        gradients: Values,
+        weights: Values,
+        slots: list[Values],
+        rate: jax.Array,
+        done: jax.Array,
+        constrain: Constrain,
+    ) -> tuple[Values, list[Values]]:
+        """Returns the new weights, after their constraints, and the new slots.
+
+        Args:
+          gradients: of the trainable variables, clipped; all arrays are float32.
+          weights: before.
+          slots: one list per kind of state, of the variables that have it.
+          rate: float32 (), learning rate.
+          done: float32 (), steps done before.
+          constrain: applies the variables' constraints.
+        """
+
+
+def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[keras.Variable]) -> UpdateRule:
+    """Returns the update of a checked config.
+
+    Args:
+      config: of the optimizer.
+      paths: of the trainable variables.
+      variables: the trainable ones, which need no values.
+
+    Raises:
+      ConfigError: a parameter group matches no variable.
+    """
+    by_path = dict(zip(paths, variables, strict=True))
+    settings = groups.settings(config, paths)
+    if OPTIMIZERS[config.name].is_keras_class:
+        return KerasUpdate(config, by_path, settings)
+    if OPTIMIZERS[config.name].is_transformation:
+        return TransformationUpdate(config, by_path, settings)
+    return OwnUpdate(config, by_path, settings)
+
+
+def _ranks(variables: Mapping[str, keras.Variable]) -> dict[str, int]:
+    return {path: len(variable.shape) for path, variable in variables.items()}
+
+
+class OwnUpdate(UpdateRule):
+    """Our rule, variable by variable."""
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        variables: Mapping[str, keras.Variable],
+        settings: Mapping[str, Settings],
+    ) -> None:
+        """Makes the rule, and one without weight decay."""
+        self._rule = rules.make_rule(config, jnp)
+        self._rule_without_decay = rules.make_rule(groups.without_decay(config), jnp)
+        self.slots = whole_slots(self._rule.slots, _ranks(variables), self._rule.initial)
+        self.settings = settings
+
+    def apply(
+        self,
+        gradients: Values,
+        weights: Values,
+        slots: list[Values],
+        rate: jax.Array,
+        done: jax.Array,
+        constrain: Constrain,
+    ) -> tuple[Values, list[Values]]:
+        """Updates each variable by the rule."""
+        new_weights = []
+        new_slots: list[Values] = [[] for _ in slots]
+        step = done + 1.0
+        for index, (gradient, weight, own) in enumerate(zip(gradients, weights, self.settings.values(), strict=True)):
+            old_slots = {}
+            for name, values in zip(self._rule.slots, slots, strict=True):
+                old_slots[name] = values[index]
+            rule = self._rule
+            if not own.decays:
+                rule = self._rule_without_decay
+            own_rate = rate
+            if own.rate != 1.0:
+                own_rate = rate * own.rate
+            own_step = groups.own_step(own, step, arrays.of(jnp))
+            new_weight, updated = rule.update(gradient, weight, old_slots, own_rate, own_step)
+            new_weights.append(_unless_frozen(own.freeze_steps, done, constrain(index, new_weight), weight))
+            for name, values in zip(self._rule.slots, new_slots, strict=True):
+                values.append(_unless_frozen(own.freeze_steps, done, updated[name], old_slots[name]))
+        return new_weights, new_slots
+
+
+def _unless_frozen(freeze_steps: int, done: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Returns the new value, or the old one in the first steps of a variable that is frozen then."""
+    if not freeze_steps:
+        return new
+    return jnp.where(done >= freeze_steps, new, old)
+
+
+class KerasUpdate(UpdateRule):
+    """Optimizers of Keras 3: one per learning rate and step count, as Keras has them per optimizer."""
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        variables: Mapping[str, keras.Variable],
+        settings: Mapping[str, Settings],
+    ) -> None:
+        """Builds the optimizers."""
+        self.settings = settings
+        self.slots = []
+        self._parts = []
+        numbers = {path: number for number, path in enumerate(variables)}
+        for (rate, freeze_steps), paths in groups.parts(settings).items():
+            own_variables = {path: variables[path] for path in paths}
+            excluded = [variables[path] for path in paths if not settings[path].decays]
+            optimizer = _KerasOptimizer(config, own_variables, excluded)
+            self.slots += optimizer.slots
+            self._parts.append(_Part(optimizer, [numbers[path] for path in paths], rate, freeze_steps))
+
+    def apply(
+        self,
+        gradients: Values,
+        weights: Values,
+        slots: list[Values],
+        rate: jax.Array,
+        done: jax.Array,
+        constrain: Constrain,
+    ) -> tuple[Values, list[Values]]:
+        """Updates all variables of an optimizer at once; Keras applies the constraints itself."""
+        del constrain
+        new_weights = list(weights)
+        new_slots: list[Values] = []
+        for part in self._parts:
+            own_slots = slots[len(new_slots) : len(new_slots) + len(part.optimizer.slots)]
+            own_weights = [weights[number] for number in part.numbers]
+            own_gradients = [gradients[number] for number in part.numbers]
+            own_done = done
+            if part.freeze_steps:
+                own_done = jnp.maximum(done - float(part.freeze_steps), 0.0)
+            own_rate = rate
+            if part.rate != 1.0:
+                own_rate = rate * part.rate
+            updated, updated_slots = part.optimizer.apply(own_gradients, own_weights, own_slots, own_rate, own_done)
+            for number, new, old in zip(part.numbers, updated, own_weights, strict=True):
+                new_weights[number] = _unless_frozen(part.freeze_steps, done, new, old)
+            for new_values, old_values in zip(updated_slots, own_slots, strict=True):
+                chosen = []
+                for new, old in zip(new_values, old_values, strict=True):
+                    chosen.append(_unless_frozen(part.freeze_steps, done, new, old))
+                new_slots.append(chosen)
+        return new_weights, new_slots
+
+
+class TransformationUpdate(UpdateRule):
+    """A transformation of Optax. Its updates are multiplied by the learning rate."""
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        variables: Mapping[str, keras.Variable],
+        settings: Mapping[str, Settings],
+    ) -> None:
+        """Calls the user's function, and traces the first state for its shapes.
+
+        Raises:
+          ConfigError: the function raises, or returns something else.
+        """
+        self.transformation = transformation.make(config)
+        self.settings = settings
+        self._paths = list(variables)
+        shapes = {path: jax.ShapeDtypeStruct(tuple(one.shape), jnp.float32) for path, one in variables.items()}
+        first = jax.eval_shape(self.transformation.init, shapes)
+        self._structure = jax.tree.structure(first)
+        self.slots, self._places = slots_of_transformation(first, shapes)
+        self.first_slots = self._first_slots
+
+    def _first_slots(self, weights: Values) -> list[Values]:
+        return self._by_slot(self.transformation.init(dict(zip(self._paths, weights, strict=True))))
+
+    def _by_slot(self, state: Any) -> list[Values]:
+        leaves = jax.tree.leaves(state)
+        return [[jnp.asarray(leaves[place]) for place in places] for places in self._places]
+
+    def apply(
+        self,
+        gradients: Values,
+        weights: Values,
+        slots: list[Values],
+        rate: jax.Array,
+        done: jax.Array,
+        constrain: Constrain,
+    ) -> tuple[Values, list[Values]]:
+        """Adds the transformed gradients, multiplied by the rate, to the weights."""
+        del done
+        leaves = dict(zip(chain(*self._places), chain(*slots), strict=True))
+        state = jax.tree.unflatten(self._structure, [leaves[place] for place in range(len(leaves))])
+        by_path = dict(zip(self._paths, weights, strict=True))
+        changes, state = self.transformation.update(dict(zip(self._paths, gradients, strict=True)), state, by_path)
+        new_weights = []
+        for index, (path, weight) in enumerate(by_path.items()):
+            own_rate = rate * self.settings[path].rate
+            new_weights.append(constrain(index, weight + changes[path].astype(weight.dtype) * own_rate))
+        return new_weights, self._by_slot(state)
+
+
+def slots_of_transformation(
+    state: Any, variables: Mapping[str, jax.ShapeDtypeStruct]
+) -> tuple[list[Slot], list[list[int]]]:
+    """Returns the state of a transformation by kinds.
+
+    An array belongs to the variable whose path is a key of the tree on the way to it. It has those of the variable's
+    dims that its shape shows: all, or all but some. If several choices of dims have the shape, as for a square kernel,
+    the array is replicated.
+
+    Args:
+      state: tree of shapes.
+      variables: shapes of the trainable variables by path.
+
+    Returns:
+      The kinds, and for each the numbers of its arrays among the tree's leaves.
+    """
+    found: dict[tuple[str, str], tuple[Slot, list[int], list[int]]] = {}
+    for number, (keys, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
+        names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in keys]
+        owner = next((name for name in names if name in variables), "")
+        name = ".".join(part.replace("/", "_") for part in names if part != owner)
+        slot, sharded, others = found.setdefault(
+            (name, leaf.dtype.name), (Slot(name, {}, 0.0, {}, leaf.dtype.name), [], [])
+        )
+        dims = _dims_of(leaf.shape, variables[owner].shape) if owner else None
+        if dims is None:
+            slot.shapes[owner] = tuple(leaf.shape)  # type: ignore[index]
+            others.append(number)
+        else:
+            slot.dims[owner] = dims  # type: ignore[index]
+            sharded.append(number)
+    slots = []
+    places = []
+    for slot, sharded, others in found.values():
+        slots.append(slot)
+        places.append(sharded + others)
+    return slots, places
+
+
+def _dims_of(shape: tuple[int, ...], variable: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Returns the only choice of a variable's dims that has a shape, in order; None if there is none or several."""
+    choices = []
+    for dims in combinations(range(len(variable)), len(shape)):
+        if tuple(variable[dim] for dim in dims) == tuple(shape):
+            choices.append(dims)
+    if len(choices) != 1:
+        return None
+    return choices[0]
+
+
+class _KerasOptimizer:
+    """An optimizer of Keras 3, by its `stateless_apply`.
+
+    Its step count, learning rate and other numbers that are functions of the step are computed, and not stored.
+
+    Attributes:
+      slots: kinds of state that it has.
+    """
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        variables: Mapping[str, keras.Variable],
+        excluded: Sequence[keras.Variable],
+    ) -> None:
+        """Builds the optimizer without values of its state.
+
+        Args:
+          config: of the optimizer.
+          variables: those that it updates, by path.
+          excluded: those of them without weight decay.
+        """
+        self._variables = list(variables.values())
+        self._class = CLASSES[config.class_name or ""]
+        self._options = config.options
+        self._rate = _TracedRate()
+        arguments = keras_arguments(config)
+        # As stock Keras has a number or a schedule: Adafactor limits the rate only if it is a number.
+        arguments["learning_rate"] = config.learning_rate
+        if config.schedule.name != "constant" or config.schedule.warmup_steps:
+            arguments["learning_rate"] = self._rate
+        self._optimizer = getattr(keras.optimizers, config.class_name or "")(**arguments)
+        if excluded:
+            self._optimizer.exclude_from_weight_decay(var_list=excluded)
+        private.build_abstractly(self._optimizer, self._variables)
+        self.slots: list[Slot] = []
+        self._slot_variables: list[list[keras.Variable]] = []
+        for slot, slot_variables in keras_slots(config, self._optimizer, _ranks(variables)):
+            self.slots.append(slot)
+            self._slot_variables.append(list(slot_variables.values()))
+
+    def apply(
+        self, gradients: Values, weights: Values, slots: list[Values], rate: jax.Array, done: jax.Array
+    ) -> tuple[Values, list[Values]]:
+        """Returns the new weights and slots, see `UpdateRule.apply`."""
+        optimizer = self._optimizer
+        values: dict[int, jax.Array] = {id(optimizer.iterations): done.astype(optimizer.iterations.dtype)}
+        if isinstance(optimizer._learning_rate, keras.Variable):
+            values[id(optimizer._learning_rate)] = rate
+        self._rate.value = rate
+        for attribute, function in self._class.from_step.items():
+            values[id(getattr(optimizer, attribute))] = function(self._options, done, arrays.of(jnp))
+        for variables, slot_values in zip(self._slot_variables, slots, strict=True):
+            for variable, value in zip(variables, slot_values, strict=True):
+                values[id(variable)] = value
+        # What is left are Keras's placeholders for state that a variable does not have.
+        in_order = [values.get(id(variable), jnp.zeros(variable.shape)) for variable in optimizer.variables]
+        with private.in_float32([*self._variables, *optimizer.variables]):
+            new_weights, new_in_order = optimizer.stateless_apply(in_order, gradients, weights)
+        indices = {id(variable): index for index, variable in enumerate(optimizer.variables)}
+        new_slots = []
+        for variables in self._slot_variables:
+            new_slots.append([new_in_order[indices[id(variable)]] for variable in variables])
+        return list(new_weights), new_slots
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of several optimizers.
+
+    Attributes:
+      optimizer: of its variables.
+      numbers: of its variables among all trainable ones.
+      rate: factor of the learning rate.
+      freeze_steps: steps of the run before its first one.
+    """
+
+    optimizer: _KerasOptimizer
+    numbers: Sequence[int]
+    rate: float
+    freeze_steps: int
+
+
+class _TracedRate:
+    """A learning rate that Keras calls for, as it does with schedules.
+
+    Attributes:
+      value: of the step that is traced.
+    """
+
+    value: Any = None
+
+    def __call__(self) -> Any:
+        """Returns the rate of the step that is traced."""
+        return self.value

@@ -1,0 +1,94 @@
+"""Text that a run's model writes after prompts, printed and written to a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.convert import resolved
+from runner.config.schema import RunConfig
+from runner.data import loading
+from runner.engine import devices, registry
+from runner.errors import invalid
+from runner.evaluate.saved import open_saved, restored
+from runner.generate.prompts import prompts_of
+from runner.host import stages
+from runner.host.console import Console
+from runner.host.outputs import required
+from runner.host.signals import heard
+from runner.processes.team import current
+from runner.task import registry as tasks
+from runner.task.base import DataSpec
+from runner.task.generation import Sampling
+from runner.task.registry import make_task
+from runner.training import samples
+
+_TEXTS = "generate.json"
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Continues each prompt and prints the texts.
+
+    Args:
+      config: checked: the run's, with the overrides that were typed.
+      composed: the same as Hydra composed it, for the record.
+
+    Raises:
+      ConfigError: there is no such run or checkpoint, it is of another model or no language model, or a prompt can't
+        be continued.
+      DataError, EngineError, Interrupted: as in training.
+    """
+    console = Console()
+    team = current()
+    options = config.generate
+    key, prompts = prompts_of(options)
+    saved = open_saved(config, "runner.generate")
+    if not tasks.entry(config.task).samples_text:
+        raise invalid(
+            "run",
+            config.run,
+            problem=f"is a run with task={config.task.name}, but runner.generate needs a language model",
+            fix="name a run with task=language_model",
+        )
+    # Before an engine loads, because that hides GPUs from its process.
+    device_lines = devices.line(config, composed)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    temperature = options.temperature
+    if options.greedy:
+        temperature = 0.0
+    sampling = Sampling(temperature, options.top_k, options.top_p)
+    seed = options.seed
+    if seed is None:
+        seed = config.trainer.seed
+    with heard():
+        registry.prepare(config)
+        data = loading.load_run(config, saved.encoding)
+        team.agree("the data's SHA-256", data.digest)
+        task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+        # All checks come before the model is built, which takes the time.
+        encoded = task.encode_prompts(prompts, key, options.tokens)
+        engine = restored(config, saved, DataSpec(task.arrays, task), folder / "runner.log")
+        # Every process takes part in this, and process 0 reports.
+        with stages.stage("generating"):
+            ask, multiple = samples.asking(config, engine)
+            texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple)
+    if not team.is_first:
+        return
+    for line in device_lines:
+        console.print(line, soft_wrap=True, markup=False)
+    for number, text in enumerate(texts):
+        if len(texts) > 1:
+            console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True, markup=False)
+        console.print("\n".join(samples.printable(text)), soft_wrap=True, markup=False, highlight=False)
+    content = []
+    for prompt, text in zip(prompts, texts, strict=True):
+        content.append({"prompt": prompt, "text": text})
+    path = folder / _TEXTS
+    with required(folder):
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    console.print(f"files: {folder}", soft_wrap=True, markup=False)

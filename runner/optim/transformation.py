@@ -1,0 +1,95 @@
+"""Optimizers of Optax, as `optimizer._target_` makes them: checks, and the function that calls the user's."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from runner.arrays import Arrays
+from runner.config.schema import OptimizerConfig
+from runner.config.values import check_finite
+from runner.errors import ConfigError, invalid
+from runner.host import import_path
+from runner.optim.base import OptimizerEntry, Rule
+
+_KEY = "optimizer._target_"
+_PACKAGE = "optax"
+# If the function has this parameter, it gets 1: updates are multiplied by the schedule's rate afterwards.
+_RATE = "learning_rate"
+
+
+def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
+    """Checks the function and its arguments without importing it.
+
+    Args:
+      config: of the optimizer `optax`.
+      runs_keras_3: every engine of the run computes with JAX.
+
+    Raises:
+      ConfigError: the first problem.
+    """
+    if not runs_keras_3:
+        raise invalid("optimizer", config.name, problem="needs an engine that computes with JAX", fix="set engine=jax")
+    if importlib.util.find_spec(_PACKAGE) is None:
+        problem = "needs optax, which is not installed"
+        raise invalid("optimizer", config.name, problem=problem, fix="pip install -e '.[optax]'")
+    check_finite(config.options, "optimizer")
+    # Functions of Optax are found by its own `__init__`, and take what their documentation says.
+    arguments = import_path.look_up(_KEY, config.target, compiled=True).arguments
+    if arguments is not None:
+        import_path.check_options("optimizer", config.target, arguments, config.options, (_RATE,))
+    for index, group in enumerate(config.groups):
+        if group.freeze_steps:
+            raise invalid(
+                f"optimizer.groups[{index}].freeze_steps",
+                group.freeze_steps,
+                problem="optimizer=optax has step counts of its own, which freezing does not stop",
+                fix="freeze them in the function, by optax.masked or optax.multi_transform",
+            )
+
+
+def make(config: OptimizerConfig) -> Any:
+    """Calls the user's function and returns its transformation.
+
+    Raises:
+      ConfigError: the function raises, or returns something else.
+    """
+    function = import_path.load(config.target, _KEY)
+    options = dict(config.options)
+    if _RATE in _parameters(function):
+        options[_RATE] = 1.0
+    try:
+        transformation = function(**options)
+    except Exception as error:  # A user's function may raise anything.
+        raise ConfigError(f"{_KEY}={config.target}: raised {type(error).__name__}: {error}") from error
+    if not callable(getattr(transformation, "init", None)) or not callable(getattr(transformation, "update", None)):
+        raise invalid(
+            _KEY,
+            config.target,
+            problem=f"returned {type(transformation).__name__}",
+            fix="return an optax.GradientTransformation",
+        )
+    return transformation
+
+
+def _parameters(function: Callable[..., object]) -> list[str]:
+    """Returns the names of a function's parameters; none if Python can't tell."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except ValueError:
+        return []
+
+
+def _no_rule(config: OptimizerConfig, xp: Arrays) -> Rule:  # noqa: ARG001
+    raise AssertionError("checks reject optimizer=optax where a rule is needed")
+
+
+OPTAX = OptimizerEntry(
+    keys=(),
+    make_rule=_no_rule,
+    keras_class="",
+    keras_slots={},
+    is_transformation=True,
+)

@@ -1,0 +1,98 @@
+"""Teachers: frozen models that a step or a loss reads, in files that `runner.export` or Keras wrote.
+
+They are no part of a run's state. A checkpoint has the SHA-256 of each file, and a run continues with the same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runner.config.schema_task import TaskConfig
+from runner.errors import invalid
+from runner.host.paths import outputs_dir
+
+# Name of the Keras file in the folder of an export, see `runner.export.write`.
+_FILE = "model.keras"
+# Prefix of a teacher's digest among the constants of a task.
+_CONSTANT = "teacher "
+
+
+def file_of(name: str, reference: str) -> Path:
+    """Returns the file of a teacher.
+
+    Args:
+      name: of the teacher.
+      reference: a .keras file, the folder of an export, or the ID of a run that was exported.
+
+    Raises:
+      ConfigError: there is no such file.
+    """
+    key = f"task.teachers.{name}"
+    path = Path(reference).expanduser()
+    exported = outputs_dir() / "exports" / reference
+    for candidate in (path, path / _FILE, exported / _FILE):
+        if candidate.is_file():
+            return candidate
+    if exported.is_dir() or path.is_dir():
+        raise invalid(
+            key,
+            reference,
+            problem=f"the export has no {_FILE}, because its model has layers that only the builder's code knows",
+            fix="make the model of Keras's own layers",
+        )
+    raise invalid(
+        key,
+        reference,
+        problem="must be a .keras file, the folder of an export, or the ID of a run that was exported",
+        fix=f"run python -m runner.export run={reference}",
+    )
+
+
+def check(config: TaskConfig) -> None:
+    """Checks that the file of each teacher exists, and that its name can be one.
+
+    Raises:
+      ConfigError: names the teacher.
+    """
+    for name, reference in config.teachers.items():
+        if not name.isidentifier():
+            raise invalid(
+                f"task.teachers.{name}", reference, problem="must have a Python identifier as name", fix="rename it"
+            )
+        file_of(name, reference)
+
+
+def digests(config: TaskConfig) -> dict[str, Sequence[float]]:
+    """Returns the SHA-256 of each teacher's file, as constants of the task: one number per byte."""
+    constants: dict[str, Sequence[float]] = {}
+    for name, reference in config.teachers.items():
+        with file_of(name, reference).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+        constants[f"{_CONSTANT}{name}"] = list(map(float, digest))
+    return constants
+
+
+def check_same(
+    config: TaskConfig, constants: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]
+) -> None:
+    """Checks that a run continues with the teachers that it began with.
+
+    Args:
+      config: the task's.
+      constants: of the checkpoint.
+      now: of the files as they are.
+
+    Raises:
+      ConfigError: names a teacher whose file has changed.
+    """
+    for name, reference in config.teachers.items():
+        key = f"{_CONSTANT}{name}"
+        if key in constants and list(constants[key]) != list(now[key]):
+            raise invalid(
+                f"task.teachers.{name}",
+                reference,
+                problem="the file is not the one that the run began with (its SHA-256 differs)",
+                fix="restore that file, or start a new run",
+            )

@@ -1,0 +1,167 @@
+"""Trains a custom step on a mesh and on one device, in a process of its own, and writes what it found.
+
+Usage: python -m tests.engine.own_step_worker OUT.npz TEACHER.keras
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.config.schema import LayoutConfig, RuleConfig, RunConfig
+from runner.config.schema_task import TaskConfig
+from runner.data.base import WEIGHT, Array, ArraySpec
+from runner.engine import make_engine, registry
+from runner.engine.base import Engine, HasTeachers, HostBatches
+from runner.task.base import DataSpec
+from runner.task.registry import make_task
+from tests.configs import with_keys
+from tests.engine import cases
+
+AXES = {"batch": 4, "model": 2}
+STEPS, BATCH, PADDED, SIZE = 6, 16, 5, 8
+ARRAYS = {"x": ArraySpec((SIZE,), "float32"), "y": ArraySpec((), "float32")}
+RULES = [RuleConfig("(net|slow)/d1/kernel", [None, "model"]), RuleConfig("big/dense/kernel", ["batch", None])]
+
+
+def config(teacher: Path, broken: str = "") -> RunConfig:
+    """The config of a run."""
+    options = {"target": "tests.task.own_steps.Line", "arguments": {"broken": broken}, "minimize": ["error"]}
+    task = TaskConfig("step", target=["y"], teachers={"big": str(teacher)}, options=options)
+    keys = {"task": task, "layout": LayoutConfig(rules=RULES), "engine.name": "jax", "dataset.batch_size": BATCH}
+    return with_keys(cases.config(AXES), {**keys, "engine.compilation_cache": False})
+
+
+def batches() -> HostBatches:
+    """Drawn batches; the last step's end is padding of another size."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(STEPS, BATCH, SIZE)).astype(np.float32)
+    weight = np.ones((STEPS, BATCH), np.float32)
+    weight[-1, -PADDED:] = 0
+    return HostBatches({"x": x, "y": np.tanh(x.sum(-1)), WEIGHT: weight}, weight, STEPS)
+
+
+def spec(made: RunConfig) -> DataSpec:
+    """What an engine is built for."""
+    return DataSpec(ARRAYS, make_task(made.task, ARRAYS))
+
+
+def built(made: RunConfig) -> Engine:
+    """The engine on the mesh."""
+    engine = make_engine(made, spec(made), STEPS)
+    engine.build()
+    return engine
+
+
+def part(given: HostBatches, start: int, stop: int) -> HostBatches:
+    """Some of the steps."""
+    arrays = {name: array[start:stop] for name, array in given.arrays.items()}
+    return HostBatches(arrays, given.weights[start:stop], stop - start)
+
+
+def on_mesh(made: RunConfig) -> dict[str, Array]:
+    """Trains an engine: losses, an evaluation, the final state, and that of a run that was resumed half-way."""
+    engine, given = built(made), batches()
+    found = {f"spec:{path}": np.asarray(str(info.spec)) for path, info in engine.variables().items()}
+    assert isinstance(engine, HasTeachers)
+    found |= {f"spec:{path}": np.asarray(str(info.spec)) for path, info in engine.teacher_variables().items()}
+    found |= {f"teacher:{path}": value for path, value in engine.teacher_state().items()}
+    read = engine.train_steps(engine.place(given), 0).read()
+    found["loss"] = read.sums["loss"] / read.weight
+    evaluation = engine.evaluate([part(given, STEPS - 1, STEPS)])
+    found |= {f"eval:{name}": np.asarray(value) for name, value in evaluation.metrics.items()}
+    found |= {f"state:{path}": value for path, value in engine.state().items()}
+    found |= {f"frozen:{path}": value for path, value in engine.teacher_state().items()}
+    first = built(made)
+    first.train_steps(first.place(part(given, 0, 3)), 0).read()
+    second = built(made)
+    second.load_state(first.state())
+    second.train_steps(second.place(part(given, 3, STEPS)), 3).read()
+    return found | {f"resumed:{path}": value for path, value in second.state().items()}
+
+
+def on_one_device(made: RunConfig) -> dict[str, Array]:
+    """Calls the class step by step, with the variables that Keras made, and no code of the engine's step."""
+    import jax
+    import keras
+    from keras import ops
+
+    from runner.engine.jax.own_step.factory import OwnStepFactory
+    from runner.engine.jax.own_step.parts import ModelState
+
+    parts = OwnStepFactory(made, spec(made), STEPS).build()
+    step, teacher = parts.step, parts.teachers["big"]
+    models = {"net": step.net, "slow": step.slow, "big": teacher}
+    given = batches()
+    losses = []
+
+    def state_at(key: Any) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        count = 0
+        for name, model in models.items():
+            others = []
+            for variable in model.non_trainable_variables:
+                value = variable.value
+                if "seed_generator" in variable.path:
+                    value = jax.random.key_data(jax.random.fold_in(key, count))
+                    count += 1
+                others.append(value)
+            state[name] = ModelState([v.value for v in model.trainable_variables], others)
+        return {**state, "adam": [variable.value for variable in step.adam.variables]}
+
+    for number in range(STEPS):
+        base = jax.random.fold_in(jax.random.fold_in(jax.random.key(made.trainer.seed), 0), number)
+        batch = {name: ops.convert_to_tensor(array[number]) for name, array in given.arrays.items()}
+        new, metrics = step.train_step(state_at(jax.random.fold_in(base, 1)), batch, jax.random.fold_in(base, 0))
+        real = given.weights[number] > 0
+        losses.append(np.asarray(metrics["loss"])[real].mean())
+        for name in ("net", "slow"):
+            for variable, value in zip(models[name].trainable_variables, new[name].trainable, strict=True):
+                variable.assign(value)
+        for variable, value in zip(step.adam.variables, new["adam"], strict=True):
+            variable.assign(value)
+    assert isinstance(step.adam, keras.optimizers.Adam)
+    last = {name: array[-1][:-PADDED] for name, array in given.arrays.items()}
+    metrics = step.evaluate(state_at(jax.random.key(0)), last, jax.random.key(0))
+    found = {f"plain:eval:{name}": np.asarray(value).mean() for name, value in metrics.items()}
+    found |= {f"plain:state:{path}": np.asarray(variable.value) for path, variable in parts.variables.items()}
+    return found | {"plain:loss": np.asarray(losses)}
+
+
+def errors(teacher: Path) -> dict[str, Array]:
+    """What classes that break the rules are told."""
+    found = {}
+    for broken in ("not built", "listed", "moves the teacher", "loses the optimizer", "shape", "metrics"):
+        try:
+            built(config(teacher, broken))
+        except Exception as error:
+            found[f"error:{broken}"] = np.asarray(f"{type(error).__name__}: {error}")
+    return found
+
+
+def main() -> None:
+    """Writes what the two sides found."""
+    out, teacher = map(Path, sys.argv[1:])
+    made = config_with_file(teacher)
+    found = on_mesh(made) | on_one_device(made) | errors(teacher)
+    np.savez(out, **found)
+
+
+def config_with_file(teacher: Path) -> RunConfig:
+    """Makes the devices and the teacher's file; returns the config."""
+    made = with_keys(cases.config(AXES), {"engine.name": "jax"})
+    registry.prepare(made)
+    registry.load(made)
+    registry.ENGINES["jax"].module("devices").prepare_devices(made)
+    import keras
+
+    layers = keras.layers
+    keras.Sequential([keras.Input((SIZE,)), layers.Dense(4, name="dense"), layers.Dropout(0.5)]).save(teacher)
+    return config(teacher)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Custom steps: a mesh computes what the class computes on one device, and a class that breaks the rules is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import forks
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+# Float32 sums of the same terms in another order; a key off by a step, or padding counted, is off by 1e-3 and more.
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+SAYS = {
+    "not built": "optimizer adam is not built",
+    "listed": "attribute several holds models",
+    "moves the teacher": "train_step changes the teacher big",
+    "loses the optimizer": "with state a dict of net, slow, adam",
+    "shape": "train_step returned net/d1/kernel with shape [1, 8, 4]",
+    "metrics": "must return metrics loss, but returned loss, more",
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    folder = tmp_path_factory.mktemp("own_step")
+    command = [sys.executable, "-m", "tests.engine.own_step_worker", str(folder / "out.npz"), str(folder / "t.keras")]
+    done = forks.run(command, library="jax", cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(folder / "out.npz"))
+
+
+def named(found: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
+
+
+def test_a_mesh_trains_as_one_device_does(found: dict[str, np.ndarray]) -> None:
+    expected = named(found, "plain:")
+    assert {"loss", "eval:loss", "eval:error", "state:optimizer/adam.momentums/net/d1/kernel"} <= set(expected)
+    different = []
+    for key, value in expected.items():
+        error = np.abs(found[key].astype(np.float64) - value)
+        if not np.all(error <= np.maximum(ABSOLUTE, RELATIVE * np.abs(value))):
+            different.append(f"{key}: {error.max():.1e}")
+    assert different == []
+    assert found["state:optimizer/adam/iteration"] == len(found["loss"])
+
+
+def test_a_resumed_run_continues_bit_for_bit(found: dict[str, np.ndarray]) -> None:
+    resumed = named(found, "resumed:")
+    assert set(resumed) == set(named(found, "state:"))
+    assert [path for path, value in resumed.items() if not np.array_equal(value, found[f"state:{path}"])] == []
+
+
+def test_the_layout_places_weights_slots_and_teachers(found: dict[str, np.ndarray]) -> None:
+    specs = {path: str(spec) for path, spec in named(found, "spec:").items()}
+    for path in ("net/d1/kernel", "slow/d1/kernel", "optimizer/adam.velocities/net/d1/kernel"):
+        assert specs[path] == "(None, 'model')"
+    assert specs["big/dense/kernel"] == "('batch', None)"
+    assert specs["optimizer/adam/learning_rate"] == "()"
+
+
+def test_a_teacher_stays_as_it_is_and_is_no_part_of_the_state(found: dict[str, np.ndarray]) -> None:
+    before, after = named(found, "teacher:"), named(found, "frozen:")
+    assert set(before) == {"big/dense/kernel", "big/dense/bias"}
+    for path, value in before.items():
+        assert np.array_equal(value, after[path])
+        assert f"state:{path}" not in found
+
+
+@pytest.mark.parametrize("broken", SAYS)
+def test_a_class_that_breaks_the_rules_is_told_in_one_line(found: dict[str, np.ndarray], broken: str) -> None:
+    error = str(found[f"error:{broken}"])
+    assert error.startswith("ConfigError: task._target_=tests.task.own_steps.Line: ")
+    assert SAYS[broken] in error
+    assert "\n" not in error

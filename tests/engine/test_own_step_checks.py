@@ -1,0 +1,60 @@
+"""What a custom step does not go with is refused before any library is loaded, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config.schema import RunConfig
+from runner.config.schema_task import TaskConfig
+from runner.engine import checks
+from runner.errors import ConfigError
+from runner.task import registry, teachers
+from tests.configs import with_keys
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"engine.name": "keras_dtensor"}, "engine=keras_dtensor: can't compute custom steps (task=step); set engine=jax"),
+    ({"engine.name": "core_dtensor"}, "set engine=jax"),
+    ({"against.engine": "keras_dtensor"}, "against.engine=keras_dtensor: can't compute custom steps"),
+    ({"engine.state": "master"}, "engine.state=master: must be float32 with task=step"),
+    ({"trainer.accumulate_steps": 2}, "trainer.accumulate_steps=2: must be 1 with task=step"),
+    ({"trainer.on_nan": "restore"}, "trainer.on_nan=restore"),
+    ({"optimizer.ema.decay": 0.9}, "optimizer.ema.decay=0.9: has no effect with task=step"),
+    ({"optimizer.gradient_norm": "global"}, "optimizer.gradient_norm=global: needs the run's own gradients"),
+    ({"optimizer.schedule.name": "plateau"}, "optimizer.schedule.name=plateau"),
+    ({"layout.from_model": True}, "layout.from_model=true"),
+]
+
+
+@pytest.mark.parametrize(("keys", "said"), REFUSED, ids=[next(iter(keys)) for keys, _ in REFUSED])
+def test_what_acts_on_the_runs_own_optimizer_or_model_is_refused(keys: dict[str, Any], said: str) -> None:
+    config = with_keys(RunConfig(), {"engine.name": "jax"} | keys)
+    with pytest.raises(ConfigError) as refused:
+        checks.check_own_step(config, own_step=True)
+    assert said in str(refused.value)
+    checks.check_own_step(config, own_step=False)
+
+
+def test_a_teacher_needs_a_file_and_a_task_that_reads_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"task.teachers.big=nowhere: must be .* run python -m runner.export"):
+        teachers.check(TaskConfig(teachers={"big": "nowhere"}))
+    (tmp_path / "export").mkdir()
+    with pytest.raises(ConfigError, match=r"the export has no model\.keras"):
+        teachers.check(TaskConfig(teachers={"big": str(tmp_path / "export")}))
+    file = tmp_path / "export" / "model.keras"
+    file.write_bytes(b"1")
+    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=step"):
+        registry.check(TaskConfig(teachers={"big": str(file)}))
+
+
+def test_a_run_continues_with_the_same_teacher_only(tmp_path: Path) -> None:
+    file = tmp_path / "big.keras"
+    file.write_bytes(b"1")
+    config = TaskConfig(teachers={"big": str(file)})
+    before = teachers.digests(config)
+    teachers.check_same(config, before, teachers.digests(config))
+    file.write_bytes(b"2")
+    with pytest.raises(ConfigError, match="not the one that the run began with"):
+        teachers.check_same(config, before, teachers.digests(config))

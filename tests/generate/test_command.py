@@ -1,0 +1,81 @@
+"""The generate command from its command lines: the same text on a mesh and on one device, and what is invalid."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import forks
+
+pytestmark = pytest.mark.campaign
+
+ROOT = Path(__file__).parents[2]
+LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
+LANGUAGE_MODEL = [
+    "dataset=pydoc",
+    "task=language_model",
+    "model=gpt",
+    "model.dim=16",
+    "model.depth=1",
+    "dataset.sequence_length=32",
+    "dataset.batch_size=8",
+    "dataset.eval_batch_size=32",
+    "trainer.epochs=2",
+    # Enough that the tokens' scores differ by far more than rounding.
+    "trainer.steps_per_epoch=40",
+    "trainer.limit_eval_batches=2",
+    "task.sample={prompt: The, tokens: 12, temperature: 0}",
+    "mesh=batch8",
+    "tracking=none",
+]
+PROMPTS = "generate.prompts=['The import', 'class']"
+
+
+def run(folder: Path, module: str, *overrides: str, engine: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
+    command = [sys.executable, "-m", module, *overrides]
+    done = forks.run(command, library=LIBRARIES[engine], cwd=folder, env=environment, timeout=900)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
+    return done
+
+
+def texts(folder: Path, engine: str, name: str, *overrides: str) -> list[str]:
+    where = folder / name
+    run(folder, "runner.generate", "run=latest", f"hydra.run.dir={where}", *overrides, engine=engine)
+    return [entry["text"] for entry in json.loads((where / "generate.json").read_text())]
+
+
+@pytest.mark.parametrize("engine", list(LIBRARIES))
+def test_a_mesh_and_one_device_write_the_same_texts(tmp_path: Path, engine: str) -> None:
+    run(tmp_path, "runner", *LANGUAGE_MODEL, f"engine={engine}", f"hydra.run.dir={tmp_path / 'run'}", engine=engine)
+
+    greedy = texts(tmp_path, engine, "greedy", PROMPTS, "generate.greedy=true")
+    assert greedy == texts(tmp_path, engine, "greedy_one", PROMPTS, "generate.greedy=true", "mesh=single")
+    assert [text.startswith(prompt) for text, prompt in zip(greedy, ["The import", "class"], strict=True)] == [
+        True
+    ] * 2
+
+    drawn = texts(tmp_path, engine, "drawn", PROMPTS, "generate.top_k=20", "generate.seed=1")
+    one_device = ["generate.top_k=20", "generate.seed=1", "mesh=single"]
+    assert drawn == texts(tmp_path, engine, "drawn_one", PROMPTS, *one_device)
+    assert drawn != greedy
+    assert drawn != texts(tmp_path, engine, "other_seed", PROMPTS, "generate.top_k=20", "generate.seed=2")
+
+    # The command continues a prompt as the run's own samples do.
+    (last,) = (tmp_path / "run" / "samples").glob("step_000000080.txt")
+    alone = texts(tmp_path, engine, "alone", "prompt=The", "generate.greedy=true", "generate.tokens=12")
+    assert last.read_text() == f"step 80, seed 1337\n--- greedy\n{alone[0]}\n"
+
+
+def test_a_run_without_a_language_model_is_one_line(tmp_path: Path) -> None:
+    digits = ["dataset=digits", "trainer.epochs=1", "trainer.steps_per_epoch=2", "tracking=none", "engine=jax"]
+    run(tmp_path, "runner", *digits, engine="jax")
+    done = run(tmp_path, "runner.generate", "run=latest", "prompt=a", engine="jax", code=2)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: run=")
+    assert "task=classification, but runner.generate needs a language model" in line

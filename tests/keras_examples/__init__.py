@@ -1,0 +1,1 @@
+"""Keras's published examples, written anew at tiny sizes: what this project trains of them, and how."""

@@ -1,0 +1,25 @@
+"""The next value of a quantity from the last hours of several, by an LSTM."""
+
+import numpy as np
+
+from tests.keras_examples.spec import Spec, by_split
+
+SPEC = Spec(
+    title="Timeseries forecasting for weather prediction",
+    overrides=["optimizer=adam", "task=regression", "task.target=temperature"],
+    lost=["callbacks: early stopping"],
+)
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input(input_shape), layers.LSTM(16, name="lstm"), layers.Dense(outputs.units, name="next")]
+    )
+
+
+def load():
+    rng = np.random.default_rng(0)
+    hours = np.arange(13) / 4 + 6 * rng.random((96, 1))
+    measured = np.stack([np.sin(hours), np.cos(hours), rng.normal(size=hours.shape)], axis=-1).astype("float32")
+    return by_split({"measured": measured[:, :-1], "temperature": measured[:, -1, 0]})

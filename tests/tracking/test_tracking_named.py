@@ -1,0 +1,52 @@
+"""A run is named in every command by the same rule."""
+
+from __future__ import annotations
+
+import pytest
+from mlflow import MlflowClient
+
+from runner.compare.diff import find_run
+from runner.errors import ConfigError
+from runner.tracking.named import named
+from runner.tracking.store import open_store
+
+NAMES = {"ab1": "x", "ab2": "x", "c12": "ab1", "d": "c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "run_id"),
+    [
+        ("ab1", "ab1"),  # a complete id, although a run has it for a name
+        ("x", "ab1"),  # the newest of two
+        ("c", "d"),  # a name, although an id begins so
+        ("c1", "c12"),
+        ("ab2", "ab2"),
+    ],
+)
+def test_an_id_comes_before_a_name_and_that_before_the_start_of_an_id(text: str, run_id: str) -> None:
+    assert named(text, NAMES) == run_id
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("ab", "several run ids start"), ("zz", "no run has"), ("", "no run has"), ("X", "no run has")],
+)
+def test_a_text_that_names_none_or_several_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(LookupError, match=problem):
+        named(text, NAMES)
+
+
+def test_a_store_is_searched_by_the_same_rule(uri: str) -> None:
+    store = open_store(uri, "tests")
+    client = MlflowClient(uri)
+    ids = {}
+    for name in ("a_b", "axb"):
+        ids[name] = client.create_run(store.experiment_id, run_name=name).info.run_id
+    # By the start of another run's id: the name wins.
+    start = ids["axb"][:6]
+    ids[start] = client.create_run(store.experiment_id, run_name=start).info.run_id
+    for name, run_id in ids.items():
+        assert find_run(client, name).info.run_id == run_id
+        assert find_run(client, run_id).info.run_id == run_id
+    with pytest.raises(ConfigError, match=r"^run=a%b: no run has this id or name; "):
+        find_run(client, "a%b", "run=")

@@ -1,0 +1,110 @@
+"""Verifies a custom step on a sound engine and on broken ones, in a process of its own.
+
+Usage: python -m tests.verify.own_step_mutants OUT.json TEACHER.keras
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from runner.config.schema import VerifyConfig
+from runner.verify.compare import compare
+from runner.verify.on_mesh import train
+from runner.verify.request import Request
+from runner.verify.rounding import noise
+from runner.verify.spread import spread
+from runner.verify.verdict import verdict_of
+from tests.engine import own_step_worker
+
+Step = Callable[..., Any]
+
+
+def changed(change: Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], None]) -> Callable[[Step], Step]:
+    """A mutation of what a step returns: it gets the old state, the new one and the sums."""
+
+    def mutate(sound: Step) -> Step:
+        def step(self: Any, state: Any, kept: Any, *others: Any) -> Any:
+            new_state, sums, regularization = sound(self, state, kept, *others)
+            change(state, new_state, sums)
+            return new_state, sums, regularization
+
+        return step
+
+    return mutate
+
+
+def stay(prefix: str) -> Callable[[Any, Any, Any], None]:
+    """Variables stay as they were."""
+    return lambda old, new, _: new.update({path: old[path] for path in new if path.startswith(prefix)})
+
+
+def shorter(old: dict[str, Any], new: dict[str, Any], _: dict[str, Any]) -> None:
+    """A weight's change is a tenth too short."""
+    path = "net/d1/kernel"
+    new[path] = old[path] + 0.9 * (new[path] - old[path])
+
+
+def larger(_: dict[str, Any], __: dict[str, Any], sums: dict[str, Any]) -> None:
+    """The loss is 1% too large."""
+    sums["loss"] = 1.01 * sums["loss"]
+
+
+def main() -> None:
+    """Writes the verdict on each engine, and the variable that it names."""
+    out, teacher = map(Path, sys.argv[1:])
+    config = own_step_worker.config_with_file(teacher)
+    config = replace(config, verify=VerifyConfig(steps=own_step_worker.STEPS))
+
+    from runner.engine.jax.engine import JaxEngine
+    from runner.engine.jax.own_step.functions import Functions, OwnStep
+    from runner.verify.own_step_reference import OwnStepReference
+
+    request = Request(config, own_step_worker.spec(config), own_step_worker.STEPS, own_step_worker.batches())
+    reference = OwnStepReference(request)
+    size = noise(reference.longest_sum, reference.precision)
+    trained = reference.train(own_step_worker.STEPS)
+    states = reference.points(trained)
+    single = {**trained, **states, **reference.at_points(states)}
+
+    def noisy(seed: int) -> dict[str, Any]:
+        return {**reference.train(own_step_worker.STEPS, size, seed), **reference.at_points(states, size, seed)}
+
+    widest = spread(single, map(noisy, (1, 2, 3)))
+
+    def later(sound: Any) -> Any:
+        return lambda self, purpose, number: sound(self, purpose, number + 1)
+
+    def moving(sound: Any) -> Any:
+        def train_steps(self: Any, *given: Any) -> Any:
+            self._teachers = {path: 1.001 * value for path, value in self._teachers.items()}
+            return sound(self, *given)
+
+        return train_steps
+
+    mutations: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
+        "sound": (OwnStep, "step", lambda sound: sound),
+        "average": (OwnStep, "step", changed(stay("slow/"))),
+        "moment": (OwnStep, "step", changed(stay("optimizer/adam.velocities/net/d1/kernel"))),
+        "shorter": (OwnStep, "step", changed(shorter)),
+        "metric": (OwnStep, "step", changed(larger)),
+        "key": (Functions, "_keys", later),
+        "teacher": (JaxEngine, "train_steps", moving),
+    }
+    found = {}
+    for name, (owner, attribute, mutate) in mutations.items():
+        with mock.patch.object(owner, attribute, mutate(getattr(owner, attribute))):
+            arrays = train(request, lambda: single, compiles_first=False)
+        checks = compare(single, widest, arrays, size)
+        failed = sorted((check for check in checks if not check.passed), key=lambda check: -check.ratio)
+        found[name] = {"verdict": verdict_of(checks), "failed": [check.variable or check.name for check in failed]}
+    out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
