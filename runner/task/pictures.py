@@ -229,8 +229,8 @@ def segmentation(
     count = len(images)
     figure, panels = subplots(3, count, figsize=(1.7 * count + 1.6, 6.0))
     grid = np.asarray(panels, object).reshape(3, count)
-    colors = ListedColormap(colormaps["turbo"](np.linspace(0.05, 0.95, max(len(class_names), 2))))
-    colors.set_under("#FFFFFF")
+    palette = colormaps["turbo"](np.linspace(0.05, 0.95, max(len(class_names), 2)))
+    colors = ListedColormap(palette).with_extremes(under="#FFFFFF")
     shown: Any = None
     for column in range(count):
         _image(grid[0, column], images[column], (0.0, 1.0, 1.0, 0.0))

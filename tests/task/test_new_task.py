@@ -210,8 +210,9 @@ def tasks_named_in(path: Path) -> list[str]:
         elif isinstance(node, ast.Dict):
             operands = [*node.keys]
         for operand in operands:
-            # `step` is a word of many modules.
-            if isinstance(operand, ast.Constant) and operand.value in registry.TASKS.keys() - {"step"}:
+            # `step` and `positions` are words of many modules.
+            words = registry.TASKS.keys() - {"step", "positions"}
+            if isinstance(operand, ast.Constant) and operand.value in words:
                 named.append(str(operand.value))
     return named
 
