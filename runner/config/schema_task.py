@@ -193,14 +193,16 @@ class RegressionOptions:
     """One or more numbers per example.
 
     Attributes:
-      loss: name of a Keras regression loss, such as `mean_squared_error`.
+      loss: name of a Keras loss, such as `mean_squared_error` or `binary_crossentropy`.
       delta: huber loss: error above which the loss grows linearly.
       standardize: train on (target - mean) / standard deviation of the train split; metrics use the original units.
+      from_logits: a cross-entropy takes logits; false: probabilities, as in Keras.
     """
 
     loss: str = "mean_squared_error"
     delta: float = number(1.0, above=0.0)
     standardize: bool = False
+    from_logits: bool = False
 
 
 @dataclass(frozen=True)

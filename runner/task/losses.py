@@ -1,14 +1,16 @@
-"""Keras's regression losses by name, elementwise, on every engine's arrays.
+"""Keras's losses of numbers and of probabilities by name, on every engine's arrays.
 
-https://keras.io/api/losses/regression_losses/
+https://keras.io/api/losses/regression_losses/, probabilistic_losses/ and hinge_losses/
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from runner.arrays import Arrays, Tensor
+from runner.task import probabilities
 
 # (ops, target, output), both (B, ..., K) -> terms whose mean is an example's loss.
 Loss = Callable[[Arrays, Tensor, Tensor], Tensor]
@@ -56,6 +58,67 @@ def _cosine_similarity(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return -ops.sum(normalized(target) * normalized(output), axis=-1)
 
 
+def _binary_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    inside = probabilities.clipped(ops, output)
+    return -(target * ops.log(inside) + (1.0 - target) * ops.log(1.0 - inside))
+
+
+def _focal(ops: Arrays, target: Tensor, probability: Tensor, nats: Tensor) -> Tensor:
+    """Returns cross-entropies times (1 - probability of the label) ** 2 (Lin et al., Focal Loss, 2017)."""
+    of_label = target * probability + (1.0 - target) * (1.0 - probability)
+    return ops.square(1.0 - of_label) * nats
+
+
+def _binary_focal_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    return _focal(ops, target, output, _binary_crossentropy(ops, target, output))
+
+
+def _binary_focal_crossentropy_of_logits(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    return _focal(ops, target, ops.sigmoid(output), _sigmoid_crossentropy(ops, target, output))
+
+
+def _sigmoid_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    return ops.sigmoid_cross_entropy(target, output)
+
+
+def _categorical_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    share = output / ops.sum(output, axis=-1, keepdims=True)
+    return -ops.sum(target * ops.log(probabilities.clipped(ops, share)), axis=-1)
+
+
+def _softmax_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    return -ops.sum(target * ops.log_softmax(output), axis=-1)
+
+
+def _kl_divergence(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    target = ops.clip(target, _EPSILON, 1.0)
+    output = ops.clip(output, _EPSILON, 1.0)
+    return ops.sum(target * (ops.log(target) - ops.log(output)), axis=-1)
+
+
+def _hinge(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    # Keras takes labels 0 and 1 too, and makes them -1 and 1.
+    sign = ops.where(ops.equal(target, 0.0), target - 1.0, target)
+    return ops.maximum(1.0 - sign * output, 0.0)
+
+
+def _squared_hinge(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    return ops.square(_hinge(ops, target, output))
+
+
+def _categorical_hinge(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    of_label = ops.sum(target * output, axis=-1)
+    of_others = ops.max((1.0 - target) * output, axis=-1)
+    return ops.maximum(of_others - of_label + 1.0, 0.0)
+
+
+def _dice(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    """Returns one number per example, 1 - 2 * overlap / (sum of the target + sum of the output)."""
+    axes = tuple(range(1, len(target.shape)))
+    overlap = ops.sum(target * output, axis=axes)
+    return 1.0 - 2.0 * overlap / (ops.sum(target, axis=axes) + ops.sum(output, axis=axes) + _EPSILON)
+
+
 def _huber(delta: float) -> Loss:
     def loss(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
         error = ops.abs(output - target)
@@ -74,7 +137,37 @@ _LOSSES: Mapping[str, Loss] = {
     "log_cosh": _log_cosh,
     "poisson": _poisson,
     "cosine_similarity": _cosine_similarity,
+    "binary_crossentropy": _binary_crossentropy,
+    "binary_focal_crossentropy": _binary_focal_crossentropy,
+    "categorical_crossentropy": _categorical_crossentropy,
+    "kl_divergence": _kl_divergence,
+    "hinge": _hinge,
+    "squared_hinge": _squared_hinge,
+    "categorical_hinge": _categorical_hinge,
+    "dice": _dice,
 }
+
+
+@dataclass(frozen=True)
+class OfLogits:
+    """A loss that can also be computed from logits.
+
+    Attributes:
+      loss: of logits.
+      activation: name of the function in `Arrays` that makes probabilities of them.
+    """
+
+    loss: Loss
+    activation: str
+
+
+_OF_LOGITS: Mapping[str, OfLogits] = {
+    "binary_crossentropy": OfLogits(_sigmoid_crossentropy, "sigmoid"),
+    "binary_focal_crossentropy": OfLogits(_binary_focal_crossentropy_of_logits, "sigmoid"),
+    "categorical_crossentropy": OfLogits(_softmax_crossentropy, "softmax"),
+}
+# Losses that take logits if the config says so.
+WITH_LOGITS = tuple(_OF_LOGITS)
 HUBER = "huber"
 NAMES = (*_LOSSES, HUBER)
 # Losses whose value changes if a number is added to both target and output, so that a standardized target is another
@@ -84,19 +177,36 @@ NOT_SHIFT_INVARIANT = (
     "mean_squared_logarithmic_error",
     "poisson",
     "cosine_similarity",
+    "binary_crossentropy",
+    "binary_focal_crossentropy",
+    "categorical_crossentropy",
+    "kl_divergence",
+    "hinge",
+    "squared_hinge",
+    "categorical_hinge",
+    "dice",
 )
 
 
-def named(name: str, delta: float) -> Loss:
+def named(name: str, delta: float, *, from_logits: bool = False) -> Loss:
     """Returns a loss of `NAMES`.
 
     Args:
       name: Keras's.
       delta: of `huber`.
+      from_logits: the outputs are logits; only for a loss of `WITH_LOGITS`.
     """
     if name == HUBER:
         return _huber(delta)
+    if from_logits:
+        return _OF_LOGITS[name].loss
     return _LOSSES[name]
+
+
+def as_probabilities(ops: Arrays, name: str, logits: Tensor) -> Tensor:
+    """Returns the probabilities (B, ..., K) of the logits of a loss of `WITH_LOGITS`."""
+    activation: Callable[..., Tensor] = getattr(ops, _OF_LOGITS[name].activation)
+    return activation(logits)
 
 
 def mean_by_example(ops: Arrays, terms: Tensor) -> Tensor:

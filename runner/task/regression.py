@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.arrays import of as numpy_functions
 from runner.config.schema_task import RegressionOptions, TaskConfig
 from runner.config.values import check_name
 from runner.data.base import Array, DataSource
@@ -52,6 +53,13 @@ def check(options: RegressionOptions) -> None:
       ConfigError: a value is invalid, or a standardized target changes the meaning of the loss.
     """
     check_name("task.loss", options.loss, losses.NAMES)
+    if options.from_logits and options.loss not in losses.WITH_LOGITS:
+        raise invalid(
+            "task.from_logits",
+            True,
+            problem=f"must be false with task.loss={options.loss}, which takes no logits",
+            fix=f"remove task.from_logits, or set task.loss={losses.WITH_LOGITS[0]}",
+        )
     if options.standardize and options.loss in losses.NOT_SHIFT_INVARIANT:
         raise invalid(
             "task.standardize",
@@ -79,7 +87,7 @@ class Regression(Supervised):
         """Settles the columns and their scale; see `runner.task.registry.make_task`."""
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         self._options = options
-        self._loss = losses.named(options.loss, options.delta)
+        self._loss = losses.named(options.loss, options.delta, from_logits=options.from_logits)
         self.column_names, self._shape = self._find_columns()
         self.outputs = OutputSpec(len(self.column_names), self.column_names)
         self.step_metrics = step_metrics(options)
@@ -151,10 +159,16 @@ class Regression(Supervised):
             target = (target - self._mean) / self._deviation
         return target
 
+    def _predicted(self, ops: Arrays, outputs: Tensor) -> Tensor:
+        """Returns what is compared with the target: the outputs, or the probabilities of logits."""
+        if self._options.from_logits:
+            return losses.as_probabilities(ops, self._options.loss, outputs)
+        return outputs
+
     def _errors(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns output - target (B, ..., K) in the target's own units."""
         # Subtracted before the change of units: numbers near 0 lose less to rounding than large ones.
-        error = outputs - self._target(ops, batch)
+        error = self._predicted(ops, outputs) - self._target(ops, batch)
         return error * self._deviation if self.constants else error
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -227,10 +241,10 @@ class Regression(Supervised):
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the prediction (B, ..., K) in the target's own units."""
-        del ops
+        prediction = self._predicted(ops, outputs)
         if self.constants:
-            outputs = outputs * self._deviation + self._mean
-        return {"prediction": outputs}
+            prediction = prediction * self._deviation + self._mean
+        return {"prediction": prediction}
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the columns, the largest errors, and plots of predicted against true values."""
@@ -263,7 +277,8 @@ class Regression(Supervised):
 
     def predicted(self, outputs: Array) -> Array:
         """Returns the float64 predictions of a model's outputs in the target's own units."""
-        return outputs.astype(np.float64) * self._deviation + self._mean
+        values: Array = self._predicted(numpy_functions(np), outputs.astype(np.float64))
+        return values * self._deviation + self._mean
 
 
 def _largest_errors(true: Array, predicted: Array) -> Table:

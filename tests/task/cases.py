@@ -84,7 +84,7 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
 
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    return _classification() | _binary() | _multilabel() | _positions() | _regression()
+    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares()
 
 
 def _classification() -> dict[str, Case]:
@@ -314,4 +314,39 @@ def _regression() -> dict[str, Case]:
                 made = config("regression", loss=name, **options)
             kept = specs if weights is not None else {key: specs[key] for key in ("x", "y")}
             found[f"{name} {list(shape)}"] = Case(made, kept, batch, whole, loss, options, target, weights)
+    return found
+
+
+def _shares() -> dict[str, Case]:
+    """Losses of probabilities, of targets of several shapes."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(REAL, 2)).astype(np.float32)
+    found: dict[str, Case] = {}
+    for shape in ((4,), (2, 3)):
+        logits = rng.normal(size=(REAL, *shape)).astype(np.float32)
+        # Near 0 and 1 the two versions of Keras differ: one clips a probability, the other also adds its epsilon.
+        chances = (0.1 + 0.8 / (1.0 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+        flags = (rng.random((REAL, *shape)) < 0.4).astype(np.float32)
+        shares = rng.dirichlet(np.ones(shape[-1]), (REAL, *shape[:-1])).astype(np.float32)
+        classes = np.eye(shape[-1], dtype=np.float32)[rng.integers(0, shape[-1], (REAL, *shape[:-1]))]
+        from_logits = {"from_logits": True}
+        made: list[tuple[str, str, np.ndarray, np.ndarray, dict[str, bool]]] = [
+            ("binary_crossentropy", "BinaryCrossentropy", flags, chances, {}),
+            ("binary_crossentropy", "BinaryCrossentropy", flags, 9.0 * logits, from_logits),
+            ("binary_focal_crossentropy", "BinaryFocalCrossentropy", flags, chances, {}),
+            ("binary_focal_crossentropy", "BinaryFocalCrossentropy", flags, logits, from_logits),
+            ("categorical_crossentropy", "CategoricalCrossentropy", shares, chances, {}),
+            ("categorical_crossentropy", "CategoricalCrossentropy", shares, 9.0 * logits, from_logits),
+            ("kl_divergence", "KLDivergence", shares, chances, {}),
+            ("hinge", "Hinge", flags, logits, {}),
+            ("squared_hinge", "SquaredHinge", flags, logits, {}),
+            ("categorical_hinge", "CategoricalHinge", classes, logits, {}),
+        ]
+        for name, loss, target, outputs, options in made:
+            batch, whole = padded({"x": x, "y": target}, outputs)
+            specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32")}
+            kind = "logits" if options else "outputs"
+            found[f"{name} of {kind} {list(shape)}"] = Case(
+                config("regression", loss=name, **options), specs, batch, whole, loss, options, target
+            )
     return found

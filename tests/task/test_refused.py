@@ -47,6 +47,11 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("regression", loss="mean_square_error"), "did you mean mean_squared_error"),
     (config("regression", loss="huber", delta=0.0), "task.delta=0.0"),
     (config("regression", loss="poisson", standardize=True), "task.standardize=true"),
+    (
+        config("regression", loss="huber", from_logits=True),
+        "task.from_logits=true: must be false with task.loss=huber",
+    ),
+    (config("regression", loss="dice", standardize=True), "task.standardize=true"),
     (config("custom", target="no_dot"), "task._target_=no_dot"),
     (config("custom", target="tests.task.nowhere.loss"), "no module tests.task.nowhere"),
     (config("custom", target=f"{OWN}.los"), "did you mean loss"),
