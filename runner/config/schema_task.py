@@ -16,7 +16,8 @@ class TaskConfig:
     """The task, and the arrays of the dataset that it uses.
 
     Attributes:
-      name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`, `custom` or `step`.
+      name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
+        `sequence_to_sequence`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
@@ -240,6 +241,21 @@ class LanguageModelOptions:
 
 
 @dataclass(frozen=True)
+class SequenceToSequenceOptions:
+    """The next token of a target sequence, given a source sequence, with softmax cross-entropy over a vocabulary.
+
+    Attributes:
+      vocabulary: size of the target's vocabulary; null: as many tokens as the train split has numbers.
+      padding: token that is not counted, neither in the loss nor in a metric; null: all tokens are counted.
+      label_smoothing: fraction of each label that is spread over the vocabulary.
+    """
+
+    vocabulary: int | None = integer(None, at_least=1, example=256)
+    padding: int | None = integer(0, example=0)
+    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+
+
+@dataclass(frozen=True)
 class CustomOptions:
     """A custom loss and metrics, see docs/tasks.md.
 
@@ -286,6 +302,7 @@ OPTIONS: dict[str, type[Any]] = {
     "positions": PositionsOptions,
     "regression": RegressionOptions,
     "language_model": LanguageModelOptions,
+    "sequence_to_sequence": SequenceToSequenceOptions,
     "custom": CustomOptions,
     "step": StepOptions,
 }

@@ -111,6 +111,10 @@ register(
     "language_model",
     TaskEntry(f"{_FOLDER}.language_model", schema_task.LanguageModelOptions, predicts="token", samples_text=True),
 )
+register(
+    "sequence_to_sequence",
+    TaskEntry(f"{_FOLDER}.sequence_to_sequence", schema_task.SequenceToSequenceOptions, predicts="any"),
+)
 register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))
 register(
     "step", TaskEntry(f"{_FOLDER}.step", schema_task.StepOptions, predicts="any", own_step=True, reads_teachers=True)

@@ -31,6 +31,7 @@ def give_data(folder: Path) -> None:
     np.savez(folder / "tags.npz", features=np.ones((400, 4), "float32"), tags=np.ones((400, 3), "int32"))
     np.savez(folder / "trips.npz", km=np.ones(400, "float32"), minutes=np.ones(400, "float32"))
     np.savez(folder / "steps.npz", observation=np.ones((400, 4), "float32"), reward=np.ones(400, "float32"))
+    np.savez(folder / "images.npz", image=np.ones((400, 8, 8, 3), "uint8"), mask=np.ones((400, 8, 8), "uint8"))
     (folder / "notes").mkdir()
     for number in range(20):
         text = f"Note {number}.\n" + "It rained, and then it did not.\n" * 100

@@ -84,7 +84,7 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
 
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares()
+    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares() | _sequences()
 
 
 def _classification() -> dict[str, Case]:
@@ -350,3 +350,42 @@ def _shares() -> dict[str, Case]:
                 config("regression", loss=name, **options), specs, batch, whole, loss, options, target
             )
     return found
+
+
+def _sequences() -> dict[str, Case]:
+    rng = np.random.default_rng(7)
+    source = rng.integers(1, 9, (REAL, 4)).astype(np.int32)
+    target = rng.integers(1, CLASSES, (REAL, 6)).astype(np.int32)
+    target[::3, 4:] = 0
+    logits = rng.normal(scale=3.0, size=(REAL, 6, CLASSES)).astype(np.float32)
+    batch, outputs = padded({"source": source, "target": target}, logits)
+    specs = {"source": ArraySpec((4,), "int32"), "target": ArraySpec((6,), "int32")}
+    # Keras is given the shifted target and all outputs; the last one has no label.
+    following = np.concatenate([target[:, 1:], np.zeros((REAL, 1), np.int32)], 1)
+    counted = (following != 0).astype(np.float32)
+    every = np.ones_like(counted)
+    every[:, -1] = 0.0
+    as_logits = {"from_logits": True}
+    one_hot = np.eye(CLASSES, dtype=np.float32)[following]
+    sparse, dense = "SparseCategoricalCrossentropy", "CategoricalCrossentropy"
+    kind = "sequence_to_sequence"
+    made = {
+        "sequences": Case(
+            config(kind, vocabulary=CLASSES), specs, batch, outputs, sparse, as_logits, following, counted
+        ),
+        "sequences without padding": Case(
+            config(kind, vocabulary=CLASSES, padding=None), specs, batch, outputs, sparse, as_logits, following, every
+        ),
+        "sequences smoothed": Case(
+            config(kind, vocabulary=CLASSES, label_smoothing=0.2),
+            specs,
+            batch,
+            outputs,
+            dense,
+            as_logits | {"label_smoothing": 0.2},
+            one_hot,
+            counted,
+        ),
+    }
+    # Keras's mean with weights is over all positions.
+    return {name: replace(case, terms=float(counted.size)) for name, case in made.items()}

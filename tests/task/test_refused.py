@@ -18,6 +18,7 @@ from tests.task.cases import config
 NAMED = ArraySpec((), "int32", (), tuple("abc"))
 X = ArraySpec((3,), "float32")
 TWO = ArraySpec((), "int32", (), ("a", "b"))
+TOKENS = ArraySpec((5,), "int32")
 GRID = ArraySpec((4, 6, 1), "uint8")
 OWN = "tests.task.own"
 STEPS = "tests.task.own_steps"
@@ -107,6 +108,10 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("positions", label_weight="w"), {"x": X, "label": GRID}, "task.label_weight=w"),
     (config("positions", label_weight="x"), {"x": X, "label": GRID, "z": X}, "one number per label, shape [4, 6]"),
     (config("positions", classes=3, class_weights=[1.0]), {"x": X, "label": GRID}, "needs 3 weights"),
+    (config("sequence_to_sequence"), {"x": X, "y": NAMED}, "at least two tokens per example"),
+    (config("sequence_to_sequence"), {"y": TOKENS}, "set task=language_model for one sequence"),
+    (config("sequence_to_sequence", inputs=["x"]), {"x": TOKENS, "y": TOKENS}, "needs the target too, y"),
+    (config("sequence_to_sequence"), {"x": TOKENS, "y": TOKENS}, "task.vocabulary=null"),
     (config("regression", ["x", "y"]), {"x": X, "y": X, "z": X}, "several of one number per example"),
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=true"),
     (config("regression"), {"x": X, "label": NAMED}, "it has categories: a, b, ...; name another array"),
@@ -164,6 +169,24 @@ def test_labels_of_positions_that_mean_no_class_are_told_how_they_are_ignored() 
     source.arrays["label"][:] = 255  # type: ignore[index]
     with pytest.raises(ConfigError, match=r"task\.ignore_index=255: must leave labels to count"):
         make_task(config("positions", classes=3, ignore_index=255), specs, source)
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens", "told"),
+    [
+        ({"vocabulary": 3}, [1, 2, 7], "tokens must be from 0 to 2, but the train split has 7; set task.vocabulary=8"),
+        ({}, [1, 2, -1], "has -1; set task.padding=-1 if it is padding"),
+        ({}, [1, 0, 0], "task.padding=0: must leave tokens to predict"),
+    ],
+)
+def test_target_tokens_that_the_loss_does_not_take_are_refused(
+    options: dict[str, Any], tokens: list[int], told: str
+) -> None:
+    specs = {"x": ArraySpec((3,), "int32"), "y": ArraySpec((3,), "int32")}
+    source = ArraySource({name: np.array([tokens], np.int32) for name in specs}, specs)
+    with pytest.raises(ConfigError) as refused:
+        make_task(config("sequence_to_sequence", **options), specs, source)
+    assert told in str(refused.value)
 
 
 def test_labels_of_an_evaluated_split_that_the_train_split_has_not_are_refused() -> None:
