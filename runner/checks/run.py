@@ -65,6 +65,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
+    checks_engine.check_keras_3(config, needs_keras_3=task.entry(config.task).needs_keras_3)
     checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)

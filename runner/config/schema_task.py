@@ -17,7 +17,7 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
-        `sequence_to_sequence`, `custom` or `step`.
+        `sequence_to_sequence`, `ctc`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
@@ -256,6 +256,23 @@ class SequenceToSequenceOptions:
 
 
 @dataclass(frozen=True)
+class CtcOptions:
+    """Labels of a sequence without their positions (connectionist temporal classification, CTC).
+
+    Attributes:
+      blank: class that stands for no label.
+      padding: number that marks padding at the end of the labels; null: the blank.
+      input_length: array with the number of steps of each example's output; null: all steps.
+      classes: number of classes, the blank among them; null: counted in the train split.
+    """
+
+    blank: int = integer(0, at_least=0)
+    padding: int | None = integer(None, example=-1)
+    input_length: str | None = None
+    classes: int | None = integer(None, at_least=2, example=29)
+
+
+@dataclass(frozen=True)
 class CustomOptions:
     """A custom loss and metrics, see docs/tasks.md.
 
@@ -303,6 +320,7 @@ OPTIONS: dict[str, type[Any]] = {
     "regression": RegressionOptions,
     "language_model": LanguageModelOptions,
     "sequence_to_sequence": SequenceToSequenceOptions,
+    "ctc": CtcOptions,
     "custom": CustomOptions,
     "step": StepOptions,
 }

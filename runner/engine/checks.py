@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from runner.config.schema import EngineConfig, RunConfig
 from runner.config.values import changed, check_name
-from runner.engine.registry import ENGINES, check_installed
+from runner.engine.registry import ENGINES, check_installed, has_keras_3
 from runner.errors import invalid
 from runner.layout import mesh
 from runner.model import target
@@ -130,6 +130,24 @@ def check_processes(config: RunConfig) -> None:
     if place.count(config.cluster) == 1:
         problem = "needs a run in several processes to compare with"
         raise invalid(key, other, problem=problem, fix=f"set cluster=local too, or remove {key}")
+
+
+def check_keras_3(config: RunConfig, *, needs_keras_3: bool) -> None:
+    """Rejects engines whose Keras does not have the loss of the task.
+
+    Args:
+      config: whose single values are checked.
+      needs_keras_3: the task's loss is Keras 3's, see `runner.task.registry.TaskEntry`.
+
+    Raises:
+      ConfigError: names the key to change.
+    """
+    if not needs_keras_3:
+        return
+    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
+        if engine is not None and not has_keras_3(engine):
+            problem = f"can't compute the loss of task={config.task.name}, which is Keras 3's"
+            raise invalid(key, engine, problem=problem, fix="set engine=jax")
 
 
 def check_own_step(config: RunConfig, *, own_step: bool) -> None:

@@ -68,6 +68,7 @@ class TaskEntry:
         its own module must not import NumPy or anything heavier.
       predicts: what has a target of its own: each `example`, each `token` of a row, or `any` of both.
       has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
+      needs_keras_3: its loss is a function of Keras 3, which an engine of another Keras does not have.
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
       reads_teachers: its functions get frozen models, `task.teachers`.
       samples_text: its option `sample` says what text is sampled at each evaluation.
@@ -78,6 +79,7 @@ class TaskEntry:
     predicts: Literal["example", "token", "any"] = "example"
     has_measurements: bool = False
     samples_text: bool = False
+    needs_keras_3: bool = False
     own_step: bool = False
     reads_teachers: bool = False
 
@@ -115,6 +117,7 @@ register(
     "sequence_to_sequence",
     TaskEntry(f"{_FOLDER}.sequence_to_sequence", schema_task.SequenceToSequenceOptions, predicts="any"),
 )
+register("ctc", TaskEntry(f"{_FOLDER}.ctc", schema_task.CtcOptions, predicts="any", needs_keras_3=True))
 register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))
 register(
     "step", TaskEntry(f"{_FOLDER}.step", schema_task.StepOptions, predicts="any", own_step=True, reads_teachers=True)

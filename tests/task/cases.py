@@ -43,6 +43,7 @@ class Case:
       target: what Keras is given for it, of the real examples.
       weights: of the real examples; None: all 1.
       terms: number of loss terms that Keras's mean is over.
+      libraries: that compute it.
     """
 
     config: TaskConfig
@@ -54,6 +55,7 @@ class Case:
     target: np.ndarray
     weights: np.ndarray | None = None
     terms: float = REAL
+    libraries: tuple[str, ...] = ("tensorflow", "jax.numpy")
 
     @property
     def task(self) -> Task:
@@ -84,7 +86,16 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
 
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    return _classification() | _binary() | _multilabel() | _positions() | _regression() | _shares() | _sequences()
+    return (
+        _classification()
+        | _binary()
+        | _multilabel()
+        | _positions()
+        | _regression()
+        | _shares()
+        | _sequences()
+        | _ctc()
+    )
 
 
 def _classification() -> dict[str, Case]:
@@ -389,3 +400,23 @@ def _sequences() -> dict[str, Case]:
     }
     # Keras's mean with weights is over all positions.
     return {name: replace(case, terms=float(counted.size)) for name, case in made.items()}
+
+
+def _ctc() -> dict[str, Case]:
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(REAL, 2)).astype(np.float32)
+    labels = rng.integers(1, CLASSES, (REAL, 4)).astype(np.int32)
+    labels[::3, 2:] = 0
+    labels[1] = 2  # the same label four times, which needs a blank between each two
+    labels[2] = 0  # no label at all
+    logits = rng.normal(scale=2.0, size=(REAL, 9, CLASSES)).astype(np.float32)
+    batch, outputs = padded({"x": x, "y": labels}, logits)
+    specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec((4,), "int32")}
+    marked, _ = padded({"x": x, "y": np.where(labels == 0, -1, labels)}, logits)
+    of_jax = ("jax.numpy",)
+    return {
+        "ctc": Case(config("ctc", classes=CLASSES), specs, batch, outputs, "CTC", {}, labels, libraries=of_jax),
+        "ctc marked": Case(
+            config("ctc", classes=CLASSES, padding=-1), specs, marked, outputs, "CTC", {}, labels, libraries=of_jax
+        ),
+    }

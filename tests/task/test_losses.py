@@ -50,11 +50,13 @@ def test_losses_and_their_gradients_are_those_of_keras(
     numbers: dict[str, cases.Arrays], library: str, place: str
 ) -> None:
     """Mean losses to float32's last places; padding, whose outputs are NaN, adds nothing to either."""
-    for name in CASES:
+    for name, case in CASES.items():
+        if library not in case.libraries:
+            continue
         found = _of_place(numbers, name, library, place)
         keras = _of_place(numbers, name, library, "")
-        np.testing.assert_allclose(found["sum"] / CASES[name].terms, keras["keras loss"], **CLOSE, err_msg=name)
-        gradient = found["gradient"][: cases.REAL] / CASES[name].terms
+        np.testing.assert_allclose(found["sum"] / case.terms, keras["keras loss"], **CLOSE, err_msg=name)
+        gradient = found["gradient"][: cases.REAL] / case.terms
         largest = np.abs(keras["keras gradient"]).max()
         np.testing.assert_allclose(
             gradient, keras["keras gradient"], rtol=3e-6, atol=3e-6 * largest, err_msg=f"{name}, gradient"
@@ -67,6 +69,9 @@ def test_every_library_computes_what_numpy_does(numbers: dict[str, cases.Arrays]
     """Totals as what is added up of them: sums about a mean are 0 but for rounding, and have no digits to compare."""
     ops = arrays.of(np)
     for name, case in CASES.items():
+        if len(case.libraries) < len(LIBRARIES):
+            # Its loss is a function of Keras 3, which NumPy does not have.
+            continue
         found = _of_place(numbers, name, library, place)
         with np.errstate(invalid="ignore", over="ignore"):
             wanted = {key: np.asarray(value) for key, value in of_case(case, ops, case.outputs, case.batch).items()}

@@ -53,6 +53,8 @@ ALONE: list[tuple[TaskConfig, str]] = [
         "task.from_logits=true: must be false with task.loss=huber",
     ),
     (config("regression", loss="dice", standardize=True), "task.standardize=true"),
+    (config("ctc", blank=5, classes=5), "must be below task.classes=5"),
+    (config("ctc", blank=-1), "task.blank=-1"),
     (config("custom", target="no_dot"), "task._target_=no_dot"),
     (config("custom", target="tests.task.nowhere.loss"), "no module tests.task.nowhere"),
     (config("custom", target=f"{OWN}.los"), "did you mean loss"),
@@ -108,6 +110,9 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("positions", label_weight="w"), {"x": X, "label": GRID}, "task.label_weight=w"),
     (config("positions", label_weight="x"), {"x": X, "label": GRID, "z": X}, "one number per label, shape [4, 6]"),
     (config("positions", classes=3, class_weights=[1.0]), {"x": X, "label": GRID}, "needs 3 weights"),
+    (config("ctc"), {"x": X, "y": NAMED}, "one array of integers, the labels of each example"),
+    (config("ctc"), {"x": X, "y": TOKENS}, "task.classes=null"),
+    (config("ctc", input_length="n"), {"x": X, "y": TOKENS}, "task.input_length=n: must be an array of one integer"),
     (config("sequence_to_sequence"), {"x": X, "y": NAMED}, "at least two tokens per example"),
     (config("sequence_to_sequence"), {"y": TOKENS}, "set task=language_model for one sequence"),
     (config("sequence_to_sequence", inputs=["x"]), {"x": TOKENS, "y": TOKENS}, "needs the target too, y"),
@@ -169,6 +174,23 @@ def test_labels_of_positions_that_mean_no_class_are_told_how_they_are_ignored() 
     source.arrays["label"][:] = 255  # type: ignore[index]
     with pytest.raises(ConfigError, match=r"task\.ignore_index=255: must leave labels to count"):
         make_task(config("positions", classes=3, ignore_index=255), specs, source)
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens", "told"),
+    [
+        ({"classes": 3}, [1, 2, 7], "labels must be from 0 to 2, but the train split has 7; set task.classes=8"),
+        ({}, [1, 2, -1], "but the train split has -1; set task.padding=-1"),
+        ({"padding": 9}, [1, 0, 2], "task.blank=0: must be no label, but the train split has it"),
+        ({}, [1, 0, 2], "but example 0 of the train split has a label after it"),
+    ],
+)
+def test_labels_that_ctc_does_not_take_are_refused(options: dict[str, Any], tokens: list[int], told: str) -> None:
+    specs = {"x": X, "y": ArraySpec((3,), "int32")}
+    source = ArraySource({"x": np.zeros((1, 3), np.float32), "y": np.array([tokens], np.int32)}, specs)
+    with pytest.raises(ConfigError) as refused:
+        make_task(config("ctc", **options), specs, source)
+    assert told in str(refused.value)
 
 
 @pytest.mark.parametrize(

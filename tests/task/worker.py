@@ -99,6 +99,8 @@ def main(library: str, out: str) -> None:
         dtensor = importlib.import_module("tensorflow.experimental.dtensor")
         mesh = dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
     for name, case in cases.make().items():
+        if library not in case.libraries:
+            continue
         found |= {f"{name}: {key}": np.asarray(value) for key, value in numbers(case).items()}
         if mesh is not None:
             found |= {f"{name}: mesh {key}": np.asarray(value) for key, value in mesh_numbers(case, mesh).items()}
