@@ -74,7 +74,12 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
             entry_key = f"{key}.{name}"
             if constraint.names is not None and not constraint.names.fullmatch(str(name)):
                 fix = f"rename it, as in {key}={shown(constraint.example)}"
-                yield invalid(entry_key, entry, problem="a name must consist of letters, digits and _", fix=fix)
+                yield invalid(
+                    entry_key,
+                    entry,
+                    problem="a name must consist of letters, digits and _, and not begin with a digit",
+                    fix=fix,
+                )
             yield from _problems(entry, spec, field_key, entry_key)
     elif isinstance(value, list | tuple):
         for index, entry in enumerate(value):

@@ -218,8 +218,9 @@ class Processes:
         Raises:
           DataError: an example can't be made, or the worker died.
         """
-        worker = self._free.get()
+        # Pickling may fail, and a worker that was taken before would never be free again.
         number = self._number(source)
+        worker = self._free.get()
         try:
             answer = worker.ask(number, self._pickled[number][1], epoch, rows)
         except (RuntimeError, StopIteration, OSError, ValueError) as error:
@@ -240,7 +241,7 @@ class Processes:
             arrays[name][...] = values
 
     def close(self) -> None:
-        """Ends the processes; those that stay busy for two more seconds are killed."""
+        """Ends the processes; kills those that are busy when for two seconds none became free."""
         free: list[_Worker] = []
         with suppress(queue.Empty):
             while len(free) < len(self._workers):

@@ -167,7 +167,9 @@ def _open(path: Path) -> int:
 def _noted(handle: int) -> Iterator[None]:
     """Writes this process's id into a lock file, and frees the lock at the end."""
     try:
-        # Only an empty file or one with a process id is written to: it may be a file of the user's.
+        # Only an empty file or one with a process id is written to: it may be a file of the user's. On Windows, the
+        # lock has moved the position.
+        os.lseek(handle, 0, os.SEEK_SET)
         if not os.read(handle, _PID_BYTES).strip(_DIGITS):
             # On a full disk, or in another user's file, the id can't be written. The lock itself needs neither.
             with contextlib.suppress(OSError):

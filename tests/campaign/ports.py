@@ -18,6 +18,7 @@ from pathlib import Path
 from tests import forks
 from tests.campaign import faults
 from tests.campaign.base import Case
+from tests.proc import place_of
 
 CASES = 6
 _LONGEST_S = 240.0  # of a start on a machine that others share
@@ -66,12 +67,15 @@ RUNS = tuple(Run(engine, accepted) for accepted in (False, True) for engine in _
 def listening(pid: int) -> set[str]:
     """Returns the addresses, as `/proc/net/tcp` writes them, at which sockets of a process listen."""
     own = set()
+    place = place_of(pid)
+    if place is None:
+        return set()
     try:
-        for handle in Path(f"/proc/{pid}/fd").iterdir():
+        for handle in (place / "fd").iterdir():
             with suppress(OSError):  # the process has closed it meanwhile
                 own.add(str(handle.readlink()))
-        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-        six = Path(f"/proc/{pid}/net/tcp6")
+        lines = (place / "net/tcp").read_text().splitlines()[1:]
+        six = place / "net/tcp6"
         if six.exists():
             lines += six.read_text().splitlines()[1:]
     except OSError:  # it has ended

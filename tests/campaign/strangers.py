@@ -19,6 +19,7 @@ from pathlib import Path
 from runner.processes.launch import free_port
 from runner.processes.messages import GREETING
 from tests.campaign.base import Case
+from tests.proc import place_of
 from tests.processes.started import Process, closing, team, until
 
 CASES = 28
@@ -131,7 +132,9 @@ ACTS: tuple[Callable[[int, random.Random], str], ...] = (junk, huge, flood, take
 
 def memory_mb(pid: int) -> float:
     """Returns the most memory that a process has held."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    place = place_of(pid)
+    assert place is not None
+    lines = (place / "status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("VmHWM:")]
     return float(line.split()[1]) / 1024
 

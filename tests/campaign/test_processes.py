@@ -15,6 +15,7 @@ import pytest
 from tests.campaign import faults, processes
 from tests.campaign.faults import DISK, KINDS, LAUNCHER, MOMENTS, Fault
 from tests.campaign.processes import Config, Ended, References, judge, tried
+from tests.proc import needs_own_proc
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 TWO = Config("jax", 2)
@@ -51,6 +52,7 @@ def test_the_same_seed_gives_the_same_cases_and_many_have_every_fault_moment_and
     assert {config for config, _ in found} == set(processes.CONFIGS)
 
 
+@needs_own_proc
 def test_processes_are_found_by_the_folder_that_they_work_in_and_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(command, cwd=tmp_path) as process:

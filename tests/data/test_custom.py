@@ -250,7 +250,11 @@ def test_unusable_data_is_an_error_in_one_line(inside: str, name: str, said: str
         ("pair", {}, r"must return arrays by name, .* not tuple"),
         ("frame", {}, r"must return arrays by name, .* not DataFrame"),
         ("nothing_in_it", {}, r"must return arrays by name, .* not dict whose 'label' is NoneType"),
-        ("table", {"options": {"sise": 3}}, r"dataset\.sise: own_\d+\.table takes size; did you mean size"),
+        (
+            "table",
+            {"options": {"sise": 3}},
+            r"dataset\.sise: unknown option \(own_\d+\.table takes size\); did you mean size",
+        ),
     ],
 )
 def test_a_target_that_can_not_be_used_is_rejected(inside: str, name: str, keys: dict[str, object], said: str) -> None:

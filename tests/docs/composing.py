@@ -29,9 +29,10 @@ def give_data(folder: Path) -> None:
     label = np.arange(400) % 4
     np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
     np.savez(folder / "tags.npz", features=np.ones((400, 4), "float32"), tags=np.ones((400, 3), "int32"))
+    mask = np.arange(64).reshape(8, 8) % 3 + np.zeros((400, 1, 1), "int64")
+    np.savez(folder / "images.npz", image=np.ones((400, 8, 8, 1), "float32"), mask=mask)
     np.savez(folder / "trips.npz", km=np.ones(400, "float32"), minutes=np.ones(400, "float32"))
     np.savez(folder / "steps.npz", observation=np.ones((400, 4), "float32"), reward=np.ones(400, "float32"))
-    np.savez(folder / "images.npz", image=np.ones((400, 8, 8, 3), "uint8"), mask=np.ones((400, 8, 8), "uint8"))
     (folder / "notes").mkdir()
     for number in range(20):
         text = f"Note {number}.\n" + "It rained, and then it did not.\n" * 100

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.host import proc
+from tests.proc import needs_own_proc
 
 ROOT = Path(__file__).parents[2]
 INSIDE = """
@@ -27,6 +28,7 @@ print(is_there(child.pid), psutil.Process(proc.own_pid()).memory_info().rss > 0)
 """
 
 
+@needs_own_proc
 def test_a_process_of_the_outermost_namespace_has_its_own_number() -> None:
     assert (proc.own_pid(), proc.is_of_own_namespace()) == (os.getpid(), True)
 

@@ -16,6 +16,7 @@ from runner.errors import TrackingError
 from runner.tracking import probe
 from runner.tracking.location import sqlite_path
 from runner.tracking.store import open_store
+from tests.proc import needs_own_proc
 
 
 def said_of(uri: str) -> str:
@@ -29,6 +30,7 @@ def said_of(uri: str) -> str:
     return text
 
 
+@needs_own_proc
 def test_a_locked_file_names_who_holds_it(
     uri: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from runner.tracking import process
 from runner.tracking.process import BOOT, HOST, MACHINE, PID, identity, is_gone
+from tests.proc import needs_own_proc
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc")
 
@@ -40,6 +41,7 @@ def test_an_ended_process_is_gone(child):
     assert is_gone(tags)
 
 
+@needs_own_proc
 def test_an_ended_process_that_nobody_reaped_is_gone(child):
     tags = _tags_of(child)
     child.kill()
@@ -47,6 +49,7 @@ def test_an_ended_process_that_nobody_reaped_is_gone(child):
     assert is_gone(tags)
 
 
+@needs_own_proc
 def test_a_process_that_took_over_the_number_is_not_the_runs(child):
     tags = _tags_of(child)
     tags[BOOT] = tags[BOOT].rpartition("/")[0] + "/1"
