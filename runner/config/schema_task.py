@@ -260,7 +260,7 @@ class CtcOptions:
     """Labels of a sequence without their positions (connectionist temporal classification, CTC).
 
     Attributes:
-      blank: class that stands for no label.
+      blank: class of the blank, which is no label.
       padding: number that marks padding at the end of the labels; null: the blank.
       input_length: array with the number of steps of each example's output; null: all steps.
       classes: number of classes, the blank among them; null: counted in the train split.

@@ -1,1 +1,1 @@
-"""Keras's published examples, written anew at tiny sizes: what this project trains of them, and how."""
+"""Keras's published examples, rewritten at tiny sizes: what this project trains of them, and how."""
