@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runner.config.options import task_options
 from runner.config.schema import RunConfig
+from runner.config.schema_augment import STEPS
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import TaskConfig
 from runner.data import checks_text, registry
@@ -24,6 +25,8 @@ def check(config: RunConfig) -> None:
     dataset = config.dataset
     task = config.task
     entry = tasks.entry(task)
+    if entry.labels_positions:
+        _check_steps(dataset, task)
     is_text = checks_text.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
@@ -49,6 +52,19 @@ def check(config: RunConfig) -> None:
         raise _no_tokens(dataset, task)
     if is_text and entry.samples_text:
         _check_sample(dataset, task)
+
+
+def _check_steps(dataset: DatasetConfig, task: TaskConfig) -> None:
+    """Checks that no step of augmentation blends the class numbers of a mask."""
+    for index, step in enumerate(dataset.augment):
+        options = STEPS.get(step.name)
+        if options is not None and options.blends:
+            raise invalid(
+                f"dataset.augment[{index}].name",
+                step.name,
+                problem=f"blends values, but task={task.name} needs the class numbers of its positions as they are",
+                fix="remove the step, and store images and masks of the final size",
+            )
 
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:

@@ -25,10 +25,12 @@ class StepOptions:
     Attributes:
       name: of the step in `dataset.augment`.
       sizes: the step returns images of one size, whatever their size before.
+      blends: the step computes new values between those of pixels or examples, which is wrong for class numbers.
     """
 
     name: ClassVar[str] = ""
     sizes: ClassVar[bool] = False
+    blends: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Resize(StepOptions):
     """
 
     name: ClassVar[str] = "resize"
+    blends: ClassVar[bool] = True
     sizes: ClassVar[bool] = True
     size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
 
@@ -88,6 +91,7 @@ class RandomResizedCrop(StepOptions):
     """
 
     name: ClassVar[str] = "random_resized_crop"
+    blends: ClassVar[bool] = True
     sizes: ClassVar[bool] = True
     size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
     # The paper's ranges.
@@ -126,6 +130,7 @@ class Rotate(StepOptions):
     """
 
     name: ClassVar[str] = "rotate"
+    blends: ClassVar[bool] = True
     degrees: float = number(15.0, at_least=0.0)
 
 
@@ -162,6 +167,7 @@ class Mixup(StepOptions):
     """
 
     name: ClassVar[str] = "mixup"
+    blends: ClassVar[bool] = True
     alpha: float = number(0.2, above=0.0)
     probability: float = number(1.0, above=0.0, at_most=1.0)
 
@@ -178,6 +184,7 @@ class Cutmix(StepOptions):
     """
 
     name: ClassVar[str] = "cutmix"
+    blends: ClassVar[bool] = True
     alpha: float = number(1.0, above=0.0)
     probability: float = number(1.0, above=0.0, at_most=1.0)
 

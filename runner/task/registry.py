@@ -67,6 +67,7 @@ class TaskEntry:
       options: dataclass of the keys of the group `task` that only this task has. It is imported with the registry, so
         its own module must not import NumPy or anything heavier.
       predicts: what has a target of its own: each `example`, each `token` of a row, or `any` of both.
+      labels_positions: its target is a class number per pixel, time step or token.
       has_measurements: its targets are measurements, whose mean and deviation `runner.data` shows, not categories.
       needs_keras_3: its loss is a function of Keras 3, which an engine of another Keras does not have.
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
@@ -77,6 +78,7 @@ class TaskEntry:
     module: str
     options: type[Any]
     predicts: Literal["example", "token", "any"] = "example"
+    labels_positions: bool = False
     has_measurements: bool = False
     samples_text: bool = False
     needs_keras_3: bool = False
@@ -107,7 +109,10 @@ def register(name: str, entry: TaskEntry) -> None:
 register("classification", TaskEntry(f"{_FOLDER}.classification", schema_task.ClassificationOptions))
 register("multilabel", TaskEntry(f"{_FOLDER}.multilabel", schema_task.MultilabelOptions))
 register("binary", TaskEntry(f"{_FOLDER}.binary", schema_task.BinaryOptions))
-register("positions", TaskEntry(f"{_FOLDER}.positions", schema_task.PositionsOptions, predicts="any"))
+register(
+    "positions",
+    TaskEntry(f"{_FOLDER}.positions", schema_task.PositionsOptions, predicts="any", labels_positions=True),
+)
 register("regression", TaskEntry(f"{_FOLDER}.regression", schema_task.RegressionOptions, has_measurements=True))
 register(
     "language_model",

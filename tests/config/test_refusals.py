@@ -272,11 +272,17 @@ REFUSALS = [
     refusal("tracking.uri='http://ann:p@ss@host' trainer.epochs=[1", "'trainer.epochs=[1'"),
     refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
+    refusal(
+        "task=segmentation dataset.augment=[{name:flip},{name:rotate}]",
+        "dataset.augment[1].name=rotate",
+        "needs the class numbers of its positions",
+        "store images and masks of the final size",
+    ),
     refusal("task=regresion", "task=regresion", "did you mean task=regression?"),
     refusal(
         "task.name=ranking",
         "task.name=ranking",
-        "one of classification, multilabel, regression, language_model, custom",
+        "one of classification, binary, multilabel, positions, regression, language_model",
     ),
     refusal("task.label_smoothing=1.5", "task.label_smoothing=1.5", "at least 0 and below 1"),
     refusal("task.class_weights=[1,-2]", "task.class_weights=[1,-2]", "at least 0"),
