@@ -218,7 +218,8 @@ REFUSALS = [
     ),
     refusal(
         "optimizer.schedule._target_=tests.optim.rates.halving +optimizer.schedule.ever=3",
-        "optimizer.schedule.ever: tests.optim.rates.halving takes every",
+        "optimizer.schedule.ever: unknown option (tests.optim.rates.halving takes every)",
+        "did you mean every?",
     ),
     refusal(
         "optimizer.schedule._target_=tests.optim.rates.halving optimizer.schedule.name=cosine",

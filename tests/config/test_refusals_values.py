@@ -49,7 +49,7 @@ REFUSALS = [
     refusal(
         "optimizer.schedule.name=cosine optimizer.schedule.decay_rate=0.5",
         "optimizer.schedule.decay_rate=0.5",
-        "name=cosine has no such key (its keys: warmup_steps, decay_steps, final_factor)",
+        "name=cosine has no such key (its keys: warmup_steps, initial_factor, decay_steps, final_factor)",
         "remove optimizer.schedule.decay_rate",
     ),
     refusal("+engine.loop=host", "engine.loop=host", "keras_dtensor has no such key", "set engine=jax"),
