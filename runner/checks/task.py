@@ -26,7 +26,7 @@ def check(config: RunConfig) -> None:
     task = config.task
     entry = tasks.entry(task)
     if entry.labels_positions:
-        _check_steps(dataset, task)
+        _check_masks(dataset, task)
     is_text = checks_text.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
@@ -54,16 +54,24 @@ def check(config: RunConfig) -> None:
         _check_sample(dataset, task)
 
 
-def _check_steps(dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that no step of augmentation blends the class numbers of a mask."""
+def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
+    """Checks that neither a resize by the source nor a step of augmentation blends the class numbers of a mask."""
+    if dataset.image_size is not None:
+        height, width = dataset.image_size
+        raise invalid(
+            "dataset.image_size",
+            dataset.image_size,
+            problem=f"blends pixels, but task={task.name} needs the class numbers of its masks as they are",
+            fix=f"set dataset.augment=[{{name: resize, size: [{height}, {width}]}}] on images and masks of one size",
+        )
     for index, step in enumerate(dataset.augment):
         options = STEPS.get(step.name)
         if options is not None and options.blends:
             raise invalid(
                 f"dataset.augment[{index}].name",
                 step.name,
-                problem=f"blends values, but task={task.name} needs the class numbers of its positions as they are",
-                fix="remove the step, and store images and masks of the final size",
+                problem=f"mixes examples, but task={task.name} needs the class numbers of its positions as they are",
+                fix="remove the step",
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from runner.config.schema import RunConfig
@@ -33,14 +33,26 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     # Tasks of tokens have this option; null means the array of this name.
     if "label_weight" in task.options:
         unscaled.append(task.options["label_weight"] or LABEL_WEIGHT)
+    # Tasks of class numbers per position have this option. The numbers of their labels and weights are not blended by
+    # augmentation, and a label from outside of an image is one that is not counted, if there is one.
+    masks = {}
+    if "ignore_index" in task.options:
+        masks = dict.fromkeys(unscaled, 0)
+        outside = task.options["ignore_index"]
+        if outside is not None:
+            masks.update(dict.fromkeys(task.target or TARGETS, outside))
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):
-        return load(dataset, config.trainer.seed, encoding, unscaled)
+        return load(dataset, config.trainer.seed, encoding, unscaled, masks)
 
 
 def load(
-    config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, unscaled: Collection[str] = TARGETS
+    config: DatasetConfig,
+    seed: int = 0,
+    encoding: Encoding | None = None,
+    unscaled: Collection[str] = TARGETS,
+    masks: Mapping[str, int] | None = None,
 ) -> Dataset:
     """Loads a dataset and selects its splits.
 
@@ -51,6 +63,7 @@ def load(
       seed: the run's, which chooses the held-out examples.
       encoding: of the run that other data is read for; None: the data gets an encoding of its own.
       unscaled: arrays that `dataset.standardize=true` leaves unchanged.
+      masks: arrays that augmentation does not blend, see `runner.data.augment_steps.Step`; None: none.
 
     Returns:
       The dataset.
@@ -77,10 +90,10 @@ def load(
         dataset = make_dataset(standardized(full, statistics, names), config, seed)
     validation = dataset.validation
     if validation is not None:
-        validation = augmented(validation, config, seed, train=False)
+        validation = augmented(validation, config, seed, train=False, masks=masks)
     return replace(
         dataset,
-        train=augmented(dataset.train, config, seed, train=True),
+        train=augmented(dataset.train, config, seed, train=True, masks=masks),
         validation=validation,
-        test=augmented(dataset.test, config, seed, train=False),
+        test=augmented(dataset.test, config, seed, train=False, masks=masks),
     )

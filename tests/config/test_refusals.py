@@ -274,10 +274,16 @@ REFUSALS = [
     refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
     refusal(
-        "task=segmentation dataset.augment=[{name:flip},{name:rotate}]",
-        "dataset.augment[1].name=rotate",
+        "task=segmentation dataset.augment=[{name:flip},{name:mixup}]",
+        "dataset.augment[1].name=mixup",
         "needs the class numbers of its positions",
-        "store images and masks of the final size",
+        "remove the step",
+    ),
+    refusal(
+        "task=segmentation dataset.image_size=[32,48]",
+        "dataset.image_size=[32,48]",
+        "needs the class numbers of its masks",
+        "dataset.augment=[{name: resize, size: [32, 48]}]",
     ),
     refusal("task=regresion", "task=regresion", "did you mean task=regression?"),
     refusal(
