@@ -91,6 +91,7 @@ class ClassificationOptions:
       top_k: also report `top_<k>`, which counts an example as correct if its label is among the k largest outputs;
         null: not reported.
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
+      from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
     """
 
     # With 1, every class would have the same probability whatever the label is.
@@ -104,6 +105,7 @@ class ClassificationOptions:
     # With k = 1 it would be the accuracy.
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
+    from_logits: bool = True
 
 
 def _thresholds_problem(thresholds: object) -> str | None:
@@ -183,10 +185,12 @@ class MultilabelOptions:
     Attributes:
       threshold: probability above which a label is predicted.
       label_smoothing: fraction of each label that is moved to 0.5.
+      from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
     """
 
     threshold: float = number(0.5, above=0.0, below=1.0)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+    from_logits: bool = True
 
 
 @dataclass(frozen=True)

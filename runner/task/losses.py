@@ -82,8 +82,7 @@ def _sigmoid_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor
 
 
 def _categorical_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
-    share = output / ops.sum(output, axis=-1, keepdims=True)
-    return -ops.sum(target * ops.log(probabilities.clipped(ops, share)), axis=-1)
+    return probabilities.cross_entropy(ops, target, output)
 
 
 def _softmax_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
+from runner.task import probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Task, TaskData
-from runner.task.checks import check_output, not_logits
+from runner.task.checks import check_output
 from runner.task.metrics import MAXIMIZE
 from runner.task.supervised import Supervised, as_counts, columns, counted, roles
 from runner.task.token_checks import tags_fix
@@ -105,17 +106,22 @@ class Multilabel(Supervised):
         """Returns float32 (B, L)."""
         return columns(ops, batch, self.target_names)
 
+    def _as_logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
+        if self._options.from_logits:
+            return outputs
+        return probabilities.logits_of_sigmoid(ops, outputs)
+
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's cross-entropies, in nats, times its sample weight."""
         smoothing = self._options.label_smoothing
         label_bl = self._labels(ops, batch) * (1.0 - smoothing) + 0.5 * smoothing
-        nats_b = ops.mean(ops.sigmoid_cross_entropy(label_bl, outputs), axis=-1)
+        nats_b = ops.mean(ops.sigmoid_cross_entropy(label_bl, self._as_logits(ops, outputs)), axis=-1)
         return self._weighted(ops, nats_b, batch)
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns three float32 arrays (B, L) of 1 or 0: the labels, the predictions, and where both agree."""
         label_bl = ops.greater(self._labels(ops, batch), 0.5)
-        predicted_bl = ops.greater(outputs, self._threshold_logit)
+        predicted_bl = ops.greater(self._as_logits(ops, outputs), self._threshold_logit)
         agree_bl = ops.equal(label_bl, predicted_bl)
         return ops.cast(label_bl, "float32"), ops.cast(predicted_bl, "float32"), ops.cast(agree_bl, "float32")
 
@@ -177,11 +183,13 @@ class Multilabel(Supervised):
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the logits and the probabilities, (B, L)."""
+        if not self._options.from_logits:
+            return {"probabilities": outputs}
         return {"logits": outputs, "probabilities": ops.sigmoid(outputs)}
 
     def warnings(self, outputs: Array) -> list[str]:
-        """Returns a warning if the outputs look like probabilities."""
-        return not_logits(outputs, sums_to_one=False)
+        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
+        return probabilities.sigmoid_warnings(outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the labels, and a picture of their F1, precision and recall."""

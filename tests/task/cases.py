@@ -129,6 +129,16 @@ def _classification() -> dict[str, Case]:
         made = config("classification", label_smoothing=smooth, **more)
         return Case(made, specs if weighted else unweighted, batch, outputs, loss, told, target, weights)
 
+    # Near 0 and 1 the two versions of Keras differ: one clips a probability, the other also adds its epsilon.
+    inside = np.clip(logits.astype(np.float64), -3.0, 3.0)
+    chances = np.exp(inside)
+    chances = (chances / chances.sum(-1, keepdims=True)).astype(np.float32)
+    of_chances = _padded(chances)
+    # Keras scales its outputs to a sum of 1.
+    scaled = _padded(2.0 * chances)
+    smooth_chances = config("classification", from_logits=False, label_smoothing=0.1)
+    soft_chances = config("classification", from_logits=False)
+    weighted_chances = config("classification", from_logits=False, class_weights=_WEIGHTS)
     soft = config("classification")
     smooth_soft = config("classification", label_smoothing=0.2)
     logits_of = {"from_logits": True}
@@ -143,6 +153,14 @@ def _classification() -> dict[str, Case]:
         "both weighted": case(
             dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=_WEIGHTS
         ),
+        "outputs of a softmax": Case(soft_chances, unweighted, batch, of_chances, sparse, {}, label),
+        "outputs of a softmax weighted": Case(
+            weighted_chances, unweighted, batch, of_chances, sparse, {}, label, by_class[label]
+        ),
+        "outputs of a softmax smoothed": Case(
+            smooth_chances, unweighted, batch, scaled, dense, {"label_smoothing": 0.1}, one_hot
+        ),
+        "probabilities of a softmax": Case(soft_chances, soft_specs, soft_batch, scaled, dense, {}, mixed),
         "probabilities": Case(soft, soft_specs, soft_batch, outputs, dense, logits_of, mixed),
         "probabilities smoothed": Case(
             smooth_soft, soft_specs, soft_batch, outputs, dense, logits_of | {"label_smoothing": 0.2}, mixed
@@ -295,6 +313,15 @@ def _multilabel() -> dict[str, Case]:
             outputs,
             loss,
             told | {"label_smoothing": 0.2},
+            target,
+        ),
+        "labels of a sigmoid": Case(
+            config("multilabel", from_logits=False, label_smoothing=0.2),
+            specs,
+            batch,
+            _padded((1.0 / (1.0 + np.exp(-np.clip(logits.astype(np.float64), -2.0, 2.0)))).astype(np.float32)),
+            loss,
+            {"label_smoothing": 0.2},
             target,
         ),
         "label columns": Case(

@@ -314,6 +314,39 @@ def test_outputs_that_are_no_logits_are_told(outputs: Callable[[np.ndarray], np.
     assert (told in found[0]) if told else not found
 
 
+@pytest.mark.parametrize("name", ["classification", "multilabel", "positions", "binary"])
+def test_outputs_that_are_no_probabilities_are_reported(name: str) -> None:
+    """Outputs that contradict task.from_logits give one warning that names the key, others none."""
+    label = (
+        ArraySpec((), "int32", (), tuple("ab")) if name in ("classification", "binary") else ArraySpec((2,), "int32")
+    )
+    options = {"classes": 2} if name == "positions" else {}
+    logits = np.random.default_rng(0).normal(size=(20, 2, 2) if name == "positions" else (20, 2)).astype(np.float32)
+    chances = 1.0 / (1.0 + np.exp(-logits))
+    if name in ("classification", "positions"):
+        chances = chances / chances.sum(-1, keepdims=True)
+    specs = {"x": X, "label": label}
+    of_chances = make_task(config(name, from_logits=False, **options), specs)
+    of_logits = make_task(config(name, **options), specs)
+    assert not of_chances.warnings(chances)
+    assert not of_logits.warnings(logits)
+    (warning,) = of_chances.warnings(logits)
+    assert warning.startswith("task.from_logits=false, but the model's outputs are not from 0 to 1")
+    (warning,) = of_logits.warnings(chances)
+    assert "set task.from_logits=false" in warning
+
+
+def test_an_export_of_probabilities_has_no_logits() -> None:
+    """The outputs of a model that ends in an activation are the probabilities, unchanged."""
+    ops = arrays.of(np)
+    shares = np.array([[0.2, 0.8]], np.float32)
+    for name in ("classification", "multilabel"):
+        label = ArraySpec((), "int32", (), tuple("ab")) if name == "classification" else ArraySpec((2,), "int32")
+        outputs = make_task(config(name, from_logits=False), {"x": X, "label": label}).predictions(ops, shares)
+        assert "logits" not in outputs
+        np.testing.assert_array_equal(outputs["probabilities"], shares)
+
+
 def tagged(tags: int) -> tuple[dict[str, ArraySpec], ArraySource]:
     """Returns rows of 60 tokens, each with its own tag."""
     rng = np.random.default_rng(0)
