@@ -184,11 +184,17 @@ class MultilabelOptions:
 
     Attributes:
       threshold: probability above which a label is predicted.
+      thresholds: more thresholds, for each of which `precision_<threshold>` and `recall_<threshold>` are reported.
+      auc_thresholds: number of thresholds that `auc`, `auc_pr` and their means over the labels are computed from
+        (Keras's `num_thresholds`); null: they are not reported.
       label_smoothing: fraction of each label that is moved to 0.5.
       from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
     """
 
     threshold: float = number(0.5, above=0.0, below=1.0)
+    thresholds: list[float] = entries([], whole=_thresholds_problem, rule="above 0 and below 1", example=[0.3])
+    # A batch needs memory for one number per example, label and threshold, so the areas are not computed unasked.
+    auc_thresholds: int | None = integer(None, at_least=3, at_most=100_000, example=200)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     from_logits: bool = True
 

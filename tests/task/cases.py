@@ -325,7 +325,13 @@ def _multilabel() -> dict[str, Case]:
             target,
         ),
         "label columns": Case(
-            config("multilabel", list(columns), threshold=0.3), column_specs, column_batch, outputs, loss, told, target
+            config("multilabel", list(columns), threshold=0.3, thresholds=[0.7], auc_thresholds=20),
+            column_specs,
+            column_batch,
+            outputs,
+            loss,
+            told,
+            target,
         ),
     }
 
