@@ -381,6 +381,8 @@ def _shares() -> dict[str, Case]:
             ("binary_focal_crossentropy", "BinaryFocalCrossentropy", flags, logits, from_logits),
             ("categorical_crossentropy", "CategoricalCrossentropy", shares, chances, {}),
             ("categorical_crossentropy", "CategoricalCrossentropy", shares, 9.0 * logits, from_logits),
+            ("categorical_focal_crossentropy", "CategoricalFocalCrossentropy", shares, chances, {}),
+            ("categorical_focal_crossentropy", "CategoricalFocalCrossentropy", shares, logits, from_logits),
             ("kl_divergence", "KLDivergence", shares, chances, {}),
             ("hinge", "Hinge", flags, logits, {}),
             ("squared_hinge", "SquaredHinge", flags, logits, {}),
@@ -392,6 +394,19 @@ def _shares() -> dict[str, Case]:
             kind = "logits" if options else "outputs"
             found[f"{name} of {kind} {list(shape)}"] = Case(
                 config("regression", loss=name, **options), specs, batch, whole, loss, options, target
+            )
+        # Keras 3 alone has these. It takes class numbers for the first; the second is summed over the example here.
+        numbers = classes.argmax(-1).astype(np.int32)
+        over = tuple(range(1, len(shape) + 1))
+        for name, loss, target, of_keras, options in (
+            ("categorical_generalized_cross_entropy", "CategoricalGeneralizedCrossEntropy", classes, numbers, {}),
+            ("tversky", "Tversky", flags, flags, {"axis": over}),
+            ("dice", "Dice", flags, flags, {"axis": over}),
+        ):
+            batch, whole = padded({"x": x, "y": target}, chances)
+            specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32")}
+            found[f"{name} {list(shape)}"] = Case(
+                config("regression", loss=name), specs, batch, whole, loss, options, of_keras, libraries=("jax.numpy",)
             )
     return found
 

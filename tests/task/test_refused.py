@@ -49,6 +49,18 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("regression", loss="huber", delta=0.0), "task.delta=0.0"),
     (config("regression", loss="poisson", standardize=True), "task.standardize=true"),
     (
+        config("regression", loss="sparse_categorical_crossentropy"),
+        "task.loss=sparse_categorical_crossentropy: compares class numbers with probabilities",
+    ),
+    (
+        config("regression", loss="CTC"),
+        "task.loss=CTC: aligns labels with steps, which task=regression can't; set task=ctc",
+    ),
+    (config("regression", loss="Circle"), "compares the rows of a batch"),
+    (config("regression", loss="MeanSquaredError"), "set task.loss=mean_squared_error"),
+    (config("regression", loss="kld"), "set task.loss=kl_divergence"),
+    (config("multilabel", thresholds=[0.3, 0.3000001]), "must differ in their first 6 digits"),
+    (
         config("regression", loss="huber", from_logits=True),
         "task.from_logits=true: must be false with task.loss=huber",
     ),
@@ -191,6 +203,23 @@ def test_labels_that_ctc_does_not_take_are_refused(options: dict[str, Any], toke
     with pytest.raises(ConfigError) as refused:
         make_task(config("ctc", **options), specs, source)
     assert told in str(refused.value)
+
+
+def test_ctc_needs_a_step_per_label_and_one_between_equal_neighbors() -> None:
+    """Keras's loss would be 100,000 without a gradient."""
+    specs = {"x": X, "y": ArraySpec((4,), "int32"), "n": ArraySpec((), "int32")}
+    labels = np.array([[1, 1, 2, 0], [1, 2, 0, 0]], np.int32)
+    arrays = {"x": np.zeros((2, 3), np.float32), "y": labels, "n": np.array([4, 2], np.int32)}
+    task = make_task(config("ctc", inputs=["x"], classes=3), specs, ArraySource(arrays, specs))
+    task.check((None, 4, 3))
+    with pytest.raises(ConfigError, match=r"the model returns 3 steps, but y has labels that need 4"):
+        task.check((None, 3, 3))
+    task = make_task(config("ctc", inputs=["x"], input_length="n"), specs, ArraySource(arrays, specs))
+    task.check_split(ArraySource(arrays | {"n": np.array([9, 2], np.int32)}, specs), "test")
+    with pytest.raises(ConfigError, match=r"task\.input_length=n: must be numbers of steps .* up to 9"):
+        task.check((None, 8, 3))
+    with pytest.raises(ConfigError, match=r"example 0 of the test split has 3 steps, but its labels need 4"):
+        task.check_split(ArraySource(arrays | {"n": np.array([3, 2], np.int32)}, specs), "test")
 
 
 @pytest.mark.parametrize(
