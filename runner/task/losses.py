@@ -226,12 +226,12 @@ NOT_SHIFT_INVARIANT = (
 )
 # Keras's losses that are no losses of numbers: what computes each of them here.
 _ELSEWHERE: Mapping[str, tuple[str, str]] = {
-    "sparse_categorical_crossentropy": (
+    "SparseCategoricalCrossentropy": (
         "compares class numbers with probabilities",
         "set task=classification, or task=positions for one class per position",
     ),
-    "ctc": ("aligns labels with steps", "set task=ctc"),
-    "circle": ("compares the rows of a batch", "set task=custom with a loss that reads the batch"),
+    "CTC": ("aligns labels with steps", "set task=ctc"),
+    "Circle": ("compares the rows of a batch", "set task=custom with a loss that reads the batch"),
 }
 # Keras's short names.
 _SHORT = {
