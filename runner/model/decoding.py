@@ -34,7 +34,12 @@ class Decoder:
 
     Attributes:
       positions: number of positions that the model has learned; None: it has rotary ones, for any number.
+      pads_prompts: True: prompts of different lengths may be padded at their end.
+      rows_dim: dim of the rows in a cache (B, S, G, K), which a scan may stack.
     """
+
+    pads_prompts = True
+    rows_dim = -4
 
     def __init__(self, layers: Sequence[Any]) -> None:
         """Takes the layers of a model, without its inputs, in their order."""
@@ -48,19 +53,17 @@ class Decoder:
         self._norm, self._head = layers[-2:]
 
     def cache_shapes(self, rows: int, slots: int) -> list[tuple[tuple[int, ...], str]]:
-        """Returns the shape and the dtype of the keys, and of the values, of each cache."""
+        """Returns the shape and the dtype of each cache: keys and values of each layer, one after the other."""
         shapes = []
         for layer in self._blocks:
             sizes: Sizes = layer.sizes
             shape: tuple[int, ...] = (rows, slots, sizes.key_value_heads, sizes.head_width)
             if isinstance(layer, Blocks):
                 shape = (sizes.depth, *shape)
-            shapes.append((shape, layer.compute_dtype))
+            shapes += [(shape, layer.compute_dtype)] * 2
         return shapes
 
-    def __call__(
-        self, tokens_bt: Tensor, caches: Sequence[KeyValueCache], new: CachedTokens
-    ) -> tuple[Any, list[KeyValueCache]]:
+    def __call__(self, tokens_bt: Tensor, caches: Sequence[Tensor], new: CachedTokens) -> tuple[Any, list[Tensor]]:
         """Returns the model's outputs for new tokens, and the caches with them.
 
         Args:
@@ -75,10 +78,10 @@ class Decoder:
             head_arguments.append(table)
         if self._position_embedding is not None:
             x = self._position_embedding(x, positions=new.positions)
-        new_caches = []
-        for layer, cache in zip(self._blocks, caches, strict=True):
-            x, new_cache = layer.call_with_cache(x, cache, new)
-            new_caches.append(new_cache)
+        new_caches: list[Tensor] = []
+        for layer, keys, values in zip(self._blocks, caches[::2], caches[1::2], strict=True):
+            x, new_cache = layer.call_with_cache(x, KeyValueCache(keys, values), new)
+            new_caches += new_cache
         return self._head(self._norm(x), *head_arguments), new_caches
 
 

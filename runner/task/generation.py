@@ -7,7 +7,7 @@ every mesh, unless two tokens have equal scores up to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,28 +42,41 @@ class Continuation:
     Attributes:
       prompts: int32 (R, P), padded at their end.
       lengths: int32 (R,), tokens of each prompt.
-      count: number of tokens to write after each.
+      counts: int (R,), number of tokens to write after each; some may get more, as many as another row.
       sampling: how they are drawn.
       seed: of the draws.
       vocabulary: number of tokens that exist; logits of others are left out.
-      first_row: number of the first row, if these are some of several rows.
-      rows: number of rows; the others repeat them, to fill the mesh.
+      numbers: int (R,), number of each row, which its draws depend on; rows that fill the mesh have that of another.
     """
 
     prompts: Array
     lengths: Array
-    count: int
+    counts: Array
     sampling: Sampling
     seed: int
     vocabulary: int
-    first_row: int
-    rows: int
+    numbers: Array
+
+    @property
+    def count(self) -> int:
+        """Number of tokens to write."""
+        return int(self.counts.max())
+
+    def of_rows(self, rows: Array, length: int) -> Continuation:
+        """Returns the continuation of some of the rows, whose prompts have one length."""
+        return replace(
+            self,
+            prompts=self.prompts[rows, :length],
+            lengths=self.lengths[rows],
+            counts=self.counts[rows],
+            numbers=self.numbers[rows],
+        )
 
     def noise(self, start: int, stop: int, units: int) -> Array:
         """Returns the Gumbel noise of some of the new tokens, float32 (stop - start, R, units), as `sample_tokens`."""
         noise = np.zeros((stop - start, len(self.lengths), units), np.float32)
         for index in range(len(self.lengths)):
-            row = self.first_row + index % self.rows
+            row = int(self.numbers[index])
             for token in range(start, stop):
                 position = int(self.lengths[index]) + token
                 noise[token - start, index, : self.vocabulary] = _noise(self.seed, 0, row, position, self.vocabulary)
@@ -109,7 +122,13 @@ def written_tokens(
     # Row i is row i modulo R, so that padding repeats rows.
     indices = np.arange(-(-len(rows) // multiple) * multiple) % len(rows)
     continuation = Continuation(
-        rows[indices], lengths[indices], max(counts), sampling, seed, vocabulary, first_row, len(rows)
+        rows[indices],
+        lengths[indices],
+        np.asarray(counts)[indices],
+        sampling,
+        seed,
+        vocabulary,
+        first_row + indices,
     )
     new_tokens = write(continuation)
     texts = []

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.schema import ModelConfig
 from runner.config.schema_task import LanguageModelOptions, TaskConfig
 from runner.data.base import Array, ArraySpec
 from runner.data.vocabulary import Vocabulary
@@ -40,13 +41,32 @@ SAMPLINGS = {
 }
 
 
+_SIZES = {"num_layers": 2, "intermediate_dim": 64}
+_GROUPED = {**_SIZES, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32}
+# Backbones of KerasHub: learned positions, rotary ones with grouped heads, and heads of a width of their own.
+HUB: dict[str, dict[str, Any]] = {
+    "hub_gpt2": {
+        "backbone": "GPT2Backbone",
+        **_SIZES,
+        "num_heads": 4,
+        "hidden_dim": 32,
+        "max_sequence_length": LENGTH,
+    },
+    "hub_llama": {"backbone": "LlamaBackbone", **_GROUPED},
+    "hub_gemma": {"backbone": "GemmaBackbone", **_GROUPED, "head_dim": 16},
+    "hub_mistral": {"backbone": "MistralBackbone", **_GROUPED, "sliding_window": 8},
+}
+
+
 def run(name: str, mesh: str, precision: str, more: dict[str, Any]) -> dict[str, Array]:
     """Returns tokens with and without a cache by sampling, and both logits after the greedy tokens."""
-    config = gpt_cases.config("jax", name, mesh, **more)
+    config = gpt_cases.config("jax", "gpt2" if name in HUB else name, mesh, **more)
+    if name in HUB:
+        config = with_keys(config, {"model": ModelConfig("runner.model.keras_hub.build", HUB[name])})
     task_config = TaskConfig("language_model", [], None, None, asdict(LanguageModelOptions(vocabulary=UNITS)))
     config = with_keys(config, {"task": task_config, "engine.precision": precision})
     names = ["tokens", "label"]
-    if gpt_cases.OPTIONS[name].get("segments"):
+    if gpt_cases.OPTIONS.get(name, {}).get("segments"):
         names.append("segments")
     arrays = {key: ArraySpec((LENGTH,), "int32", ("sequence",)) for key in names}
     task = make_task(task_config, arrays, vocabulary=VOCABULARY)
@@ -72,6 +92,8 @@ def run(name: str, mesh: str, precision: str, more: dict[str, Any]) -> dict[str,
         for row, (expected, tokens) in enumerate(zip(slow, fast, strict=True)):
             found[f"{kind}/{row}/computed"] = expected
             found[f"{kind}/{row}/cached"] = tokens
+    if name in HUB:
+        return found
     return found | logits(engine, next_logits, multiple)
 
 
@@ -86,7 +108,7 @@ def logits(engine: Any, next_logits: generation.Ask, multiple: int) -> dict[str,
     written = engine._run(
         lambda *given: programs._prompted(*given, slots=24), engine._weights, prompts[indices], lengths[indices]
     )
-    keys = written.caches[0].keys
+    keys = written.caches[0]
     shard = np.array(keys.sharding.shard_shape(keys.shape))
     continued = engine._run(
         lambda *given: programs._looped(

@@ -5,6 +5,7 @@ Shapes: R rows, P tokens of the padded prompts, N new tokens per call, S slots o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from runner.data.base import WEIGHT, Array
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.step import Step, Weights
 from runner.model.decoding import Decoder
-from runner.model.transformer import CachedTokens, KeyValueCache
+from runner.model.hub.decoding import HubDecoder
+from runner.model.transformer import CachedTokens
 from runner.task.generation import Continuation, Sampling
 
 # Numbers of noise that one call takes from the host, 64 MB: the loop of a large vocabulary is run in several calls.
@@ -35,7 +37,7 @@ class Written(NamedTuple):
     """
 
     logits: jax.Array
-    caches: list[KeyValueCache]
+    caches: list[jax.Array]
 
 
 class Decoding:
@@ -43,7 +45,7 @@ class Decoding:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Decoder | HubDecoder,
         step: Step,
         partitioning: Partitioning,
         run: Callable[..., Any],
@@ -70,13 +72,27 @@ class Decoding:
             out_shardings=(replicated, None),
         )
 
-    def write(self, weights: Weights, continuation: Continuation) -> list[jax.Array]:
-        """Returns the new tokens, int32 (R, N) of each call.
+    def write(self, weights: Weights, continuation: Continuation, to_host: Callable[[jax.Array], Array]) -> Array:
+        """Returns the new tokens, int32 (R, count).
 
         Args:
           weights: as an evaluation uses them.
           continuation: what to write.
+          to_host: returns an array of the devices as one of the host.
         """
+        if self._decoder.pads_prompts:
+            return self._written(weights, continuation, to_host)
+        tokens = np.zeros((len(continuation.lengths), continuation.count), np.int32)
+        for length in np.unique(continuation.lengths):
+            rows = np.flatnonzero(continuation.lengths == length)
+            # The mesh must divide the rows: some are written twice.
+            filled = rows[np.arange(-(-len(rows) // self._row_parts) * self._row_parts) % len(rows)]
+            written = self._written(weights, continuation.of_rows(filled, int(length)), to_host)
+            tokens[filled, : written.shape[1]] = written
+        return tokens
+
+    def _written(self, weights: Weights, continuation: Continuation, to_host: Callable[[jax.Array], Array]) -> Array:
+        """Returns the new tokens of rows that may be computed together."""
         sampling = continuation.sampling
         count = continuation.count
         rows = len(continuation.lengths)
@@ -84,23 +100,28 @@ class Decoding:
         calls = 1
         if sampling.temperature != 0:
             calls = -(-count * rows * self._units(weights, prompts) // _MOST_NOISE)
-        # All calls have the same number of tokens, so that they share one program; the last may write too many.
+        # Calls of equal numbers of tokens share one program; the last call may have fewer.
         per_call = -(-count // calls)
-        slots = prompts.shape[1] + calls * per_call
+        slots = prompts.shape[1] + count
         lengths = continuation.lengths
         written = self._run(partial(self._prompted, slots=slots), weights, prompts, lengths)
         tokens = []
         for start in range(0, count, per_call):
+            stop = min(start + per_call, count)
             noise = None
             if sampling.temperature != 0:
-                noise = continuation.noise(start, start + per_call, written.logits.shape[1])
+                noise = continuation.noise(start, stop, written.logits.shape[1])
             loop = partial(
-                self._looped, count=per_call, sampling=sampling, vocabulary=continuation.vocabulary, written=written
+                self._looped,
+                count=stop - start,
+                sampling=sampling,
+                vocabulary=continuation.vocabulary,
+                written=written,
             )
             first_slot = np.int32(prompts.shape[1])
             new_tokens, written = self._run(loop, weights, lengths, first_slot, np.int32(start), noise)
-            tokens.append(new_tokens)
-        return tokens
+            tokens.append(to_host(new_tokens))
+        return np.concatenate(tokens, axis=1)
 
     def _units(self, weights: Weights, prompts: Array) -> int:
         """Returns V, which may be larger than the number of tokens that exist."""
@@ -111,16 +132,26 @@ class Decoding:
     def _prompt(self, weights: Weights, prompts_rp: jax.Array, lengths_r: jax.Array, slots: int) -> Written:
         """Returns the state after the prompts."""
         rows, length = prompts_rp.shape
+        if isinstance(self._decoder, HubDecoder):
+            return self._hub_prompt(weights, prompts_rp, slots)
         position_p = jnp.arange(length)
         # Padding at the end of a prompt is attended to by padding alone.
         mask = position_p[:, None] >= jnp.arange(slots)[None, :]
         new = CachedTokens(jnp.broadcast_to(position_p, (rows, length)), jnp.int32(0), mask[None, None])
         mark_rp = (position_p[None, :] == lengths_r[:, None] - 1).astype(jnp.float32)
-        caches = []
-        for shape, dtype in self._decoder.cache_shapes(rows, slots):
-            empty = jnp.zeros(shape, dtype)
-            caches.append(KeyValueCache(empty, empty))
+        caches = [jnp.zeros(shape, dtype) for shape, dtype in self._decoder.cache_shapes(rows, slots)]
         return self._called(weights, self._by_row(prompts_rp), self._placed(caches), new, mark_rp)
+
+    def _hub_prompt(self, weights: Weights, prompts_rp: jax.Array, slots: int) -> Written:
+        """Returns the state after prompts of one length."""
+        assert isinstance(self._decoder, HubDecoder)
+        rows, length = prompts_rp.shape
+        filled_rs = self._by_row(jnp.pad(prompts_rp, ((0, 0), (0, slots - length))))
+        with self._step.using(weights):
+            caches = self._placed(self._decoder.seeded(filled_rs))
+        # The last token is computed again, for its logits.
+        new = CachedTokens(None, jnp.int32(length - 1), None)
+        return self._called(weights, self._by_row(prompts_rp[:, -1:]), caches, new, jnp.ones((rows, 1), jnp.float32))
 
     def _loop(
         self,
@@ -174,7 +205,7 @@ class Decoding:
         number: jax.Array,
         slot: jax.Array,
         first_slot: jax.Array,
-        caches: Sequence[KeyValueCache],
+        caches: Sequence[jax.Array],
     ) -> Written:
         """Returns the state after one new token per row.
 
@@ -187,7 +218,7 @@ class Decoding:
           first_slot: of the first new token.
           caches: of the earlier tokens.
         """
-        slot_s = jnp.arange(caches[0].keys.shape[-3])
+        slot_s = jnp.arange(caches[0].shape[-3])
         is_prompt_rs = slot_s[None, :] < lengths_r[:, None]
         is_new_s = (slot_s >= first_slot) & (slot_s <= slot)
         mask_rs = is_prompt_rs | is_new_s[None, :]
@@ -203,7 +234,7 @@ class Decoding:
         self,
         weights: Weights,
         tokens: jax.Array,
-        caches: Sequence[KeyValueCache],
+        caches: Sequence[jax.Array],
         new: CachedTokens,
         mark: jax.Array,
     ) -> Written:
@@ -216,17 +247,18 @@ class Decoding:
         """Returns an array (R, ...) with its rows split as examples are."""
         return self._constrained(x, [self._row_axes])
 
-    def _placed(self, caches: Sequence[KeyValueCache]) -> list[KeyValueCache]:
-        """Returns caches (..., R, S, G, K) with their rows split as examples are, and their heads as attention's."""
+    def _placed(self, caches: Sequence[jax.Array]) -> list[jax.Array]:
+        """Returns caches with their rows split as examples are, and their heads as attention's."""
         placed = []
         for cache in caches:
-            *leading, _, _, heads, _ = cache.keys.shape
             axis = self._partitioning.heads_axis
-            if axis is not None and heads % self._mesh.shape[axis]:
+            if axis is not None and cache.shape[-2] % self._mesh.shape[axis]:
                 # Heads of keys and values that the axis does not divide are replicated.
                 axis = None
-            spec = [*[None] * len(leading), self._row_axes, None, axis, None]
-            placed.append(KeyValueCache(self._constrained(cache.keys, spec), self._constrained(cache.values, spec)))
+            spec: list[Any] = [None] * cache.ndim
+            spec[self._decoder.rows_dim] = self._row_axes
+            spec[-2] = axis
+            placed.append(self._constrained(cache, spec))
         return placed
 
     def _constrained(self, x: jax.Array, spec: Sequence[Any]) -> jax.Array:
@@ -240,6 +272,16 @@ class Decoding:
     def _row_axes(self) -> Any:
         spec = self._partitioning.arrays[WEIGHT].spec
         return spec[0] if spec else None
+
+    @property
+    def _row_parts(self) -> int:
+        """Returns the number of parts into which the mesh splits rows."""
+        axes = self._row_axes
+        if axes is None:
+            return 1
+        if isinstance(axes, str):
+            axes = (axes,)
+        return math.prod(self._mesh.shape[axis] for axis in axes)
 
 
 def drawn(logits_rv: jax.Array, sampling: Sampling, vocabulary: int, noise_rv: jax.Array | None) -> jax.Array:

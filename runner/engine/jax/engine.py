@@ -49,6 +49,7 @@ from runner.errors import EngineError
 from runner.layout import Spec
 from runner.layout import mesh as runner_mesh
 from runner.model import decoding
+from runner.model.hub import decoding as hub_decoding
 from runner.optim import norms
 from runner.optim.paths import ema_path
 from runner.processes.team import current
@@ -466,24 +467,23 @@ class JaxEngine(MeshEngine[jax.Array]):
     @cached_property
     def _decoding(self) -> Decoding | None:
         """Returns the programs that write tokens with a key/value cache; None: the model has none."""
-        decoder = None
         # A custom step has several models, whose outputs only its class can read.
-        if isinstance(self._functions, Step):
-            decoder = decoding.of(self._model)
+        if not isinstance(self._functions, Step):
+            return None
+        decoder = decoding.of(self._model) or hub_decoding.of(self._model)
         if decoder is None:
             return None
         return Decoding(decoder, self._functions, self._partitioning(), self._run, self._replicated)
 
     @property
     def has_key_value_cache(self) -> bool:
-        """Returns whether the model is one of `runner.model.gpt`."""
+        """Returns whether the model is one of `runner.model.gpt`, or a causal language model of KerasHub."""
         return self._decoding is not None
 
     def write(self, continuation: Continuation) -> Array:
         """Returns int32 (R, count), the tokens that the model writes after prompts."""
         assert self._decoding is not None
-        tokens = [self._to_host(part) for part in self._decoding.write(self._weights, continuation)]
-        return np.concatenate(tokens, axis=1)[:, : continuation.count]
+        return self._decoding.write(self._weights, continuation, self._to_host)
 
     @property
     def trainable(self) -> tuple[str, ...]:
