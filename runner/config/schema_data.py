@@ -35,6 +35,21 @@ class AugmentConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class PrepareConfig:
+    """One layer of preparation, which works like the class of Keras with its name.
+
+    Attributes:
+      layer: such as `TextVectorization`.
+      columns: arrays that it replaces; each gets a layer of its own. In YAML, `column` names a single one.
+      options: arguments of the class; in YAML they are written next to `layer`.
+    """
+
+    layer: str = ""
+    columns: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
 def _standardize_problem(value: object) -> str | None:
     """Returns what is wrong with `dataset.standardize`, or None."""
     are_names = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
@@ -66,6 +81,8 @@ class DatasetConfig:
       holdout: fraction of train that is held out as validation split, chosen with the run's seed; 0: none.
       standardize: standardize numeric inputs with the mean and standard deviation of the train split: true (float
         arrays and integer columns, but no target), false, or the names of the arrays.
+      prepare: arrays, custom: layers that replace arrays, in order, as Keras's preprocessing layers do. They are
+        fitted on the train split and recorded with the run.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       column: text: field of .jsonl files and column of .parquet files with the text; null: `text`.
@@ -104,6 +121,7 @@ class DatasetConfig:
     # With 1 nothing would be left to train on.
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
+    prepare: list[PrepareConfig] = field(default_factory=list)
     shuffle: bool = True
     remainder: str = choice("drop", "drop", "pad")
     column: str | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runner.config.schema_data import DatasetConfig
 from runner.config.values import changed
-from runner.data import checks_augment, checks_text, registry
+from runner.data import checks_augment, checks_prepare, checks_text, registry
 from runner.errors import invalid
 from runner.host.late import late
 
@@ -50,6 +50,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     check_source = registry.entry(config).check
     if check_source is not None:
         check_source(config)
+    checks_prepare.check(config, recorded=recorded)
     checks_augment.check(config)
 
 

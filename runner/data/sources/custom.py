@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
+from runner.data import checks_prepare
 from runner.data.base import (
     Array,
     ArraySpec,
@@ -164,7 +165,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     sources: dict[str, DataSource]
     if tables:
         # All splits together, because a category has the same number in each of them.
-        arrays, encoding = encode(tables, where, encoding)
+        arrays, encoding = encode(tables, where, encoding, checks_prepare.string_columns(config))
         sources = dict(arrays)
         content_digest = digest((split, source.arrays) for split, source in arrays.items())
     else:
