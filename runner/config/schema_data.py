@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number, text
+from runner.config.fields import IDENTIFIER, checked, choice, empty_problem, entries, file_path, integer, number, text
 
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
@@ -83,6 +83,10 @@ class DatasetConfig:
         arrays and integer columns, but no target), false, or the names of the arrays.
       prepare: arrays, custom: layers that replace arrays, in order, as Keras's preprocessing layers do. They are
         fitted on the train split and recorded with the run.
+      pad: custom: sequences of different lengths: array name to the value that pads its sequences at their
+        end; null: none.
+      pad_length: custom: steps of the padded arrays; null: those of the longest sequence of each. It is recorded with
+        the run, and a longer sequence is an error.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       column: text: field of .jsonl files and column of .parquet files with the text; null: `text`.
@@ -122,6 +126,8 @@ class DatasetConfig:
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
     prepare: list[PrepareConfig] = field(default_factory=list)
+    pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, names=IDENTIFIER)
+    pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
     shuffle: bool = True
     remainder: str = choice("drop", "drop", "pad")
     column: str | None = None

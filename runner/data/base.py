@@ -204,6 +204,7 @@ class Encoding:
       mean: float array -> the mean that was subtracted, one number per column (one if the array has no dims).
       deviation: float array -> the standard deviation that it was then divided by, in the same form.
       vocabulary: of text; None for other data.
+      lengths: array of sequences -> the steps that it was padded to.
       prepared: the fitted layers of `dataset.prepare`, in order, as plain values; see `runner.data.prepare`.
     """
 
@@ -212,6 +213,7 @@ class Encoding:
     deviation: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     vocabulary: Vocabulary | None = None
     prepared: tuple[Mapping[str, Any], ...] = ()
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for the record of a run."""
@@ -222,6 +224,8 @@ class Encoding:
         }
         if self.vocabulary is not None:
             content["vocabulary"] = self.vocabulary.to_json()
+        if self.lengths:
+            content["lengths"] = dict(self.lengths)
         if self.prepared:
             content["prepared"] = list(self.prepared)
         return content
@@ -238,6 +242,7 @@ class Encoding:
             deviation=_as_tuples(content.get("deviation", {}), float),
             vocabulary=vocabulary,
             prepared=tuple(content.get("prepared", ())),
+            lengths=dict(content.get("lengths", {})),
         )
 
 

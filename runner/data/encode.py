@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -141,7 +141,7 @@ def join_names(names: Sequence[str]) -> str:
     return joined
 
 
-def check_lengths(columns: Mapping[str, Column], where: str) -> None:
+def check_lengths(columns: Mapping[str, Sized], where: str) -> None:
     """Checks that all columns have the same number of examples, at least one.
 
     Raises:

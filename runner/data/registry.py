@@ -85,7 +85,7 @@ SOURCES: dict[str, SourceEntry] = {
     ),
     "custom": SourceEntry(
         f"{_FOLDER}.custom",
-        keys=("target", "prepare"),
+        keys=("target", "prepare", "pad", "pad_length"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_custom,

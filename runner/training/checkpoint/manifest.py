@@ -233,6 +233,8 @@ def _check_learned(content: Mapping[str, Any]) -> None:
             Vocabulary.from_json(mapping(encoding["vocabulary"], f"{ENCODING}.vocabulary"))
         except ValueError as error:
             raise MisfitError(f"{ENCODING}.vocabulary is invalid: {error}") from error
+    for name, length in mapping(encoding.get("lengths", {}), f"{ENCODING}.lengths").items():
+        whole(length, f"{ENCODING}.lengths.{name}")
     for index, layer in enumerate(items(encoding.get("prepared", []), f"{ENCODING}.prepared")):
         _check_layer(layer, f"{ENCODING}.prepared[{index}]")
     _check_numbers(encoding.get("mean", {}), f"{ENCODING}.mean")
