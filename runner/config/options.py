@@ -20,6 +20,7 @@ from runner.config.schema import (
     DatasetConfig,
     ModelConfig,
     OptimizerConfig,
+    PrepareConfig,
     ScheduleConfig,
     TaskConfig,
 )
@@ -112,6 +113,10 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(steps, list):
         arranged_steps = [_step(index, step) for index, step in enumerate(steps)]
         content = content | {"augment": arranged_steps}
+    layers = content.get("prepare")
+    if isinstance(layers, list):
+        arranged_layers = [_layer(index, layer) for index, layer in enumerate(layers)]
+        content = content | {"prepare": arranged_layers}
     if _TARGET in content:
         return _with_options("dataset", DatasetConfig, content)
     for name in _NOT_IN_YAML:
@@ -128,6 +133,23 @@ def _step(index: int, step: object) -> object:
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
+
+
+def _layer(index: int, layer: object) -> object:
+    """Returns a layer of preparation as its dataclass has it.
+
+    One that is no mapping is rejected by its type later.
+    """
+    if not isinstance(layer, Mapping):
+        return layer
+    own_values, options = _divided(layer, _yaml_keys(PrepareConfig))
+    if "column" in options:
+        column = options.pop("column")
+        if "columns" in own_values:
+            key = f"dataset.prepare[{index}].column"
+            raise invalid(key, column, problem="can't be combined with columns", fix="name all in columns")
+        own_values["columns"] = [column]
+    return {**own_values, "options": options}
 
 
 def _schedule(content: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from runner.config.fields import (
     pattern_problem,
     text,
 )
-from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.config.schema_data import AugmentConfig, DatasetConfig, PrepareConfig
 from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
@@ -33,6 +33,7 @@ __all__ = [
     "DatasetConfig",
     "EarlyStoppingConfig",
     "PlateauConfig",
+    "PrepareConfig",
     "ProfileConfig",
     "ScheduleConfig",
     "TaskConfig",

@@ -10,7 +10,9 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
+from runner.data.checks_prepare import prepared_columns
 from runner.data.packing import LABEL_WEIGHT
+from runner.data.prepare import prepared
 from runner.data.selection import make_dataset
 from runner.data.standardize import columns_to_standardize, measure, standardized
 from runner.host import stages
@@ -79,7 +81,11 @@ def load(
     """
     source = registry.entry(config).import_module()
     full = source.load(config, encoding)
+    if config.prepare or (encoding is not None and encoding.prepared):
+        full = prepared(full, config, encoding, lambda loaded: make_dataset(loaded, config, seed))
     dataset = make_dataset(full, config, seed)
+    # A layer of preparation has given its array the scale that it is meant to have.
+    unscaled = [*unscaled, *prepared_columns(config)]
     names = columns_to_standardize(config.standardize, dataset.specs, unscaled)
     if names:
         # The statistics are those of the train split, which exists only after the selection. All splits are then
