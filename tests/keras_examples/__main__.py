@@ -148,6 +148,15 @@ def keep(example: Example, digest: str, engine: str, ended: dict[str, str]) -> N
         results[example.path]["engines"][engine] = ended
 
 
+def write() -> None:
+    """Drops results of files that have changed since, and writes the page from the others."""
+    digests = {example.path: example.digest() for example in examples()}
+    with record() as results:
+        for name in [name for name, entry in results.items() if entry["digest"] != digests.get(name)]:
+            del results[name]
+        PAGE.write_text(page.text(examples(), results))
+
+
 def selected(names: list[str]) -> list[Example]:
     """The examples by name, category, or both with a slash between, in this order; no names: all.
 
@@ -173,12 +182,12 @@ def main() -> None:
     parser.add_argument("--failed", action="store_true", help="also run again what failed before; implied by names")
     parser.add_argument("--to", type=Path, default=ROOT / "outputs" / "keras_examples", help="folder of the runs")
     parser.add_argument("--timeout", type=float, default=300, help="seconds per step")
-    parser.add_argument("--write", action="store_true", help="only write docs/keras_examples.md from the record")
+    parser.add_argument("--write", action="store_true", help="only write the page, docs/keras_examples.md")
     options = parser.parse_args()
     # So that a step that runs is ended with this program.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.write:
-        PAGE.write_text(page.text(examples(), json.loads(RESULTS.read_text())))
+        write()
         return
     try:
         chosen = selected(options.names)

@@ -13,6 +13,7 @@ SPEC = Spec(
     title="WGAN-GP overriding Model.train_step",
     trains="two Adam optimizers; three critic steps per batch; Wasserstein loss, gradient penalty",
     overrides=["task=step", "task._target_={module}.Wgan", "task.log=[critic]", "task.inputs=[image]"],
+    simplified=["the critic's last layer has no bias, whose gradient would be 0"],
 )
 
 
@@ -33,7 +34,7 @@ class Wgan:
                 layers.LeakyReLU(negative_slope=0.2),
                 layers.Dropout(0.3),
                 layers.Flatten(),
-                layers.Dense(1),
+                layers.Dense(1, use_bias=False),
             ]
         )
         self.generator = keras.Sequential(
