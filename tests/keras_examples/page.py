@@ -14,14 +14,15 @@ _HEAD = """\
 
 This page shows which of the examples on [keras.io](https://keras.io/examples/) this project trains, and what that
 takes. Each is written anew at a tiny size, with made data: `tests/keras_examples` has their code. An example counts
-only if every step passed: it was planned, verified on `mesh=batch8` and `mesh=batch4_model2` with `layout=auto`,
-trained for two epochs, evaluated and exported.
+only if every step passed: it was planned, verified for four steps on `mesh=batch8` and on `mesh=batch4_model2` with
+`layout=auto`, trained for two epochs, evaluated and exported.
 
 - **as is**: the model, the data and config keys are all that it takes. Optimizer, schedule, loss, metrics and
   callbacks are those of the example.
 - **N lines**: a user also writes a loss, metrics or a [step](custom_steps.md) of that length. In Keras, most of these
   examples have a `train_step` of their own for it.
 - **without X**: X of the example's training is lost.
+- **not run**: there is no result yet.
 
 ```sh needs a checkout with the extra test
 python -m tests.keras_examples vision/mnist_convnet --engine jax
@@ -100,5 +101,6 @@ def text(known: Sequence[Example], results: dict[str, Any]) -> str:
         f"Of {len(known)} examples, {counts['jax']} pass every step with nothing lost on `engine=jax`, and "
         f"{counts['keras_dtensor']} on `engine=keras_dtensor`.\n\n"
     )
-    notes = "\n## Simplified models and data\n\n" + "\n".join(simplified) + "\n"
+    notes = "\n## Simplified models and data\n\nAll data is made, and all models are small. Beyond that:\n\n"
+    notes += "\n".join(simplified) + "\n"
     return _HEAD + summary + "\n".join(rows) + "\n" + notes

@@ -17,6 +17,7 @@ SPEC = Spec(
 def standardized_class(keras):
     class StandardizedConv2D(keras.layers.Conv2D):
         def convolution_op(self, inputs, kernel):
+            kernel = keras.ops.convert_to_tensor(kernel)
             center, variance = keras.ops.moments(kernel, axes=(0, 1, 2), keepdims=True)
             kernel = (kernel - center) / keras.ops.sqrt(variance + 1e-10)
             return super().convolution_op(inputs, kernel)

@@ -18,9 +18,17 @@ SPEC = Spec(
 
 
 def centralized_rmsprop(learning_rate):
+    import jax
     import optax
 
-    return optax.chain(optax.centralize(), optax.rmsprop(learning_rate, decay=0.9, eps=1e-7, eps_in_sqrt=False))
+    def centralized(gradient):
+        # Of kernels only, over all dims but that of the outputs.
+        if gradient.ndim < 2:
+            return gradient
+        return gradient - gradient.mean(axis=tuple(range(gradient.ndim - 1)), keepdims=True)
+
+    centralize = optax.stateless(lambda gradients, _: jax.tree.map(centralized, gradients))
+    return optax.chain(centralize, optax.rmsprop(learning_rate, decay=0.9, eps=1e-7, eps_in_sqrt=False))
 
 
 def make_model(keras, input_shape, outputs):

@@ -7,7 +7,7 @@ SPEC = Spec(
     title="Image classification from scratch",
     trains="Adam; binary cross-entropy from a logit; accuracy; checkpoint per epoch",
     overrides=["optimizer=adam", "optimizer.learning_rate=3e-4", "task=binary"],
-    simplified=["no augmentation: this runner flips in `dataset.augment`, the example in the dataset"],
+    simplified=["no augmentation by layers"],
 )
 
 
