@@ -16,9 +16,10 @@ from tests.keras_examples.spec import Example, Spec, examples
 EXAMPLES = [example for example in examples() if not example.spec.needs]
 
 
-def test_the_config_of_each_example_is_valid() -> None:
-    for example in EXAMPLES:
-        convert(compose([*example.overrides(), "engine=jax", "layout=auto", "mesh=batch4_model2"]))
+@pytest.mark.wide(every=5)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.path)
+def test_the_config_of_each_example_is_valid(example: Example) -> None:
+    convert(compose([*example.overrides(), "engine=jax", "layout=auto", "mesh=batch4_model2"]))
 
 
 def test_each_step_has_a_command() -> None:
