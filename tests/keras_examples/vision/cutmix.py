@@ -1,5 +1,7 @@
 """Images whose patches and labels are mixed."""
 
+import numpy as np
+
 from tests.keras_examples import data
 from tests.keras_examples.spec import Spec
 
@@ -26,4 +28,7 @@ def make_model(keras, input_shape, num_classes):
 
 
 def load():
-    return data.images(channels=3)
+    splits = data.images(channels=3)
+    for arrays in splits.values():
+        arrays["label"] = np.eye(4, dtype="float32")[arrays["label"]]
+    return splits
