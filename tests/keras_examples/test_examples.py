@@ -31,9 +31,12 @@ def test_the_page_is_that_of_the_record() -> None:
 
 
 def test_the_record_is_that_of_the_present_files() -> None:
-    record = json.loads(RESULTS.read_text())
+    # Examples without a result are not in it, and the page says so.
     digests = {example.path: example.digest() for example in EXAMPLES}
-    assert {name: entry["digest"] for name, entry in record.items()} == digests
+    record = json.loads(RESULTS.read_text())
+    assert record
+    stale = [name for name, entry in record.items() if entry["digest"] != digests.get(name)]
+    assert stale == [], "python -m tests.keras_examples --write drops them"
 
 
 def test_a_digest_depends_on_the_modules_that_an_example_imports(
