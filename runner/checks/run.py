@@ -70,6 +70,7 @@ def check(config: RunConfig) -> RunConfig:
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
     checks_trainer.check(config.trainer, directions, step_metrics)
+    checks_trainer.check_length(config.trainer, config.task.name, counts_tokens=task.entry(config.task).counts_tokens)
     trainer = checks_trainer.with_metrics(config.trainer, directions, step_metrics)
     checks_trainer.with_plateau_metric(config.optimizer, trainer, directions, step_metrics)
     _check_tracking(config.tracking)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import compose_again, default_choices
 from runner.config.convert import choices, flatten
@@ -38,14 +39,15 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
         else:
             typed.append(override)
     # Raw values are compared, as an interpolation may give another value each time; what is shown is resolved.
-    before = dict(flatten(_raw(compose_again(typed))))
+    without_keys = compose_again(typed)
+    before = dict(flatten(_raw(without_keys)))
     now = dict(flatten(_raw(composed)))
     values = dict(flatten(content))
     changed = []
     for key, value in values.items():
         if key not in now:
             continue
-        is_unchanged = key in before and before[key] == now[key]
+        is_unchanged = key in before and (before[key] == now[key] or _is_computed_default(without_keys, key, value))
         if not is_unchanged:
             changed.append(f"{key}={_typed(value)}")
     removed = []
@@ -54,6 +56,18 @@ def differences(composed: DictConfig, content: Mapping[str, Any]) -> list[str]:
         if key not in now and key.partition(".")[0] in content:
             removed.append(f"~{key}")
     return [*preset, *typed, *changed, *removed]
+
+
+def _is_computed_default(config: DictConfig, key: str, value: object) -> bool:
+    """Returns whether a value is what an interpolation gives for its key, such as the default of `trainer.epochs`."""
+    group, _, name = key.rpartition(".")
+    parent = OmegaConf.select(config, group)
+    if not isinstance(parent, DictConfig) or not OmegaConf.is_interpolation(parent, name):
+        return False
+    try:
+        return bool(parent[name] == value)
+    except OmegaConfBaseException:
+        return False
 
 
 def _raw(config: DictConfig) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class TaskEntry:
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
       reads_teachers: its functions get frozen models, `task.teachers`.
       samples_text: its option `sample` says what text is sampled at each evaluation.
+      counts_tokens: its examples are rows of tokens, or may be, depending on the data; see `Task.tokens`.
     """
 
     module: str
@@ -81,6 +82,7 @@ class TaskEntry:
     labels_positions: bool = False
     has_measurements: bool = False
     samples_text: bool = False
+    counts_tokens: bool = False
     needs_keras_3: bool = False
     own_step: bool = False
     reads_teachers: bool = False
@@ -111,16 +113,33 @@ register("multilabel", TaskEntry(f"{_FOLDER}.multilabel", schema_task.Multilabel
 register("binary", TaskEntry(f"{_FOLDER}.binary", schema_task.BinaryOptions))
 register(
     "positions",
-    TaskEntry(f"{_FOLDER}.positions", schema_task.PositionsOptions, predicts="any", labels_positions=True),
+    TaskEntry(
+        f"{_FOLDER}.positions",
+        schema_task.PositionsOptions,
+        predicts="any",
+        labels_positions=True,
+        counts_tokens=True,
+    ),
 )
 register("regression", TaskEntry(f"{_FOLDER}.regression", schema_task.RegressionOptions, has_measurements=True))
 register(
     "language_model",
-    TaskEntry(f"{_FOLDER}.language_model", schema_task.LanguageModelOptions, predicts="token", samples_text=True),
+    TaskEntry(
+        f"{_FOLDER}.language_model",
+        schema_task.LanguageModelOptions,
+        predicts="token",
+        samples_text=True,
+        counts_tokens=True,
+    ),
 )
 register(
     "sequence_to_sequence",
-    TaskEntry(f"{_FOLDER}.sequence_to_sequence", schema_task.SequenceToSequenceOptions, predicts="any"),
+    TaskEntry(
+        f"{_FOLDER}.sequence_to_sequence",
+        schema_task.SequenceToSequenceOptions,
+        predicts="any",
+        counts_tokens=True,
+    ),
 )
 register("ctc", TaskEntry(f"{_FOLDER}.ctc", schema_task.CtcOptions, predicts="any", needs_keras_3=True))
 register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))

@@ -96,7 +96,9 @@ REFUSALS = [
         "trainer.epochs=many", "trainer.epochs=many", "must be an integer; set trainer.epochs=3", "set trainer.epochs"
     ),
     refusal("trainer.epochs=1.5", "trainer.epochs=1.5", "must be an integer"),
-    refusal("trainer.epochs=null", "trainer.epochs=null", "must be an integer"),
+    refusal(
+        "trainer.epochs=null", "trainer.epochs=null", "a run needs a length", "set trainer.epochs=3, trainer.steps"
+    ),
     refusal("dataset.shuffle=maybe", "dataset.shuffle=maybe", "must be true or false"),
     refusal("mesh.axes.batch=two", "mesh.axes.batch=two", "set mesh.axes.batch"),
     refusal("dataset.data_dir=${oc.env:NO_SUCH_VARIABLE}", "dataset.data_dir", "NO_SUCH_VARIABLE"),
@@ -334,6 +336,27 @@ REFUSALS = [
         "trainer.overfit_batches=2",
         "trainer.steps_per_epoch=5 is set",
     ),
+    refusal(
+        "trainer.epochs=3 trainer.steps=100",
+        "trainer.steps=100",
+        "one length, but trainer.epochs=3 is set too",
+        "set trainer.epochs=null or trainer.steps=null",
+    ),
+    refusal(
+        "experiment=keras_tutorial trainer.steps=9", "trainer.steps=9", "trainer.epochs=", "set trainer.epochs=null"
+    ),
+    refusal(
+        "task=language_model model=gpt dataset=pydoc trainer.tokens=5 trainer.steps=100",
+        "trainer.tokens=5",
+        "one length, but trainer.steps=100 is set too",
+    ),
+    refusal("trainer.tokens=100", "trainer.tokens=100", "task=classification has no tokens", "set trainer.steps"),
+    refusal(
+        "trainer.evaluate_every_steps=5 trainer.evaluate_every=2",
+        "trainer.evaluate_every_steps=5",
+        "one interval, but trainer.evaluate_every=2 is set too",
+    ),
+    refusal("trainer.max_steps=5", "trainer.max_steps=5", "did you mean trainer.steps?"),
     refusal(
         "mesh=batch4 dataset.batch_size=128 trainer.accumulate_steps=3",
         "dataset.batch_size=128",

@@ -47,6 +47,8 @@ _FLAGS = {
 }
 _SHORT = {"--multirun": "-m", "--config-dir": "-cd", "--cfg": "-c", "--help": "-h", "--config-name": "-cn"}
 _NAMED = ("dataset", "sweep")  # groups whose key `name` is for a user to set
+# Resolver of an interpolation -> the default that it gives.
+_RESOLVED = {"${adam_learning_rate": "by the model", "${default_epochs": "3"}
 _CODES = (
     (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: verified"),
     (errors.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
@@ -197,7 +199,7 @@ def _group(group: str) -> list[str]:
     for file in files:
         for name, value, says in listed(file):
             key = keys.setdefault(name, Key({}, ""))
-            key.values[file.stem] = "by the model" if value.startswith("${") else value
+            key.values[file.stem] = _RESOLVED.get(value.partition(":")[0], value)
             if not key.says or key.says.startswith("not used"):
                 key.says = says
     for name, (_, says) in typed.items():
