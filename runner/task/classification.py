@@ -14,7 +14,7 @@ from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import class_weights, probabilities
+from runner.task import class_names, class_weights, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
@@ -103,7 +103,7 @@ class Classification(Supervised):
             self.check_split(data.train, "train")
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self.step_metrics = step_metrics(options)
-        self.constants = {"classes": [len(self.class_names)]}
+        self.constants = {class_names.CONSTANT: [len(self.class_names)]}
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_examples)
         self._weights = None
         if weights is not None:
@@ -130,7 +130,7 @@ class Classification(Supervised):
 
     def _resolve_names(self, spec: ArraySpec, data: TaskData) -> tuple[str, ...]:
         """Returns the class names, which are numbers if nothing names the classes."""
-        names = self._find_names(spec, data)
+        names = class_names.resolve(self._options.classes, spec, data, lambda: self._count_classes(spec, data.train))
         if self._has_probabilities and len(names) != spec.shape[0]:
             raise invalid(
                 "task.classes",
@@ -144,32 +144,11 @@ class Classification(Supervised):
             )
         return names
 
-    def _find_names(self, spec: ArraySpec, data: TaskData) -> tuple[str, ...]:
-        classes = self._options.classes
-        if isinstance(classes, list):
-            return tuple(map(str, classes))
-        if classes is None and spec.names:
-            return tuple(spec.names)
-        if classes is not None:
-            count = int(classes)
-        elif self._has_probabilities:
-            count = spec.shape[0]
-        elif "classes" in data.constants:
-            count = int(data.constants["classes"][0])
-        else:
-            count = self._count_classes(data.train)
-        return tuple(str(label) for label in range(count))
-
-    def _count_classes(self, train: DataSource | None) -> int:
-        """Returns the number of classes that the labels of the train split need."""
-        labels = None if train is None else column(train, self._target)
-        if labels is None:
-            raise invalid(
-                "task.classes",
-                None,
-                problem=f"needs the number of classes, which array {self._target} does not show",
-                fix="set it, such as task.classes=10",
-            )
+    def _count_classes(self, spec: ArraySpec, train: DataSource | None) -> int:
+        """Returns the number of classes that the target's shape, or the labels of the train split show."""
+        if self._has_probabilities:
+            return spec.shape[0]
+        labels = class_names.known_labels(train, self._target, example=10)
         count = max(int(labels.max(initial=0)) + 1, 2)
         # More classes than examples: most likely identifiers or amounts. Few classes cost nothing, whatever they are.
         if count > max(len(labels), _MOST_CONFUSED):
@@ -190,17 +169,8 @@ class Classification(Supervised):
         if self._has_probabilities:
             self._check_probabilities(labels, split)
             return
-        count = len(self.class_names)
-        low = int(labels.min(initial=0))
-        high = int(labels.max(initial=0))
-        if low < 0 or high >= count:
-            wrong = low if low < 0 else high
-            raise invalid(
-                "task.target",
-                self._target,
-                problem=f"labels must be from 0 to {count - 1}, but the {split} split has {wrong}",
-                fix="store class indices that start at 0, or set task.classes to the number of classes",
-            )
+        fix = "store class indices that start at 0, or set task.classes to the number of classes"
+        class_names.check_range(labels, len(self.class_names), self._target, split, lambda _: fix)
 
     def _check_probabilities(self, labels: Array, split: str) -> None:
         """Checks probabilities (N, C)."""

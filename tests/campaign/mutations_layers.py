@@ -13,7 +13,10 @@ from runner.engine import calls
 from runner.engine.base import StepMetrics
 from runner.model import scope
 from runner.task.base import LOSS
+from runner.task.per_position import PerPosition
+from runner.task.positions import Positions
 from tests.campaign.mutations_hooks import Hooks, Tensor, Way
+from tests.campaign.networks import IGNORED
 
 # Losses ---------------------------------------------------------------------------------------------------------
 
@@ -68,6 +71,35 @@ def regularized(factor: float) -> Way:
 
 def regularized_by_each_device(hooks: Hooks, _: str) -> None:
     hooks.sets("Dense", "l2", lambda now: now * hooks.parts, of="kernel_regularizer")
+
+
+def _counted(ops: Any, batch: Any) -> Any:
+    """Returns a batch whose labels that are not counted are the first class."""
+    label = batch["label"]
+    return {**batch, "label": ops.where(ops.equal(label, IGNORED), ops.zeros_like(label), label)}
+
+
+def ignored_in_the_loss(hooks: Hooks, _: str) -> None:
+    hooks.losses(lambda sound, task, ops, outputs, batch: sound(task, ops, outputs, _counted(ops, batch)))
+
+
+def ignored_in_the_metrics(hooks: Hooks, _: str) -> None:
+    def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda task, ops, outputs, batch: sound(task, ops, outputs, _counted(ops, batch))
+
+    hooks.patches.wrap(Positions, "totals", make)
+
+
+def ignored_in_the_count(hooks: Hooks, _: str) -> None:
+    """Divides the loss by the number of all positions."""
+
+    def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+        def weights(task: Any, batch: Any) -> Any:
+            return sound(task, {**batch, "label": np.zeros_like(batch["label"])})
+
+        return weights
+
+    hooks.patches.wrap(PerPosition, "weights", make)
 
 
 # Layers ---------------------------------------------------------------------------------------------------------

@@ -224,13 +224,15 @@ def _keras_optimizers() -> list[str]:
     lines = ["#### Options of Keras optimizers", "", "| class | option | type | default | meaning |"]
     lines.append("|---|---|---|---|---|")
     for name, kind in schema_keras_optimizers.OPTIONS.items():
-        says = attributes(schema_keras_optimizers.KerasOptions) | attributes(kind)
+        says: dict[str, str] = {}
+        # From the base on, so that what a class says of an inherited option counts.
+        for base in reversed(kind.__mro__[:-1]):
+            says |= attributes(base)
         defaults_of_class = vars(kind())
         for key, allowed_values, _ in described(kind):
             value = defaults_of_class[key]
             default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-            meaning = says.get(key) or attributes(kind.__mro__[1]).get(key, "")
-            lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {code(default)} | {cell(meaning)} |")
+            lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {code(default)} | {cell(says[key])} |")
     return [*lines, ""]
 
 

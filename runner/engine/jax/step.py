@@ -30,7 +30,7 @@ from runner.engine.jax.precision import as_float32, rounded, rounded_like
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch, rate_factor
 from runner.engine.jax.state import State
-from runner.engine.jax.updates import UpdateRule
+from runner.engine.jax.updates import Before, UpdateRule
 from runner.model import scope
 from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
@@ -217,8 +217,9 @@ class Step(Rounds[State[jax.Array]]):
             if slot.dtype is None:
                 values = list(map(as_float32, values))
             old_slots.append(values)
+        old_weights = list(map(as_float32, state.trainable))
         weights, new_slots = self._update_rule.apply(
-            clipped, list(map(as_float32, state.trainable)), old_slots, rate, done, self._constrained
+            Before(clipped, old_weights, old_slots, rate, done, self._constrained)
         )
         trainable = list(map(rounded_like, weights, state.trainable))
         slots = []
