@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from runner.config.options import output_tasks
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
 from runner.data import registry
@@ -28,11 +29,12 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     task = config.task
     # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
     unscaled = list(task.target or TARGETS)
-    if task.example_weight:
-        unscaled.append(task.example_weight)
-    # Tasks of tokens have this option; null means the array of this name.
-    if "label_weight" in task.options:
-        unscaled.append(task.options["label_weight"] or LABEL_WEIGHT)
+    for each_task in (task, *output_tasks(task).values()):
+        if each_task.example_weight:
+            unscaled.append(each_task.example_weight)
+        # Tasks of tokens have this option; null means the array of this name.
+        if "label_weight" in each_task.options:
+            unscaled.append(each_task.options["label_weight"] or LABEL_WEIGHT)
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):
