@@ -1,4 +1,4 @@
-"""What mutations are tried on: six small networks, their data, and two ways to train each.
+"""What mutations are tried on: seven small networks, their data, and ways to train each.
 
 Imports no TensorFlow, JAX or Keras: builders are given theirs.
 """
@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from runner.data.base import Array, ArraySpec
 from runner.model import ops
+from runner.task.base import OutputSpec
 
 _TRAIN, _TEST = 88, 32  # the third batch of 32 is a quarter padding, and the fourth begins the next epoch
 _WORDS, _LENGTH = 12, 7
@@ -30,11 +31,13 @@ class Network:
       overrides: of the command line.
       pads: whether its last batch may be padded: batch statistics refuse that.
       zero: regular expression of the variables whose gradient is zero in mathematics, so that to scale it is nothing.
+      settings: names of those that it is trained in; empty: all that name no networks.
     """
 
     overrides: tuple[str, ...]
     pads: bool = False
     zero: str = ""
+    settings: tuple[str, ...] = ()
 
 
 NETWORKS: Mapping[str, Network] = {
@@ -57,6 +60,12 @@ NETWORKS: Mapping[str, Network] = {
     # Three inputs, separable and depthwise convolution, batch and group normalization, PReLU, own running statistics.
     "mixed": Network(
         (*_CUSTOM, f"dataset._target_={_OWN}.pictures", f"model._target_={_OWN}.mixed", "task.classes=4")
+    ),
+    # Two outputs with a loss each, one of them per position.
+    "outputs": Network(
+        (*_CUSTOM, f"dataset._target_={_OWN}.patients", f"model._target_={_OWN}.outputs"),
+        pads=True,
+        settings=("several",),
     ),
 }
 
@@ -117,6 +126,15 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         networks=("mlp",),
     ),
+    "several": Setting(
+        "batch4_model2",
+        "megatron",
+        (
+            *("optimizer=sgd", "optimizer.learning_rate=0.05", "optimizer.momentum=0.9", "task=several"),
+            "task.outputs={age:{name:regression,weight:0.5},tags:{name:positions,classes:3,ignore_index:-1}}",
+        ),
+        networks=("outputs",),
+    ),
 }
 
 
@@ -140,9 +158,15 @@ def scenes() -> list[tuple[str, str, str]]:
         (network, engine, setting)
         for engine in ("jax", "keras_dtensor")
         for network in NETWORKS
-        for setting, way in SETTINGS.items()
-        if not way.networks or network in way.networks
+        for setting in SETTINGS
+        if _is_tried(network, setting)
     ]
+
+
+def _is_tried(network: str, setting: str) -> bool:
+    if NETWORKS[network].settings:
+        return setting in NETWORKS[network].settings
+    return network in (SETTINGS[setting].networks or NETWORKS)
 
 
 def sentences() -> dict[str, dict[str, Array]]:
@@ -166,6 +190,15 @@ def pictures() -> dict[str, dict[str, Array]]:
     left[:, 0] += label
     right[:, 1] -= label
     return _split({"image": pixels, "left": left, "right": right, "label": label})
+
+
+def patients() -> dict[str, dict[str, Array]]:
+    """Returns vectors, a number for each, and three labels of which every fourth is left out."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(_TRAIN + _TEST, 6)).astype(np.float32)
+    tags = rng.integers(0, 3, (len(x), 3)).astype(np.int32)
+    tags[rng.random(tags.shape) < 0.25] = -1
+    return _split({"x": x, "age": (x.sum(1) + 2.0).astype(np.float32), "tags": tags})
 
 
 def _split(arrays: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
@@ -215,6 +248,16 @@ def mixed(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int) -> Any:
     x = layers.Concatenate(name="joined")([x, left, right])
     x = layers.Dense(16, activation="tanh", name="d1")(x)
     return keras.Model(given, layers.Dense(num_classes, name="d2")(x), name="mixed")
+
+
+def outputs(keras: Any, inputs: Mapping[str, ArraySpec], outputs: OutputSpec) -> Any:
+    """Builds two outputs from one hidden layer."""
+    units = {name: spec.units for name, spec in outputs.by_name.items()}
+    x = keras.Input(inputs["x"].shape, name="x")
+    hidden = keras.layers.Dense(16, activation="tanh", name="d1")(x)
+    age = keras.layers.Dense(units["age"], name="age")(hidden)
+    tags = keras.layers.Dense(3 * units["tags"], name="d2")(hidden)
+    return keras.Model(x, {"age": age, "tags": keras.layers.Reshape((3, units["tags"]), name="tags")(tags)})
 
 
 def _layers(keras: Any) -> dict[str, Any]:
