@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.config.options import task_options
+from runner.config.options import output_tasks, task_options
 from runner.config.schema import RunConfig
 from runner.config.schema_augment import STEPS
 from runner.config.schema_data import DatasetConfig
@@ -25,8 +25,9 @@ def check(config: RunConfig) -> None:
     dataset = config.dataset
     task = config.task
     entry = tasks.entry(task)
-    if entry.labels_positions:
+    if any(each.labels_positions for each in tasks.entries(task)):
         _check_masks(dataset, task)
+    _check_microbatches(config)
     is_text = checks_text.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
@@ -73,6 +74,24 @@ def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
                 problem=f"mixes examples, but task={task.name} needs the class numbers of its positions as they are",
                 fix="remove the step",
             )
+
+
+def _check_microbatches(config: RunConfig) -> None:
+    """Checks that a step is not split if the share of an example depends on the labels of the whole step."""
+    microbatches = config.trainer.accumulate_steps
+    if microbatches == 1:
+        return
+    for output, output_task in output_tasks(config.task).items():
+        for option in tasks.entry(output_task).counting_options:
+            value = output_task.options[option]
+            if value is not None:
+                raise invalid(
+                    "trainer.accumulate_steps",
+                    microbatches,
+                    problem=f"must be 1 with task.outputs.{output}.{option}={value}, by which the labels of a whole "
+                    "step are counted",
+                    fix=f"remove trainer.accumulate_steps, or set task.outputs.{output}.{option}=null",
+                )
 
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from runner.config.options import output_tasks
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
+from runner.config.schema_task import TaskConfig
 from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
@@ -30,23 +32,44 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     task = config.task
     # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
     unscaled = list(task.target or TARGETS)
-    if task.example_weight:
-        unscaled.append(task.example_weight)
-    # Tasks of tokens have this option; null means the array of this name.
-    if "label_weight" in task.options:
-        unscaled.append(task.options["label_weight"] or LABEL_WEIGHT)
-    # Tasks of class numbers per position have this option. The numbers of their labels and weights are not blended by
-    # augmentation, and a label from outside of an image is one that is not counted, if there is one.
-    masks = {}
-    if "ignore_index" in task.options:
-        masks = dict.fromkeys(unscaled, 0)
-        outside = task.options["ignore_index"]
-        if outside is not None:
-            masks.update(dict.fromkeys(task.target or TARGETS, outside))
+    masks: dict[str, int] = {}
+    outputs = output_tasks(task)
+    for name_of_output, output_task in outputs.items():
+        unscaled += _weights(output_task)
+        masks.update(_masks(output_task, output_task.target or (name_of_output,)))
+    if not outputs:
+        unscaled += _weights(task)
+        masks = _masks(task, task.target or TARGETS)
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):
         return load(dataset, config.trainer.seed, encoding, unscaled, masks)
+
+
+def _weights(task: TaskConfig) -> list[str]:
+    """Returns the arrays of weights that a task reads."""
+    weights = []
+    if task.example_weight:
+        weights.append(task.example_weight)
+    # Tasks of tokens have this option; null means the array of this name.
+    if "label_weight" in task.options:
+        weights.append(task.options["label_weight"] or LABEL_WEIGHT)
+    return weights
+
+
+def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
+    """Returns the arrays that augmentation does not blend, with the value outside of an image.
+
+    Tasks of class numbers per position have the option `ignore_index`. A label from outside of an image is one that is
+    not counted, if there is one.
+    """
+    if "ignore_index" not in task.options:
+        return {}
+    masks = dict.fromkeys((*targets, *_weights(task)), 0)
+    outside = task.options["ignore_index"]
+    if outside is not None:
+        masks.update(dict.fromkeys(targets, outside))
+    return masks
 
 
 def load(

@@ -315,11 +315,14 @@ class _Training:
             padded.check(config, engine, splits.train)
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
             batches = feed.evaluation_of(config, splits.selecting, 1)
-            outputs = engine.evaluate(batches, keep_outputs=True).outputs
+            evaluation = engine.evaluate(batches, keep_outputs=True)
         rate_warnings: list[str] = []
         if not self.task.own_step:
             rate_warnings = warnings.of_rates(config.optimizer, self.length.total)
-        for warning in rate_warnings + self.task.warnings(outputs):
+        output_warnings = self.task.warnings(evaluation.outputs)
+        if evaluation.named_outputs:
+            output_warnings = self.task.named_warnings(evaluation.named_outputs)
+        for warning in rate_warnings + output_warnings:
             _warn(self.console, warning)
         lines = (
             _length_line(self.length),

@@ -232,7 +232,8 @@ class Reference(ABC):
             addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
             sums = {name: sums.get(name, 0.0) + value for name, value in addends.items()}
         self.assign(weights)
-        metrics = {LOSS: loss_sum / (weight_sum or 1.0)}
+        loss_totals = {LOSS: np.asarray(loss_sum), WEIGHT: np.asarray(weight_sum)}
+        metrics = {LOSS: task.mean_loss(sums | loss_totals)}
         # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
         has_own_counts = task.reads_batch or task.weighs_arrays
         if has_own_counts and self.precision == "float32":

@@ -15,6 +15,7 @@ from runner.model import scope
 from runner.task.base import LOSS
 from runner.task.per_position import PerPosition
 from runner.task.positions import Positions
+from runner.task.several import Several
 from tests.campaign.mutations_hooks import Hooks, Tensor, Way
 from tests.campaign.networks import IGNORED
 
@@ -48,6 +49,42 @@ def not_smoothed(hooks: Hooks, _: str) -> None:
             task._options = before
 
     hooks.losses(change)
+
+
+def loss_weight_dropped(hooks: Hooks, _: str) -> None:
+    def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def loss(task: Any, *given: Any) -> Tensor:
+            before = task.loss_weights
+            task.loss_weights = dict.fromkeys(before, 1.0)
+            try:
+                return sound(task, *given)
+            finally:
+                task.loss_weights = before
+
+        return loss
+
+    hooks.patches.wrap(Several, "loss", make)
+
+
+def labels_by_examples(hooks: Hooks, _: str) -> None:
+    """Divides the losses of an output's labels by the number of places, whichever of them count."""
+
+    def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def share(task: Any, ops: Any, name: str, batch: Any) -> Tensor:
+            if name in task._fixed_terms:
+                return sound(task, ops, name, batch)
+            return 1.0 / task.tasks[name].tokens
+
+        return share
+
+    hooks.patches.wrap(Several, "_share", make)
+
+
+def ignored_counted(hooks: Hooks, _: str) -> None:
+    def every_label(*_: object) -> None:
+        """Says that every position has a label."""
+
+    hooks.patches.put(Positions, "is_counted", every_label)
 
 
 def loss_times(factor: float) -> Way:

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from runner.data.base import Array, ArraySpec
 from runner.model import ops
+from runner.task.base import OutputSpec
 
 _TRAIN, _TEST = 88, 32  # the third batch of 32 is a quarter padding, and the fourth begins the next epoch
 _WORDS, _LENGTH = 12, 7
@@ -32,11 +33,13 @@ class Network:
       overrides: of the command line.
       pads: whether its last batch may be padded: batch statistics refuse that.
       zero: regular expression of the variables whose gradient is zero in mathematics, so that to scale it is nothing.
+      settings: names of those that it is trained in; empty: all that name no networks.
     """
 
     overrides: tuple[str, ...]
     pads: bool = False
     zero: str = ""
+    settings: tuple[str, ...] = ()
 
 
 NETWORKS: Mapping[str, Network] = {
@@ -67,6 +70,12 @@ NETWORKS: Mapping[str, Network] = {
             *("task=segmentation", "task.classes=4", f"task.ignore_index={IGNORED}"),
         ),
         pads=True,
+    ),
+    # Two outputs with a loss each, one of them per position.
+    "outputs": Network(
+        (*_CUSTOM, f"dataset._target_={_OWN}.patients", f"model._target_={_OWN}.outputs"),
+        pads=True,
+        settings=("several",),
     ),
 }
 
@@ -191,6 +200,15 @@ SETTINGS: Mapping[str, Setting] = {
         networks=("mlp", "tokens"),
         resumes=True,
     ),
+    "several": Setting(
+        "batch4_model2",
+        "megatron",
+        (
+            *("optimizer=sgd", "optimizer.learning_rate=0.05", "optimizer.momentum=0.9", "task=several"),
+            "task.outputs={age:{name:regression,weight:0.5},tags:{name:positions,classes:3,ignore_index:-1}}",
+        ),
+        networks=("outputs",),
+    ),
 }
 
 
@@ -215,8 +233,14 @@ def scenes() -> list[tuple[str, str, str]]:
         for engine in ("jax", "keras_dtensor")
         for network in NETWORKS
         for setting, way in SETTINGS.items()
-        if engine in way.engines and (not way.networks or network in way.networks)
+        if engine in way.engines and _is_tried(network, setting)
     ]
+
+
+def _is_tried(network: str, setting: str) -> bool:
+    if NETWORKS[network].settings:
+        return setting in NETWORKS[network].settings
+    return network in (SETTINGS[setting].networks or NETWORKS)
 
 
 def sentences() -> dict[str, dict[str, Array]]:
@@ -254,6 +278,15 @@ def masks() -> dict[str, dict[str, Array]]:
             "label": np.where(is_ignored, IGNORED, classes).astype(np.uint8),
         }
     )
+
+
+def patients() -> dict[str, dict[str, Array]]:
+    """Returns vectors, a number for each, and three labels of which every fourth is left out."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(_TRAIN + _TEST, 6)).astype(np.float32)
+    tags = rng.integers(0, 3, (len(x), 3)).astype(np.int32)
+    tags[rng.random(tags.shape) < 0.25] = -1
+    return _split({"x": x, "age": (x.sum(1) + 2.0).astype(np.float32), "tags": tags})
 
 
 def _split(arrays: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
@@ -312,6 +345,16 @@ def segments(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int) -> A
     given = keras.Input(spec.shape, name=name, dtype=spec.dtype)
     x = layers.Conv2D(8, 3, padding="same", activation="tanh", name="d1")(given)
     return keras.Model(given, layers.Conv2D(num_classes, 1, name="d2")(x), name="segments")
+
+
+def outputs(keras: Any, inputs: Mapping[str, ArraySpec], outputs: OutputSpec) -> Any:
+    """Builds two outputs from one hidden layer."""
+    units = {name: spec.units for name, spec in outputs.by_name.items()}
+    x = keras.Input(inputs["x"].shape, name="x")
+    hidden = keras.layers.Dense(16, activation="tanh", name="d1")(x)
+    age = keras.layers.Dense(units["age"], name="age")(hidden)
+    tags = keras.layers.Dense(3 * units["tags"], name="d2")(hidden)
+    return keras.Model(x, {"age": age, "tags": keras.layers.Reshape((3, units["tags"]), name="tags")(tags)})
 
 
 def _layers(keras: Any) -> dict[str, Any]:

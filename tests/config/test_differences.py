@@ -46,6 +46,10 @@ def differing(overrides: Sequence[str]) -> list[str]:
             ["mesh=batch4_model2", "layout.rules=[{match: d1/kernel, spec: [null, model]}]"],
             ["mesh=batch4_model2", "layout.rules=[{match: d1/kernel, spec: [null, model]}]"],
         ),
+        (
+            ["task=several", "task.outputs={label: classification, age: {name: regression, weight: 2}}"],
+            ["task=several", "task.outputs={label: classification, age: {name: regression, weight: 2}}"],
+        ),
         (["~mesh.axes", "+mesh.axes={batch: 2, model: 2}"], ["mesh.axes.batch=2", "mesh.axes.model=2"]),
     ],
 )

@@ -300,6 +300,43 @@ REFUSALS = [
     refusal("task=regression +task.top_k=5", "task.top_k", "task=regression has name, target"),
     refusal("task=custom", "task._target_ is required"),
     refusal("task=custom task._target_=user_module.nope", "task._target_=user_module.nope", "no 'nope'"),
+    refusal(
+        "task=several", "task.outputs={}", "needs at least two outputs", "set task.outputs={age:{name:regression}"
+    ),
+    refusal("task=several task.outputs={a:regression,b:binery}", "task.outputs.b.name=binery", "must be one of"),
+    refusal("task=several task.outputs={a:regression,b:{weight:1}}", "task.outputs.b={weight:1}", "needs the task"),
+    refusal(
+        "task=several task.outputs={a:regression,b:{name:binary,weight:-1}}",
+        "task.outputs.b.weight=-1.0",
+        "must be at least 0",
+    ),
+    refusal(
+        "task=several task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}",
+        "task.outputs=",
+        "at least one output must have a weight above 0",
+    ),
+    refusal("task=several task.outputs={a:regression,b:custom}", "task.outputs.b._target_ is required"),
+    refusal(
+        "task=several task.outputs={a:regression,b:{name:step,_target_:user_module.build}}",
+        "task.outputs.b.name=step",
+        "can't judge one of several outputs",
+    ),
+    refusal(
+        "engine=core_dtensor model=mlp_core task=several task.outputs={a:regression,b:binary}",
+        "engine=core_dtensor",
+        "trains models of one output, but task=several judges several",
+    ),
+    refusal(
+        "engine=jax trainer.accumulate_steps=2 task=several "
+        "task.outputs={a:regression,b:{name:positions,ignore_index:0}}",
+        "trainer.accumulate_steps=2",
+        "must be 1 with task.outputs.b.ignore_index=0",
+    ),
+    refusal(
+        "trainer.early_stopping.metric=b_acuracy task=several task.outputs={a:regression,b:binary}",
+        "trainer.early_stopping.metric=b_acuracy",
+        "did you mean",
+    ),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
