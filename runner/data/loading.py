@@ -21,6 +21,9 @@ from runner.host import stages
 
 __all__ = ["Dataset", "load", "load_run"]
 
+# Options of tasks that name arrays of integers.
+_ARRAYS = ("input_length", "candidate_id")
+
 
 def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     """Loads the dataset of a run; see `load`.
@@ -36,11 +39,11 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     classes: dict[str, int] = {}
     outputs = output_tasks(task)
     for name_of_output, output_task in outputs.items():
-        unscaled += _weights(output_task)
+        unscaled += _read_as_they_are(output_task)
         masks.update(_masks(output_task, output_task.target or (name_of_output,)))
         classes.update(_classes(output_task, output_task.target or (name_of_output,)))
     if not outputs:
-        unscaled += _weights(task)
+        unscaled += _read_as_they_are(task)
         masks = _masks(task, task.target or TARGETS)
         # Without task.target, the others are targets only where the dataset has none before them.
         classes = _classes(task, task.target or TARGETS[:1])
@@ -50,15 +53,18 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
         return load(dataset, config.trainer.seed, encoding, unscaled, masks, classes)
 
 
-def _weights(task: TaskConfig) -> list[str]:
-    """Returns the arrays of weights that a task reads."""
-    weights = []
+def _read_as_they_are(task: TaskConfig) -> list[str]:
+    """Returns the arrays that a task reads beside inputs and target: weights, numbers of steps and IDs."""
+    names = []
     if task.example_weight:
-        weights.append(task.example_weight)
+        names.append(task.example_weight)
     # Tasks of tokens have this option; null means the array of this name.
     if "label_weight" in task.options:
-        weights.append(task.options["label_weight"] or LABEL_WEIGHT)
-    return weights
+        names.append(task.options["label_weight"] or LABEL_WEIGHT)
+    for option in _ARRAYS:
+        if task.options.get(option):
+            names.append(task.options[option])
+    return names
 
 
 def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
@@ -69,7 +75,7 @@ def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
     """
     if "ignore_index" not in task.options:
         return {}
-    masks = dict.fromkeys((*targets, *_weights(task)), 0)
+    masks = dict.fromkeys((*targets, *_read_as_they_are(task)), 0)
     outside = task.options["ignore_index"]
     if outside is not None:
         masks.update(dict.fromkeys(targets, outside))
