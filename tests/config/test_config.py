@@ -29,7 +29,7 @@ CONF = paths.conf_dir()
 GROUPS = {
     spec.name: spec.default_factory
     for spec in fields(schema.RunConfig)
-    if spec.name not in ("resume", "branch", "run")
+    if spec.name not in ("resume", "name", "branch", "run")
 }
 OPTIONS = sorted(path for path in CONF.glob("*/*.yaml") if not path.name.startswith("_"))
 GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path.parent.name != "model"]
