@@ -260,6 +260,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
+@pytest.mark.rotates(every=3)
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
     picture, engine, mesh = EXAMPLES[page]
@@ -270,6 +271,7 @@ def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["{page}.md", "docs/{page}.md"])
+@pytest.mark.rotates(every=4)
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     composing.give_data(tmp_path)
