@@ -34,6 +34,7 @@ from runner.task.base import LOSS, Task
 from runner.training import stopping
 from runner.training.checkpoint import index, runs, storage
 from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
@@ -122,10 +123,10 @@ class Previous:
         superseded = index.superseded_steps(self.run.folder, self.checkpoint.step)
         if not superseded:
             return []
-        best = index.read_best(self.run.folder)
+        best_step = self._best_step()
         names: list[str] = []
         for step in superseded:
-            is_best = best is not None and best["step"] == step
+            is_best = step == best_step
             mark = " (the best)" if is_best else ""
             names.append(f"{step:,}{mark}")
         return [
@@ -133,6 +134,15 @@ class Previous:
             "when the run has trained and saved as many steps again, the best when there is a new one "
             f"(branch={name} keeps all)"
         ]
+
+    def _best_step(self) -> int | None:
+        """Returns the step of the best checkpoint; None if there is none, or its record is damaged."""
+        try:
+            best = index.read_best(self.run.folder)
+        except DamagedError:
+            # A run that continues from a step that was named needs no best checkpoint.
+            return None
+        return None if best is None else best["step"]
 
 
 def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStack) -> Previous | None:

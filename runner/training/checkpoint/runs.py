@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import time
@@ -16,8 +15,6 @@ from typing import Any
 
 from runner.errors import ConfigError, invalid
 from runner.host.lock import HeldError, locked_at_once
-from runner.model import gpt_options
-from runner.optim.adam import adam_learning_rate
 from runner.processes import requeue
 from runner.tracking import process
 from runner.training.checkpoint import index, recorded, storage
@@ -221,17 +218,18 @@ def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
 def _step(key: str, reference: str, run: SavedRun, name: str) -> int:
     """Returns the step that the part after `@` names."""
     steps = storage.steps(run.folder)
+    if name in map(str, steps):
+        return int(name)
+    # Only now: a checkpoint that is named by its step opens whatever the record of the best one is.
     best = _best(key, run)
     if name == "best" and best is not None:
         return int(best["step"])
-    if name not in map(str, steps):
-        names = ", ".join(map(str, steps))
-        if best:
-            names += f", and the best is {best['step']}"
-        raise invalid(
-            key, reference, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.run}@{steps[-1]}"
-        )
-    return int(name)
+    names = ", ".join(map(str, steps))
+    if best:
+        names += f", and the best is {best['step']}"
+    raise invalid(
+        key, reference, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.run}@{steps[-1]}"
+    )
 
 
 def _read(folder: Path) -> SavedRun | None:
@@ -312,18 +310,15 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
     Raises:
       ConfigError: the checkpoint is damaged, in which case the one before it is suggested, or of a newer format.
     """
-    steps = storage.steps(run.folder)
-    best = _best(key, run)
-    current = index.current_steps(storage.lineages(run.folder))
     if step is None:
-        step = _default_step(key, run, current, best)
+        step = _default_step(key, run)
     try:
         checkpoint = Checkpoint(storage.place(run.folder, step))
         _check_run(checkpoint, run)
         return checkpoint
     except DamagedError as error:
         earlier: list[int] = []
-        for other in steps:
+        for other in storage.steps(run.folder):
             if other < step and storage.is_checkpoint(storage.place(run.folder, other)):
                 earlier.append(other)
         if earlier:
@@ -343,41 +338,15 @@ def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
         raise DamagedError(f"{checkpoint.folder} is invalid: {error}") from error
 
 
-def earlier_defaults(run: SavedRun, step: int | None) -> dict[str, str]:
-    """Returns the overrides that keep values which were defaults when a run began, and have changed since.
+def _default_step(key: str, run: SavedRun) -> int:
+    """Returns the step that is meant if none is named: training continues from the last.
 
-    A recorded command line doesn't name a default. Until release 0.1.0 Adam's rate was 0.01 for every model, and a
-    deep `model=gpt` was not scanned, which gives its variables other paths.
-
-    Args:
-      run: the run.
-      step: of the checkpoint; None: the newest.
-
-    Returns:
-      Key -> value, as they are typed; empty if the checkpoint can't be read.
+    Raises:
+      ConfigError: the record of the best checkpoint is damaged.
     """
-    steps = storage.steps(run.folder)
-    try:
-        if step is None:
-            step = steps[-1]
-        config = read_manifest(storage.place(run.folder, step)).about["config"]
-        optimizer = config["optimizer"]
-        model = config["model"]
-        builder = model["_target_"]
-        rate = float(optimizer["learning_rate"])
-    except (DamagedError, IndexError, KeyError, TypeError, ValueError):
-        return {}
-    kept: dict[str, str] = {}
-    if optimizer["name"] == "adam" and 0.0 < rate < math.inf and rate != adam_learning_rate(builder):
-        kept["optimizer.learning_rate"] = repr(rate)
-    if builder == gpt_options.TARGET and model.get("scan") is False:
-        kept["model.scan"] = "false"
-    return kept
-
-
-def _default_step(key: str, run: SavedRun, current: Sequence[int], best: BestRecord | None) -> int:
-    """Returns the step that is meant if none is named: training continues from the last."""
+    current = index.current_steps(storage.lineages(run.folder))
     last = current[-1]
+    best = _best(key, run)
     if key != "run" or best is None or best["step"] not in current:
         return last
     # A run with early stopping ended with its best weights, so these are what is evaluated and exported.

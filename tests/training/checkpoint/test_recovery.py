@@ -255,6 +255,9 @@ def test_a_damaged_best_is_rejected_and_with_early_stopping_the_best_is_opened(f
     (folder / index.BEST_FILE).write_text("{}")
     with pytest.raises(ConfigError, match=r"the record of its best checkpoint is damaged .*best.json is invalid"):
         runs.open_checkpoint("run", run, None)
+    # A step that is named needs no record of the best.
+    assert runs.find("run", f"{run.run}@20", folder.parent)[1] == 20
+    assert runs.open_checkpoint("run", run, 20).step == 20
 
 
 @pytest.mark.parametrize(
