@@ -15,6 +15,7 @@ from runner.errors import invalid
 def without_hydra(composed: DictConfig) -> DictConfig:
     """Returns a copy without Hydra's own part."""
     config = copy.deepcopy(composed)
+    # Hydra's own part is read-only, and the config a struct, whose keys can't be deleted.
     with read_write(config), open_dict(config):
         del config["hydra"]
     return config

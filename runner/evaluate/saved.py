@@ -77,6 +77,7 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
       EngineError: the canary found wrong arithmetic on this mesh.
     """
     with quiet_native_log(log):
+        # Schedules need a length of at least one step; nothing is trained, so its value has no effect.
         engine = make_engine(config, data, max(saved.checkpoint.step, 1))
         engine.build()
         load(engine, saved.checkpoint)
@@ -114,6 +115,7 @@ def split_key(text: str) -> str:
 def _slice_key(term: Slice) -> str:
     if term.start is None and term.stop is None:
         return term.name
+    # MLflow allows no `%` in the name of a metric.
     unit = "pct" if term.percent else ""
     start = "0"
     if term.start is not None:

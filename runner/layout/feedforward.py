@@ -156,7 +156,7 @@ def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str
 def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
     """Returns the roles of one mixture's variables.
 
-    Empty if the shapes fit none of the widths.
+    The result is empty if the shapes fit none of the widths.
     """
     kernels: dict[str, Shape] = {}
     counts: set[int] = set()
@@ -221,7 +221,7 @@ def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int)
 def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, width: int) -> Role | None:
     """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel.
 
-    None if the variable is no such bias.
+    Returns None if the variable is no such bias.
 
     Args:
       path: of the variable.

@@ -280,7 +280,7 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
 def _adapter_dim(dim: int | None, last_dim: int, rank: int, *, is_b: bool) -> int | None:
     """Returns the dim of an adapter that is a given dim of the kernel.
 
-    None if the other adapter has it.
+    Returns None if the other adapter has it.
 
     Args:
       dim: of the kernel.

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from runner.arrays import Arrays, Tensor
 from runner.config.schema import OptimizerConfig
 
+# Slot name -> its value for one variable.
 Slots = dict[str, Tensor]
+# (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots)
 Update = Callable[[Tensor, Tensor, Slots, Tensor, Tensor], tuple[Tensor, Slots]]
+# (weight, new slots, learning rate, step counted from 1) -> new weight
 Apply = Callable[[Tensor, Slots, Tensor, Tensor], Tensor]
 
 

@@ -36,6 +36,7 @@ def values(config: OptimizerConfig, trainable: Sequence[str], gradients: Sequenc
     """
     if config.gradient_norm is None:
         return []
+    # Sums of squares by layer serve both the norm of all gradients and those of the layers, in one pass.
     squares: dict[str, Tensor] = {}
     for path, gradient in zip(trainable, gradients, strict=True):
         layer = _layer(path)
@@ -47,9 +48,11 @@ def values(config: OptimizerConfig, trainable: Sequence[str], gradients: Sequenc
 
 
 def _layers(trainable: Sequence[str]) -> list[str]:
+    # In the order in which `values` comes to the layers.
     return list(dict.fromkeys(map(_layer, trainable)))
 
 
 def _layer(path: str) -> str:
     layer, _, _ = path.rpartition("/")
+    # A variable outside any layer, as custom models may have, counts as a layer of its own.
     return layer or path

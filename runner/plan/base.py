@@ -185,7 +185,7 @@ class Plan:
     def metrics(self) -> dict[str, float]:
         """Returns the figures that runs are compared by.
 
-        Memory, communication and FLOPs per device and step.
+        These are memory, communication and FLOPs per device and step.
         """
         state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
         if "teachers" in self.totals:

@@ -192,7 +192,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _packing(self) -> Packing | None:
         """Returns the packing of the state within a call.
 
-        None if each variable stays by itself.
+        Returns None if each variable stays by itself.
         """
         optimizer = self._config.optimizer
         # `combine_all_reduces=false` asks for one sum per gradient. Slots that are read back must be variables.

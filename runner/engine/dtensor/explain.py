@@ -132,7 +132,7 @@ def _reason(text: str) -> str:
 def compile_warning(engine: str, variables: int) -> str:
     """Returns the warning that a step takes long to compile.
 
-    Empty for a model of fewer variables.
+    The warning is empty for a model of fewer variables.
 
     Args:
       engine: its name.

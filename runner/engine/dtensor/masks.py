@@ -76,7 +76,7 @@ def _normal(stock: Callable[..., tf.Tensor], draw: drawn.Draw) -> Callable[..., 
 class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
     """A layer's generator that draws from the entered scope.
 
-    From its own state if none is entered.
+    If none is entered, it draws from its own state.
     """
 
     layer_name: str

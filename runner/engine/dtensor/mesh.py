@@ -131,7 +131,7 @@ class MeshPlacer:
     def axis(self, kernel: tf.Variable, dim: int) -> str | None:
         """Returns the axis that shards a dim of a kernel, as layers read it.
 
-        None for a plain variable.
+        Returns None for a plain variable.
         """
         layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
         if layout is None:

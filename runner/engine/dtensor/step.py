@@ -254,7 +254,7 @@ class Steps:
     def _read_packed(self) -> list[tf.Tensor]:
         """Returns the vectors that a call's loop carries from step to step.
 
-        None if nothing is packed.
+        Returns None if nothing is packed.
         """
         if self.packing is None:
             return []

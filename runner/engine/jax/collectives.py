@@ -216,7 +216,7 @@ def _width(element_type: str) -> int:
 def _axis(attributes: str, axes: Mapping[str, int]) -> str:
     """Returns the axes over whose devices a collective runs, joined by `+`.
 
-    Empty if each device is alone.
+    The result is empty if each device is alone.
     """
     pairs = hlo.source_target_pairs(attributes)
     if pairs is not None:

@@ -130,7 +130,7 @@ def reduces_bf16(attributes: str) -> bool:
 def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
     """Returns a collective-permute's pairs of devices.
 
-    None for a collective that has groups.
+    Returns None for a collective that has groups.
     """
     listed = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
     if listed is None:

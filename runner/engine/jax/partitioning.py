@@ -203,7 +203,7 @@ def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> T
 def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
     """Returns the axis that splits the heads of all attentions alike.
 
-    None if they are replicated or differ.
+    Returns None if they are replicated or differ.
     """
     axes_of_heads = set()
     for path, role in roles.items():

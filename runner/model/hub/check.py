@@ -186,7 +186,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
 def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: TaskConfig) -> None:
     """Checks that a text's rows and tokens fit the backbone.
 
-    As far as the config determines both.
+    It is checked as far as the config determines both.
 
     Args:
       name: of the backbone's class.
@@ -246,7 +246,7 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
 def _first_option(class_options: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str | None, int | None]:
     """Returns the first of several keys whose value is an integer, and the value.
 
-    None if there is none.
+    Returns None if there is none.
     """
     for key in keys:
         if isinstance(class_options.get(key), int):
