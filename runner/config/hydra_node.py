@@ -26,7 +26,7 @@ def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
 
     Args:
       composed: by Hydra.
-      key: of the folder.
+      key: the key of the folder.
       base: start of a relative path; None: the current directory.
 
     Raises:

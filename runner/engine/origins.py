@@ -54,8 +54,8 @@ def device_shapes(placement: Placement, axis: str, axes: Mapping[str, int]) -> l
     The first is that of the shard gathered over the collective's axes, the second that of the stored shard.
 
     Args:
-      placement: of the variable.
-      axis: of the collective, several axes joined by `+`.
+      placement: the placement of the variable.
+      axis: the axis of the collective, several axes joined by `+`.
       axes: mesh axis to size.
     """
     gathered = replace(placement, spec=without_axes(placement.spec, axis.split("+")))

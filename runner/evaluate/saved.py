@@ -69,7 +69,7 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
     Args:
       config: checked.
       saved: the run's.
-      data: of the config's dataset and task.
+      data: the data of the config's dataset and task.
       log: file for the output of native code.
 
     Raises:
@@ -92,7 +92,7 @@ def evaluated(
     Args:
       config: checked.
       engine: with its weights.
-      task: of the split.
+      task: the task of the split.
       source: every example counts once.
       limit: evaluates that many batches only; None: every example.
       keep_outputs: whether to return the model's outputs too.

@@ -82,7 +82,7 @@ def _feedforwards(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tu
 
     Args:
       block: their owner, for the reasons of specs.
-      width: of the model.
+      width: the width of the model.
       dense: layers whose kernels have two dims.
     """
     widths_in = dict.fromkeys(layer.shape[0] for layer in dense if layer.shape[1] == width)
@@ -224,9 +224,9 @@ def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, w
     Returns None if the variable is no such bias.
 
     Args:
-      path: of the variable.
-      shape: of the variable.
-      roles: of the mixture's kernels.
+      path: the path of the variable.
+      shape: the shape of the variable.
+      roles: the roles of the mixture's kernels.
       count: E.
       width: D.
     """

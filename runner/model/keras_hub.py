@@ -65,7 +65,7 @@ def build(
     Args:
       keras: Keras 3, on the JAX backend.
       inputs: specs by name; `runner.model.hub.inputs` derives the backbone's inputs from them.
-      outputs: of the task.
+      outputs: the outputs of the task.
       tokens: number of tokens per example for which the task wants an output each; 0: one output per example.
       backbone: public name of KerasHub's class; None: that of the preset.
       task: `CausalLM`, `TextClassifier`, `ImageClassifier`, a class's name, or `Backbone` for a dense head; None: by

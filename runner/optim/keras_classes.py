@@ -161,7 +161,7 @@ def check_rule(config: OptimizerConfig, defaults: Options) -> None:
     """Checks that a class has an update rule that knows all its options.
 
     Args:
-      config: of the optimizer `keras`.
+      config: the config of the optimizer `keras`.
       defaults: of the class's options.
 
     Raises:

@@ -14,7 +14,7 @@ def names(config: OptimizerConfig, trainable: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of the norms that a run logs; none unless `optimizer.gradient_norm` is set.
 
     Args:
-      config: of the optimizer.
+      config: the config of the optimizer.
       trainable: canonical paths of the trainable variables.
     """
     if config.gradient_norm is None:
@@ -29,7 +29,7 @@ def values(config: OptimizerConfig, trainable: Sequence[str], gradients: Sequenc
     """Returns the L2 norms, float32 (), in the order of `names`.
 
     Args:
-      config: of the optimizer.
+      config: the config of the optimizer.
       trainable: canonical paths of the trainable variables.
       gradients: of them, in their order; replicated or sharded, the norms are those of whole arrays.
       xp: functions of the arrays.

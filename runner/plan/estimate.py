@@ -40,7 +40,7 @@ class PlacedModel:
     Attributes:
       placements: placement by canonical path.
       trained: paths of trained variables.
-      outputs: of the layers, in the model's order.
+      outputs: the outputs of the layers, in the model's order.
       axes: size by mesh axis.
       inputs: spec by name of the model's input, the examples' dim first.
       width: bytes per number of a variable where layers use it, by path.
@@ -245,7 +245,7 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 
     Args:
       model: the model on its mesh.
-      output: of a layer.
+      output: the output of a layer.
 
     Returns:
       The entries of the model's input that the output is computed from by layers that keep the rank. None if there is

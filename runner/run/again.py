@@ -23,7 +23,7 @@ def line(folder: Path, cluster: ClusterConfig) -> str | None:
     """Returns the line with the command that continues a run.
 
     Args:
-      folder: of the run's checkpoints.
+      folder: the folder of the run's checkpoints.
       cluster: the run's; whatever started its processes has to start them again.
 
     Returns:

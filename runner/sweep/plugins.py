@@ -109,7 +109,7 @@ class SubmititLauncher(ProcessLauncher):
 
     Args:
       cluster: `slurm`, or `local` for processes of this machine.
-      parameters: of submitit's executor, as `slurm_partition`.
+      parameters: the parameters of submitit's executor, as `slurm_partition`.
       max_parallel: jobs submitted at a time; the cluster may run fewer.
       timeout: longest time of a job in seconds, the queue included; None: no limit.
     """

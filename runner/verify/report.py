@@ -247,7 +247,7 @@ class Verification:
         """Returns the terminal's table: the losses, and of each variable the check with the largest ratio.
 
         Args:
-          width: of the terminal.
+          width: the width of the terminal.
         """
         by_path = {variable.variable: variable for variable in self.variables}
         rows = []

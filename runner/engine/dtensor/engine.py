@@ -296,7 +296,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         That is so for DTensor's collision of names.
 
         Args:
-          error: of a compilation.
+          error: the error of a compilation.
           left: number of further tries.
         """
         if _NAME_COLLISION not in str(error) or not left or not processes.is_here(self._mesh):

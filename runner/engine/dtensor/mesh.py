@@ -66,7 +66,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dt
 
     Args:
       config: the mesh group, axes resolved.
-      devices: of `make_devices`.
+      devices: the devices of `make_devices`.
       merges: whether DTensor combines all-reduces in what it compiles; has an effect for the process's first mesh
       only.
 

@@ -23,8 +23,8 @@ class Member:
     There are several if all-reduces were merged, by DTensor or by the packing.
 
     Attributes:
-      name: of the node.
-      shape: of the tensor on one device.
+      name: the name of the node.
+      shape: the shape of the tensor on one device.
       origin: canonical path if the engine packed the tensor; else empty: the name tells it.
     """
 

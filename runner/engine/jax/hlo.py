@@ -147,8 +147,8 @@ def replica_groups(attributes: str, devices: int) -> list[list[int]]:
     XLA prints them in three forms.
 
     Args:
-      attributes: of the instruction.
-      devices: of the mesh; an empty list of groups means one group of all.
+      attributes: the attributes of the instruction.
+      devices: the devices of the mesh; an empty list of groups means one group of all.
 
     Raises:
       EngineError: a fourth form.

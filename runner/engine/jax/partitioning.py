@@ -63,9 +63,9 @@ class MeshLayout:
     """The inputs of a partitioning.
 
     Attributes:
-      mesh: of the devices.
+      mesh: the mesh of the devices.
       layout: config of the layout.
-      placements: of every variable, by canonical path.
+      placements: the placements of every variable, by canonical path.
       array_specs: of a batch's arrays and of `weight`, by name.
     """
 

@@ -91,7 +91,7 @@ def attach(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens
 
     Args:
       keras: the module.
-      task_class: of `choose`.
+      task_class: the task class of `choose`.
       backbone: built.
       units: of the task's outputs; None: the task takes any, and gets the backbone's outputs.
       tokens: T of logits (B, T, units); 0: they are (B, units).
@@ -117,7 +117,7 @@ def fuse(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
 
     Args:
       keras: the module.
-      task_class: of `choose`.
+      task_class: the task class of `choose`.
       backbone: built.
       task_model: the model of `task_class` around it.
 

@@ -100,7 +100,7 @@ def _earlier_defaults(
     Args:
       key: `resume`, `branch` or `run`; the last trains nothing, so it needs those of the model only.
       run: the run.
-      step: of its checkpoint.
+      step: the step of its checkpoint.
       overrides: recorded ones.
       typed_keys: keys that are typed again, which replace recorded ones.
     """

@@ -20,7 +20,7 @@ def overrides(run: SavedRun, step: int | None) -> dict[str, str]:
 
     Args:
       run: the run.
-      step: of the checkpoint; None: the newest.
+      step: the step of the checkpoint; None: the newest.
 
     Returns:
       Key -> value, as they are typed; empty if the checkpoint can't be read.

@@ -71,7 +71,7 @@ def register(
       run: id of the run.
       tracked: whether the id is a tracking store's.
       overrides: the command line, without `resume`.
-      name: of the run's own folder; None: the id. A folder that was copied may have another name.
+      name: the name of the run's own folder; None: the id. A folder that was copied may have another name.
       job: `requeue.Job.note` of the job that continues the run when it starts again; None: there is none.
       lasting: entries that stay when the run is resumed: `origin`, the run and step that it branched from, and `kept`.
 
