@@ -53,6 +53,7 @@ class Role:
 
         Its dims are shifted by one.
         """
+        # Dim 0 of stacked variables counts the layers, so each dim of the single variable comes one later.
         return replace(
             self,
             stacked=1,
