@@ -91,7 +91,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if key == "run":
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
-    record = recorded.Record(key, str(run.folder), recorded.is_own(run.run, run.record))
+    record = recorded.Record(key, str(run.folder), recorded.is_own(run.id, run.record))
     overrides = record.checked(without(run.record["overrides"], typed_keys))
     overrides += _earlier_defaults(key, run, step, overrides, typed_keys)
     resolved = run.folder.as_posix()

@@ -86,7 +86,7 @@ class Previous:
     @property
     def resumed_run_id(self) -> str | None:
         """The id in the tracking store of the run that continues; None for a new one."""
-        return None if self.branches else self.run.run_id
+        return None if self.branches else self.run.tracking_id
 
     @property
     def encoding(self) -> Encoding | None:
@@ -113,13 +113,13 @@ class Previous:
     def describe_position(self, length: RunLength) -> str:
         """Returns one line that says where training continues in a run of this length."""
         verb = "Starting from run" if self.branches else "Resuming run"
-        return f"{verb} {self.run.run} at {length.describe_position(self.checkpoint.step)}"
+        return f"{verb} {self.run.id} at {length.describe_position(self.checkpoint.step)}"
 
     def describe_other_checkpoints(self) -> list[str]:
         """Returns lines that say what happens to the run's later checkpoints; empty if it continues from its last."""
-        name = f"{self.run.run}@{self.checkpoint.step}"
+        name = f"{self.run.id}@{self.checkpoint.step}"
         if self.branches:
-            return [f"branch={name}: a new run begins with that state; run {self.run.run} stays unchanged"]
+            return [f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"]
         superseded = index.superseded_steps(self.run.folder, self.checkpoint.step)
         if not superseded:
             return []
@@ -297,7 +297,7 @@ def check_unfinished(config: RunConfig, previous: Previous | None, length: RunLe
     if previous is None:
         return
     key = "branch" if previous.branches else "resume"
-    name = f"{key}={previous.run.run}"
+    name = f"{key}={previous.run.id}"
     history = from_arrays(previous.checkpoint.history())
     evaluated = history.evaluations[-1][1].metrics if history.evaluations else task.directions
     missing = {LOSS, *task.step_metrics} - set(history.names)

@@ -44,14 +44,14 @@ class SavedRun:
     record: Mapping[str, Any]
 
     @property
-    def run(self) -> str:
+    def id(self) -> str:
         """The run's id in the tracking store, or the name of its folder if it was not tracked."""
         return str(self.record["run"])
 
     @property
-    def run_id(self) -> str | None:
+    def tracking_id(self) -> str | None:
         """The run's id in the tracking store; None if it was not tracked."""
-        return self.run if self.record["tracked"] else None
+        return self.id if self.record["tracked"] else None
 
 
 def register(
@@ -222,13 +222,13 @@ def _matching(
             if not newest or (folder / RECORD).lstat().st_mtime > newest[0].record["started"]:
                 raise _damaged_record(key, name, reason) from reason
         return newest
-    exact = [run for run in runs if name and name in (run.run, run.record.get("name"))]
+    exact = [run for run in runs if name and name in (run.id, run.record.get("name"))]
     if exact:
         return exact
     for folder, reason in damaged.items():
         if name and folder.name.startswith(name):
             raise _damaged_record(key, name, reason) from reason
-    return [run for run in runs if run.run.startswith(name)]
+    return [run for run in runs if run.id.startswith(name)]
 
 
 def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
@@ -248,7 +248,7 @@ def _step(key: str, reference: str, run: SavedRun, name: str) -> int:
     if best:
         names += f", and the best is {best['step']}"
     raise invalid(
-        key, reference, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.run}@{steps[-1]}"
+        key, reference, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.id}@{steps[-1]}"
     )
 
 
@@ -303,7 +303,7 @@ def _not_found(runs: Sequence[SavedRun], folder: Path, *, is_ambiguous: bool) ->
     if not runs:
         return f"no run left a checkpoint in {folder}"
     newest = sorted(runs, key=lambda run: -float(run.record["started"]))[:_LISTED]
-    names = ", ".join(run.run for run in newest)
+    names = ", ".join(run.id for run in newest)
     what = f"no such run in {folder}"
     if is_ambiguous:
         what = "several runs begin with this"
@@ -321,7 +321,7 @@ def _best(key: str, run: SavedRun) -> BestRecord | None:
     except DamagedError as error:
         problem = f"the record of its best checkpoint is damaged ({error})"
         fix = f"delete {index.BEST_FILE} in that folder to continue without a best checkpoint"
-        raise invalid(key, run.run, problem=problem, fix=fix) from error
+        raise invalid(key, run.id, problem=problem, fix=fix) from error
 
 
 def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
@@ -348,15 +348,15 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
             if other < step and storage.is_checkpoint(storage.place(run.folder, other)):
                 earlier.append(other)
         if earlier:
-            fix = f"set {key}={run.run}@{earlier[-1]}, the one before it"
+            fix = f"set {key}={run.id}@{earlier[-1]}, the one before it"
         else:
             fix = "there is none before it, so start a new run"
-        raise invalid(key, run.run, problem=f"its checkpoint of step {step} is damaged ({error})", fix=fix) from error
+        raise invalid(key, run.id, problem=f"its checkpoint of step {step} is damaged ({error})", fix=fix) from error
 
 
 def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
     """Checks that a checkpoint belongs to this run, and that a run can continue from its metrics."""
-    if checkpoint.about["run"] != run.run:
+    if checkpoint.about["run"] != run.id:
         raise DamagedError(f"{checkpoint.folder} is of run {checkpoint.about['run']}")
     try:
         check_arrays(checkpoint.step, checkpoint.history())
@@ -402,11 +402,11 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
             stack.enter_context(locked_at_once(run.folder / LOCK))
         except HeldError as error:
             problem = f"the run is in use by process {error.holder} ({run.folder})"
-            raise invalid(key, run.run, problem=problem, fix="wait for it or stop it") from None
+            raise invalid(key, run.id, problem=problem, fix="wait for it or stop it") from None
         except OSError as error:
             problem = f"its folder {run.folder} can't be written ({error.strerror})"
             fix = "make it writable, or name a folder that is"
-            raise invalid(key, run.run, problem=problem, fix=fix) from error
+            raise invalid(key, run.id, problem=problem, fix=fix) from error
         yield
 
 
@@ -426,7 +426,7 @@ def check_not_running(key: str, run: SavedRun) -> None:
     if job is not None and job.has_ended(run.record.get("job")):
         return
     raise ConfigError(
-        f"{key}={run.run}: process {other.get(process.PID)} on {other.get(process.HOST)} is still running it, or "
+        f"{key}={run.id}: process {other.get(process.PID)} on {other.get(process.HOST)} is still running it, or "
         f'can\'t be seen from here; stop it, or if it has ended, write "ended": true into {run.folder / RECORD}'
     )
 
