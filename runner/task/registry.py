@@ -78,6 +78,9 @@ class TaskEntry:
       has_outputs: it is made of tasks that judge an output each, see `outputs`.
       array_options: its options that name further arrays, which are no inputs by default.
       counting_options: its options that, if they are not null, make examples count by their labels.
+      compares_rows: its loss compares the rows of the whole global batch, which can't be split into microbatches.
+      row_options: its options that, if they are true, say the same of the user's functions.
+      losses_of_two_outputs: values of its option `loss` that compare two outputs of the model.
     """
 
     module: str
@@ -91,6 +94,9 @@ class TaskEntry:
     has_outputs: bool = False
     array_options: tuple[str, ...] = ()
     counting_options: tuple[str, ...] = ()
+    compares_rows: bool = False
+    row_options: tuple[str, ...] = ()
+    losses_of_two_outputs: tuple[str, ...] = ()
     needs_keras_3: bool = False
     own_step: bool = False
     reads_teachers: bool = False
@@ -164,12 +170,25 @@ register(
     ),
 )
 register(
+    "pairs",
+    TaskEntry(
+        f"{_FOLDER}.pairs",
+        schema_task.PairsOptions,
+        judges_outputs=False,
+        compares_rows=True,
+        losses_of_two_outputs=("in_batch_softmax",),
+    ),
+)
+register(
     "several",
     TaskEntry(
         f"{_FOLDER}.several", schema_task.SeveralOptions, predicts="any", judges_outputs=False, has_outputs=True
     ),
 )
-register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))
+register(
+    "custom",
+    TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any", row_options=("whole_batch",)),
+)
 register(
     "step",
     TaskEntry(
@@ -191,6 +210,21 @@ def entry(config: TaskConfig) -> TaskEntry:
 def entries(config: TaskConfig) -> list[TaskEntry]:
     """Returns the entry that a config selects, and those of the tasks that judge its outputs."""
     return [entry(config), *(entry(output) for output in output_tasks(config).values())]
+
+
+def compares_rows(config: TaskConfig) -> bool:
+    """Returns whether the loss, or that of an output, compares the rows of the whole global batch."""
+    for judging in (config, *output_tasks(config).values()):
+        selected = entry(judging)
+        if selected.compares_rows or any(judging.options.get(option) for option in selected.row_options):
+            return True
+    return False
+
+
+def judges_several(config: TaskConfig) -> bool:
+    """Returns whether the task needs a model with several outputs."""
+    selected = entry(config)
+    return selected.has_outputs or config.options.get("loss") in selected.losses_of_two_outputs
 
 
 def check(config: TaskConfig) -> None:

@@ -301,7 +301,7 @@ def page() -> str:
         "Commands that read a config have the same groups, keys and flags. `python -m runner --help` shows them all.",
         *("", "### Keys without a group", "", "| key | meaning |", "|---|---|"),
     ]
-    words = {key: says for key, _, says in listed(CONF / "config.yaml") if key in ("resume", "branch", "run")}
+    words = {key: says for key, _, says in listed(CONF / "config.yaml") if key in ("resume", "name", "branch", "run")}
     lines += [f"| `{key}=` | {cell(says)} |" for key, says in words.items()]
     lines += ["", "### Flags", "", "| flag | |", "|---|---|"]
     known = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -101,8 +101,8 @@ class Steps:
         self._model = model
         self._state = state
         self._specs = specs
-        self._ops = arrays.of(tf)
         self._placer = MeshPlacer(mesh)
+        self._ops = replace(arrays.of(tf), all_rows=self._whole)
         self._update = Update(config, total_steps, state)
         self._microbatches = config.trainer.accumulate_steps
         self._devices = mesh.size
@@ -224,7 +224,7 @@ class Steps:
         size = int(batch[WEIGHT].shape[0])
 
         def cut(x: tf.Tensor) -> tf.Tensor:
-            replicated = self._placer.lay(x, [None] * x.shape.rank, None)
+            replicated = self._whole(x)
             if x.shape.rank and x.shape[0] == size:
                 return replicated[:examples]
             return replicated
@@ -241,6 +241,10 @@ class Steps:
     def next_logits(self, arrays: Batch) -> tf.Tensor:
         """Returns the logits (B, V) that the task selects, arrays (1, B, ...)."""
         return self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
+
+    def _whole(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the same values, whole on each device."""
+        return self._placer.lay(x, [None] * x.shape.rank, None)
 
     def _position(self, first: tf.Tensor, i: tf.Tensor) -> Position:
         """Returns the position in the run of round `i` of a call."""

@@ -1,4 +1,4 @@
-"""`resume=<run id|latest>`, `branch=...` and `run=...` on the command line.
+"""`resume=<run id|latest|auto>`, `branch=...` and `run=...` on the command line.
 
 This module imports neither NumPy nor what reads checkpoints: every command imports it before its config is checked.
 """
@@ -10,8 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
+
 from runner.config import renamed
-from runner.config.schema import CheckpointConfig, RunConfig
+from runner.config.convert import as_typed
+from runner.config.schema import AUTO, CheckpointConfig, RunConfig
+from runner.config.typed import composed_with
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir
@@ -27,6 +31,7 @@ else:
 
 # `run` evaluates or exports a run, `resume` continues it, and `branch` continues it as a new run.
 KEYS = ("run", "resume", "branch")
+NAME = "name"
 _FOLDER = "trainer.checkpoint.folder"
 MULTIRUN = ("-m", "--multirun")
 
@@ -70,6 +75,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
             problem="needs a single run, not a multirun",
             fix="drop -m, or set sweep.resume for a sweep",
         )
+    if key == "resume" and reference == AUTO:
+        # The same command line is typed each time, so nothing recorded is added to it.
+        return list(arguments)
     root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
     run, step = runs.find(key, reference, root)
     typed: list[str] = []
@@ -134,7 +142,8 @@ def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
     def find() -> list[Any]:
         requeue.check(job)
         run = None
-        if job.restarts:
+        # With `resume=auto` every start finds the run by its name.
+        if job.restarts and config.resume != AUTO:
             run = runs.of_job(folder_of(config.trainer.checkpoint), job, command)
         if run is None:
             return ["", False]
@@ -146,6 +155,12 @@ def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
             print(f"job {job.name} finished this run before it was queued again: {folder}", flush=True)
         raise SystemExit(0)
     return replace(config, resume=folder, branch=None) if folder else config
+
+
+def recorded_overrides() -> list[str]:
+    """Returns this command's arguments as a run's record has them: without the keys that name a run."""
+    typed = as_typed(HydraConfig.get().overrides.task)
+    return [*composed_with(), *(override for override in typed if key_of(override) not in (*KEYS, NAME))]
 
 
 def without(overrides: object, keys: Sequence[str]) -> object:

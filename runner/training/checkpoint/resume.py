@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.convert import flatten
-from runner.config.schema import RunConfig
+from runner.config.schema import AUTO, RunConfig
 from runner.data.base import Encoding
 from runner.engine.base import Engine
-from runner.errors import ConfigError, invalid
+from runner.errors import EXIT_DONE, ConfigError, invalid
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
 from runner.task.base import LOSS, Task
 from runner.training import stopping
-from runner.training.checkpoint import index, runs, storage
-from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint import index, named, runs, storage
+from runner.training.checkpoint.arguments import folder_of, recorded_overrides
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
@@ -146,6 +146,11 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
     Raises:
       ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
     """
+    if config.resume == AUTO:
+        previous = _open_named(config, locks)
+        if previous is not None:
+            check_order(previous.checkpoint, content)
+        return previous
     if config.branch is not None:
         key = "branch"
         reference: str | None = config.branch
@@ -177,6 +182,44 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         previous = Previous(SavedRun(Path(folder), record), checkpoint, branches=key == "branch")
     check_order(previous.checkpoint, content)
     return previous
+
+
+def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
+    """Opens a named run at its last whole checkpoint; None: it has none, so it trains from the start.
+
+    Raises:
+      ConfigError: see `named.take` and `named.last_whole`.
+      SystemExit: the same command has finished the run.
+    """
+    opened: list[Previous] = []
+
+    def find() -> list[Any]:
+        run = named.take(config, locks, _print)
+        if run is None:
+            return ["", {}, "", False]
+        has_finished = bool(run.record.get("finished")) and run.record["overrides"] == recorded_overrides()
+        if has_finished:
+            _print(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
+            return ["", {}, "", True]
+        checkpoint = named.last_whole(run, _print)
+        if checkpoint is None:
+            return ["", {}, "", False]
+        opened.append(Previous(run, checkpoint))
+        return [str(run.folder), dict(run.record), str(checkpoint.folder), False]
+
+    folder, record, checkpoint_folder, has_finished = current().broadcast("the named run", find)
+    if has_finished:
+        # What started this command (a job, an array, a start script) is to see that nothing is left to do.
+        raise SystemExit(EXIT_DONE)
+    if opened:
+        return opened[0]
+    if not folder:
+        return None
+    return Previous(SavedRun(Path(folder), record), Checkpoint(Path(checkpoint_folder), trusted=True))
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:

@@ -76,7 +76,8 @@ def register(
       overrides: the command line, without `resume`.
       name: of the run's own folder; None: the id. A folder that was copied may have another name.
       job: `requeue.Job.note` of the job that continues the run when it starts again; None: there is none.
-      lasting: entries that stay when the run is resumed: `origin`, the run and step that it branched from, and `kept`.
+      lasting: entries that stay when the run is resumed: `origin`, the run and step that it branched from, `kept`, and
+        `name`, the config's.
 
     Raises:
       OSError: the disk is full or read-only.
@@ -148,8 +149,8 @@ def find(key: str, reference: str, folder: Path) -> tuple[SavedRun, int | None]:
 
     Args:
       key: `resume`, `branch` or `run`, for errors.
-      reference: `latest`, a run id or the beginning of one, or a folder; `@<step>` after it names a checkpoint, and
-        `@best` the best one.
+      reference: `latest`, a name, a run id or the beginning of one, or a folder; `@<step>` after it names a
+        checkpoint, and `@best` the best one.
       folder: parent of the runs' folders.
 
     Returns:
@@ -171,6 +172,25 @@ def find(key: str, reference: str, folder: Path) -> tuple[SavedRun, int | None]:
     return run, _step(key, reference, run, step)
 
 
+def begun(key: str, folder: Path) -> SavedRun | None:
+    """Returns the run of a folder, which may not have saved yet; None if the folder has no record of one.
+
+    Args:
+      key: `name`, for errors.
+      folder: of the run's checkpoints.
+
+    Raises:
+      ConfigError: the record is damaged.
+    """
+    if not storage.steps(folder) and not os.path.lexists(folder / RECORD):
+        return None
+    try:
+        return _recorded(folder)
+    except DamagedError as error:
+        problem = f"the record of that run is damaged ({error})"
+        raise invalid(key, folder.name, problem=problem, fix="choose another name") from error
+
+
 def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
     """Returns the run that an earlier start of a job began; one that has not finished comes first.
 
@@ -190,7 +210,7 @@ def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun |
 def _matching(
     key: str, name: str, runs: Sequence[SavedRun], damaged: Mapping[Path, DamagedError]
 ) -> Sequence[SavedRun]:
-    """Returns the runs that a name fits: a folder, `latest`, an id, or the beginning of ids, in this order."""
+    """Returns the runs that a name fits: a folder, `latest`, a name or id, or the beginning of ids, in this order."""
     if name and os.path.lexists(Path(name) / RECORD):
         try:
             run = _read(Path(name))
@@ -205,7 +225,7 @@ def _matching(
             if not newest or (folder / RECORD).lstat().st_mtime > newest[0].record["started"]:
                 raise _damaged_record(key, name, reason) from reason
         return newest
-    exact = [run for run in runs if run.run == name]
+    exact = [run for run in runs if name and name in (run.run, run.record.get("name"))]
     if exact:
         return exact
     for folder, reason in damaged.items():
@@ -242,6 +262,11 @@ def _read(folder: Path) -> SavedRun | None:
     """
     if not storage.steps(folder):
         return None
+    return _recorded(folder)
+
+
+def _recorded(folder: Path) -> SavedRun:
+    """Returns the run of a folder; raises DamagedError."""
     path = folder / RECORD
     record = read_json(path, LARGEST_RECORD)
     # Records of earlier versions have no digest.
@@ -263,7 +288,8 @@ def _check(record: dict[str, Any]) -> None:
     number(record["started"], "started", finite=True)
     for name in ("ended", "finished", "kept"):
         flag(record.get(name, False), name)
-    text(record.get("origin", ""), "origin")
+    for name in ("origin", "name"):
+        text(record.get(name, ""), name)
     for argument in items(record["overrides"], "overrides"):
         text(argument, "overrides")
     for name, value in mapping(record["process"], "process").items():

@@ -136,7 +136,8 @@ def saved(
     """Begins to save, as a run does after it is built; returns the steps that a resume then sees."""
     hydra = SimpleNamespace(overrides=SimpleNamespace(task=OmegaConf.create(["trainer.epochs=9", "branch=x"])))
     monkeypatch.setattr(recovery, "HydraConfig", SimpleNamespace(get=lambda: hydra))
-    monkeypatch.setattr(recovery, "composed_with", list)
+    monkeypatch.setattr(arguments, "HydraConfig", SimpleNamespace(get=lambda: hydra))
+    monkeypatch.setattr(arguments, "composed_with", list)
     config = RunConfig()
     config = with_keys(config, {"trainer.checkpoint.folder": str(folder.parent)})
     with (
