@@ -51,6 +51,7 @@ OTHERS = (
     "python3",
     "cd",
     "source",
+    "docker",
 )
 
 
