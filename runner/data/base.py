@@ -73,7 +73,7 @@ class DataSource(Protocol):
         ...
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples, each (len(rows), *shape).
+        """Returns the arrays of some examples, each `(len(rows), *shape)`.
 
         Args:
           rows: int64 (n,), each from 0 to `size` - 1, in any order, repeats allowed.

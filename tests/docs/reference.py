@@ -291,7 +291,7 @@ def _arguments(module: str, parser: argparse.ArgumentParser) -> list[str]:
 def page() -> str:
     """Returns the page."""
     lines = [
-        *("# Reference", ""),
+        *("# Commands and config keys", ""),
         "Generated from `conf/` and the code by `python -m tests.docs.reference`; a test keeps it up to date.",
         *("", "## Commands", "", "| command | |", "|---|---|"),
     ]
