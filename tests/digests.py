@@ -3,7 +3,9 @@
 A test with the marker `when_changed` is skipped if the digest of all that it depends on equals the one in
 `tests/digests.json`, which says what it was when the test last passed. It depends on the modules that its file and the
 marker's `roots` import, directly or not, on the options in conf/, on the pinned versions, on this Python, and on the
-marker's `files`. Comments, docstrings and blank lines do not count, so that a change of wording runs nothing again.
+marker's `files`. A module of the tests also depends on those that its strings name, since it starts programs by name
+or by their text. Comments, docstrings and blank lines do not count, so that a change of wording runs nothing again.
+Nothing of it depends on the machine, on the folder of the checkout or on what else is installed.
 
     python -m pytest -m campaign                      # what has changed
     python -m pytest -m campaign --whole              # everything
@@ -30,17 +32,23 @@ from tests.imports import ROOT
 RECORD = ROOT / "tests" / "digests.json"
 PACKAGES = ("runner", "tests", "hydra_plugins", "benchmarks")
 MARKER = "when_changed"
+# Its strings tell commands apart, and are in every test that starts one.
+_NAMES_WITHOUT_STARTING = {"tests.forks"}
 _PROPERTY = "digest of what it depends on"
 
 
-def without_docstrings(source: str) -> str:
-    """Returns a module's code as text that does not depend on comments, docstrings and layout."""
+def _parsed_without_docstrings(source: str) -> ast.Module:
     module = ast.parse(source)
     for node in ast.walk(module):
         has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if has_body and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
-    return ast.dump(module)
+    return module
+
+
+def without_docstrings(source: str) -> str:
+    """Returns a module's code as text that does not depend on comments, docstrings and layout."""
+    return ast.dump(_parsed_without_docstrings(source))
 
 
 @cache
@@ -72,7 +80,17 @@ def _imported_by(name: str) -> frozenset[str]:
     # A package is imported before any module in it.
     names = {imports.module_of(imported, known) for imported in imports.imported_names(module)}
     parents = {name.rpartition(".")[0]}
+    if name.startswith("tests.") and name not in _NAMES_WITHOUT_STARTING:
+        names |= _named_by(_parsed_without_docstrings(known[name].read_text()))
     return frozenset(other for other in names | parents if other in known)
+
+
+def _named_by(module: ast.Module) -> set[str | None]:
+    """Returns the modules that the strings of a module name; for a command, also what starts it."""
+    known = _known()
+    names = {imports.module_of(named, known) for named in imports.names_in_texts(module)}
+    commands = {f"{name}.__main__" for name in names}
+    return names | commands
 
 
 def closure(roots: Iterable[str]) -> set[str]:

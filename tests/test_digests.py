@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 
 import pytest
@@ -69,6 +70,14 @@ def test_a_command_depends_on_its_parts_and_not_on_other_commands() -> None:
     reached = digests.closure(["runner.verify"])
     assert {"runner.verify.verdict", "runner.errors", "runner.layout.rules", "runner"} <= reached
     assert not any(name.startswith(("runner.sweep", "runner.compare")) for name in digests.closure(["runner.layout"]))
+
+
+def test_a_test_depends_on_the_programs_that_it_starts_by_name_or_by_their_text() -> None:
+    assert "tests.plan.exact_worker" in digests.closure(["tests.plan.test_exact"])
+    started = 'RUN = "python -m runner.plan x"\nOTHER = "a.b"\n'
+    program = 'PROGRAM = """\nimport sys\nfrom runner.layout import rules\n"""\n'
+    named = digests._named_by(ast.parse(started + program)) & {*digests._known()}
+    assert named == {"runner.plan", "runner.plan.__main__", "runner.layout", "runner.layout.rules"}
 
 
 def test_a_package_counts_with_every_module_in_it() -> None:
