@@ -24,6 +24,8 @@ SEARCHES = {
     "hyperparameter search": "sweeps",
     "Python API": "api",
     "benchmarks": "benchmarks",
+    "out of memory": "fit_in_memory",
+    "MirroredStrategy": "coming_from",
 }
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
