@@ -133,7 +133,7 @@ class MeshConfig:
         test=_axis_size_problem,
         rule="at least 1, or -1",
         example={"batch": 8},
-        names=_AXIS_NAME,
+        key_pattern=_AXIS_NAME,
     )
     device: str = choice("auto", "auto", "cpu", "gpu", "tpu")
     cpu_devices: int = integer(8, at_least=1, at_most=MOST_CPU_DEVICES)
@@ -221,7 +221,7 @@ class LayoutConfig:
     sequence: str | None = None
     from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
-    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, names=IDENTIFIER)
+    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, key_pattern=IDENTIFIER)
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:

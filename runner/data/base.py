@@ -153,7 +153,7 @@ class ArraySource:
 def column(source: DataSource, name: str) -> Array | None:
     """Returns one complete array of a source, (size, ...).
 
-    None if every example would have to be made for it.
+    Returns None if every example would have to be made for it.
     """
     read_column: Callable[[str], Array | None] | None = getattr(source, "column", None)
     if read_column is None:

@@ -134,8 +134,8 @@ def allowed(hint: Any, constraint: Constraint) -> str:
     parts = [constraint.bounds(), constraint.rule] if not constraint.choices else []
     if constraint.choices:
         text = " | ".join(map(str, constraint.choices))
-    elif constraint.entries:
-        text = f"[{', '.join(constraint.entries)}]"
+    elif constraint.entry_names:
+        text = f"[{', '.join(constraint.entry_names)}]"
     elif kinds[0] is Any:
         text = ""
     words = ", ".join(part for part in (text, *parts) if part) or "any value"
