@@ -26,6 +26,8 @@ SEARCHES = {
     "benchmarks": "benchmarks",
     "out of memory": "fit_in_memory",
     "MirroredStrategy": "coming_from",
+    "Slurm": "slurm",
+    "LoRA": "fine_tune",
 }
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
