@@ -50,7 +50,7 @@ class _Run:
         optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
         self._config = replace(config, trainer=trainer, optimizer=optimizer)
         self._goal = stopping.objective(trainer.checkpoint.best, task.directions)
-        total_steps = lengths.total_steps(config, data.train.size)
+        total_steps = lengths.run_length(config, data.train.size, task.tokens).total
         self.engine: Engine = registry.make_engine(self._config, DataSpec(task.arrays, task), total_steps)
         self.engine.build()
         # Without worker processes, there is nothing to close.
