@@ -40,8 +40,8 @@ class Elementary:
       sqrt: square root.
       rsqrt: 1 / sqrt(x).
       power: (base, exponent).
-      minimum: of two.
-      maximum: of two.
+      minimum: the minimum of two.
+      maximum: the maximum of two.
       floor: largest integer that is not larger, as a float.
       cos: of radians.
       to_float: a bool or a Python number as a float; a float32 array if the library has arrays.
@@ -81,7 +81,7 @@ class Arrays(Elementary):
     `axis` may be a number or a tuple, and is None for all dims.
 
     Attributes:
-      name: of the library, `numpy`, `tensorflow` or `jax.numpy`.
+      name: the name of the library, `numpy`, `tensorflow` or `jax.numpy`.
       keras_name: of the Keras whose functions take the same arrays, see `keras`.
       cast: (x, dtype) with the dtype's name, such as `float32`.
       sum: (x, axis=None, keepdims=False), as are `mean`, `max` and `min`.

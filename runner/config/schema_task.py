@@ -406,7 +406,7 @@ class SeveralOptions:
         whole=_outputs_problem,
         rule="at least two",
         example={"age": {"name": "regression"}, "gender": {"name": "binary"}},
-        names=IDENTIFIER,
+        key_pattern=IDENTIFIER,
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from runner.task import base
     from runner.task.base import Task, TaskData
 else:
+    # It imports NumPy, which most errors of the config are reported without.
     base = late("runner.task.base")
 
 _FOLDER = "runner.task"
@@ -224,6 +225,7 @@ def compares_rows(config: TaskConfig) -> bool:
 def judges_several(config: TaskConfig) -> bool:
     """Returns whether the task needs a model with several outputs."""
     selected = entry(config)
+    # Of `pairs`, one loss compares two outputs, and the others are of one output and its labels.
     return selected.has_outputs or config.options.get("loss") in selected.losses_of_two_outputs
 
 
@@ -234,6 +236,7 @@ def check(config: TaskConfig) -> None:
       ConfigError: a value is invalid.
     """
     options = task_options(config)
+    # Single values first: the task's own check relies on them.
     values.check(options, "task")
     if config.teachers and not entry(config).reads_teachers:
         raise invalid(
@@ -268,6 +271,8 @@ def make_task(
     """
     data = base.TaskData(arrays, train, constants or {}, vocabulary)
     task = entry(config).import_module().make(config, task_options(config), data)
+    # A run that continues must have the teachers that it began with: a changed export of the same name would go
+    # unnoticed. So their digests are constants, which checkpoints keep.
     digests = teachers.digests(config)
     teachers.check_same(config, data.constants, digests)
     task.teachers = {name: teachers.file_of(name, reference) for name, reference in config.teachers.items()}

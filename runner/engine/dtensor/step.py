@@ -70,7 +70,7 @@ class Steps:
       packing: of the state, until a trace finds that the model's gradients can't be packed; None: each variable is
         updated by itself.
       user_error: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
-      graph: of the step that was traced last.
+      graph: the graph of the step that was traced last.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Steps:
         """Returns the losses (B,) and the task's totals of the outputs of one batch.
 
         Args:
-          outputs: of the batch.
+          outputs: the outputs of the batch.
           arrays: (1, B, ...) by name.
           examples: the task gets the first so many rows only, so that there is no padding among them; each device then
             computes with all of them, as the mesh need not divide their number. None: all rows.
@@ -258,7 +258,7 @@ class Steps:
     def _read_packed(self) -> list[tf.Tensor]:
         """Returns the vectors that a call's loop carries from step to step.
 
-        None if nothing is packed.
+        Returns None if nothing is packed.
         """
         if self.packing is None:
             return []

@@ -150,7 +150,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
           parts: of the user's class.
           task: the run's.
           partitioning: how the mesh splits what a step computes.
-          shardings: of the state, by canonical path.
+          shardings: the shardings of the state, by canonical path.
         """
         super().__init__(partitioning, 1, task.step_metrics)
         self._functions = functions
