@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 TENSORFLOW, JAX = "tensorflow", "jax"
 LIBRARIES = ("tensorflow", "tf_keras", "jax", "keras")
 # XLA's work on fast code for CPUs is most of a short run's time. What is computed is the same without it, up to
-# rounding and except for gradients of maxima, such as those of max pooling: see bug 13 in docs/bugs.md.
+# rounding and except for gradients of maxima, such as those of max pooling: see docs/bugs/xla_maximum_gradient.py.
 SLOW_CODE = " ".join(
     [
         "--xla_backend_optimization_level=0",

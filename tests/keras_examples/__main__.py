@@ -31,8 +31,8 @@ RESULTS = Path(__file__).with_name("results.json")
 LOCK = ROOT / "outputs" / "keras_examples" / "lock"
 PAGE = ROOT / "docs" / "keras_examples.md"
 MESHES = ["batch8", "batch4_model2"]
-# Not level 0 as in other tests: there XLA computes wrong gradients of max pooling (bug 13 in docs/bugs.md), and verify
-# reports the difference of two wrong ones.
+# Not level 0 as in other tests: there XLA computes wrong gradients of max pooling (docs/bugs/xla_maximum_gradient.py),
+# and verify reports the difference of two wrong ones.
 XLA_FLAGS = forks.SLOW_CODE.replace("optimization_level=0", "optimization_level=1")
 ENGINES = {"jax": forks.JAX, "keras_dtensor": forks.TENSORFLOW}
 
