@@ -10,7 +10,7 @@ from runner.checks import hardware as checks_hardware
 from runner.checks import sweep as checks_sweep
 from runner.checks import trainer as checks_trainer
 from runner.config import values
-from runner.config.schema import RunConfig, TrackingConfig
+from runner.config.schema import AUTO, RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
 from runner.engine import devices, registry
@@ -45,6 +45,7 @@ def check(config: RunConfig) -> RunConfig:
       ConfigError: the first problem.
     """
     values.check(config)
+    _check_name(config)
     values.check_finite(config.model.options, "model")
     checks_engine.check(config)
     checks_hardware.check_figures(config)
@@ -70,7 +71,7 @@ def check(config: RunConfig) -> RunConfig:
     task.check(config.task)
     entries = task.entries(config.task)
     checks_engine.check_keras_3(config, needs_keras_3=any(entry.needs_keras_3 for entry in entries))
-    checks_engine.check_outputs(config, has_several=task.entry(config.task).has_outputs)
+    checks_engine.check_outputs(config, has_several=task.judges_several(config.task))
     checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
@@ -85,6 +86,28 @@ def check(config: RunConfig) -> RunConfig:
     if trainer.on_nan == "restore":
         checks_optimizer.check_restores(config.optimizer, trainer.nan_rate_factor, trainer.nan_restores)
     return config
+
+
+def _check_name(config: RunConfig) -> None:
+    """Checks `resume=auto`, `name` and the checkpoints that they need."""
+    if config.resume == AUTO and config.name is None:
+        raise invalid(
+            "resume", AUTO, problem="needs the name of the run that it begins or continues", fix="add name=exp1"
+        )
+    if config.name is not None and config.resume != AUTO:
+        raise invalid(
+            "name",
+            config.name,
+            problem="is for resume=auto, which begins or continues the run of that name",
+            fix="add resume=auto, or set tracking.run_name to title a run",
+        )
+    if config.resume == AUTO and not config.trainer.checkpoint.enabled:
+        raise invalid(
+            "resume",
+            AUTO,
+            problem="needs checkpoints to continue from, but trainer.checkpoint.enabled=false",
+            fix="set trainer.checkpoint.enabled=true",
+        )
 
 
 def _check_tracking(config: TrackingConfig) -> None:

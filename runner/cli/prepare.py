@@ -187,7 +187,7 @@ def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> di
     kind = config.mesh.device
     if kind != "cpu":  # virtual CPU devices are as many as the config says
         agreed["the number of devices"] = accelerators.find(kind).count
-    for key in ("resume", "branch", "run"):
+    for key in ("resume", "name", "branch", "run"):
         agreed[key] = getattr(config, key)
     for key, value in flatten(resolved(config, without_hydra(composed))):
         if not key.startswith(_KEYS_PER_PROCESS):

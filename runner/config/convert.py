@@ -18,7 +18,7 @@ from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import secrets
 
 # Keys of the command line that are in no group.
-_KEYS_WITHOUT_GROUP = ("resume", "branch", "run")
+_KEYS_WITHOUT_GROUP = ("resume", "name", "branch", "run")
 
 _GROUPS = {
     spec.name: cast("type", spec.default_factory) for spec in fields(RunConfig) if spec.name not in _KEYS_WITHOUT_GROUP
@@ -90,7 +90,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     """Converts one group of the composed config to its dataclass.
 
     Args:
-      name: of the group.
+      name: the name of the group.
       composed: by Hydra.
 
     Returns:

@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 
+# As the value of `resume`: begin the run of that name, or continue it.
+AUTO = "auto"
+
 # As the size of a mesh axis: all devices that the other axes leave.
 REST = -1
 
@@ -67,6 +70,16 @@ def _address_problem(value: str) -> str | None:
     if host and is_port:
         return None
     return "must be host:port"
+
+
+def _name_problem(value: str) -> str | None:
+    """Returns what is wrong with the name of a run, or None."""
+    # The folder of its checkpoints has this name, and `run=<name>` has to mean this run alone.
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
+        return "must be letters, digits, '_', '-' and '.', at most 100"
+    if value in (AUTO, "latest", "best"):
+        return "must not be a word that stands for other runs"
+    return None
 
 
 @dataclass(frozen=True)
@@ -122,7 +135,7 @@ class MeshConfig:
         test=_axis_size_problem,
         rule="at least 1, or -1",
         example={"batch": 8},
-        names=_AXIS_NAME,
+        key_pattern=_AXIS_NAME,
     )
     device: str = choice("auto", "auto", "cpu", "gpu", "tpu")
     cpu_devices: int = integer(8, at_least=1, at_most=MOST_CPU_DEVICES)
@@ -210,7 +223,7 @@ class LayoutConfig:
     sequence: str | None = None
     from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
-    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, names=IDENTIFIER)
+    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, key_pattern=IDENTIFIER)
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:
@@ -513,10 +526,11 @@ class ExportConfig:
 class RunConfig:
     """The whole config of a run, resolved and checked.
 
-    Three keys of the command line are in no group:
+    Four keys of the command line are in no group:
 
     Attributes:
-      resume: checkpoints of the run to resume, with `@<step>` appended if one was requested.
+      resume: checkpoints of the run to resume, with `@<step>` appended if one was requested; or `auto`.
+      name: of a run that `resume=auto` begins or continues.
       branch: checkpoints of the run whose state a new run starts from.
       run: checkpoints of the run that a command reads.
     """
@@ -541,5 +555,6 @@ class RunConfig:
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     resume: str | None = None
+    name: str | None = checked(None, test=_name_problem, rule="name of a folder", example="exp1")
     branch: str | None = None
     run: str | None = None

@@ -51,7 +51,7 @@ class HardwareConfig:
     kind: str | None = choice(None, "cpu", "gpu", "tpu", example="gpu")
     memory_gib: float | None = number(None, above=0.0, unit="GiB", example=80.0)
     peak_tflops: dict[str, float] = checked(
-        {}, test=_rate_problem, rule="above 0", example={"bfloat16": 989.4}, names=_DTYPE
+        {}, test=_rate_problem, rule="above 0", example={"bfloat16": 989.4}, key_pattern=_DTYPE
     )
     memory_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=3350.0)
     link_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=450.0)
@@ -59,7 +59,7 @@ class HardwareConfig:
     node_devices: int | None = integer(None, at_least=1, example=8)
     target: str | None = text(None, example="h100_sxm")
     efficiency: list[float] = entries(
-        [0.3, 0.75], names=("slowest", "fastest"), above=0.0, at_most=1.0, whole=_range_problem, rule="ascending"
+        [0.3, 0.75], entry_names=("slowest", "fastest"), above=0.0, at_most=1.0, whole=_range_problem, rule="ascending"
     )
 
     @property

@@ -121,7 +121,7 @@ def _lack(config: RunConfig, kind: str) -> Lack | None:
 def _why_not(config: RunConfig, available: Accelerators) -> str:
     """Returns why `auto` does not choose this machine's accelerators.
 
-    Empty if it does.
+    The result is empty if it does.
     """
     words = available.words()
     processes = place.count(config.cluster)

@@ -34,7 +34,7 @@ _CPU_GFLOPS_PER_CORE = 30.0
 def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
     """Returns the rates that times are estimated with.
 
-    The config's, else those of the mesh's kind of device.
+    They are the config's, else those of the mesh's kind of device.
 
     Args:
       config: a rate that is set is the rate of one device.
@@ -141,7 +141,7 @@ def group_gb_s(rates: Rates, members: int | None) -> float:
 def utilization(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
     """Returns the model FLOPs utilization (MFU).
 
-    The share of a device's peak rate that the model's FLOPs take.
+    It is the share of a device's peak rate that the model's FLOPs take.
 
     The peak is `plan.gflops`, since it depends on the device's make and on the precision. The FLOPs are the plan's: of
     kernels, forward and backward, without recomputation (PaLM, arXiv:2204.02311, appendix B).

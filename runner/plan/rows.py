@@ -154,7 +154,7 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
 def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
     """Returns the bytes of a variable or of blocks.
 
-    Whole, per device, and communicated per step.
+    They are those of whole arrays, those per device, and those communicated per step.
     """
     moved = "-"
     if counted.moved_bytes:
@@ -242,7 +242,7 @@ def totals(plan: Plan) -> Rows:
 def program(plan: Plan) -> Rows:
     """Returns the memory and operations of the step's program.
 
-    No rows if its compiler does not count them.
+    There are no rows if its compiler does not count them.
     """
     cost = plan.program
     rows: list[tuple[str, str]] = []

@@ -76,7 +76,7 @@ def open_run(
     tags[metrics.TAG] = json.dumps(metric_directions(config.task))
     if not prefix:  # only a training run can replace another one of the same config and code
         tags[CODE_TAG] = code_version(config)
-    name = prefix + _name(config, options, typed_keys)
+    name = prefix + (config.name or _name(config, options, typed_keys))
     parent_run_id = None
     sweep = member.membership()
     if sweep is not None:

@@ -49,7 +49,7 @@ from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
 from runner.training import feed, lengths, loop, padded, profile, stopping
-from runner.training.checkpoint import recovery, resume
+from runner.training.checkpoint import named, recovery, resume
 from runner.training.checkpoint.resume import Previous, check_data, load
 from runner.training.display import Display, make_display
 from runner.training.lengths import RunLength
@@ -107,7 +107,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
         length = lengths.run_length(config, data.train.size, task.tokens)
         lengths.check_memory(config, data.train, length.total)
         resume.check_unfinished(config, previous, length, task)
-        run_id = None
+        run_id = named.tracked_id(config)
         if previous is not None:
             run_id = previous.resumed_run_id
             _print(console, previous.describe_position(length))
@@ -186,7 +186,12 @@ class _Training:
             repeats_steps = previous.repeats_steps
             if not previous.branches:
                 resumed_folder = previous.run.folder
-        points = recovery.NewPoints(tracker, checkpoint, repeats_steps=repeats_steps)
+        begun = None
+        if config.name is not None:
+            # At once: another machine, to which the lock may not reach, is to see that this process has the run.
+            begun = recovery.begin_attempt(config, tracker, self.folder, previous, until_exit)
+            resumed_folder = begun.run.folder
+        points = recovery.NewPoints(tracker, checkpoint, repeats_steps=repeats_steps, continues=begun is not None)
         until_exit.push(partial(self._print_how_to_continue, resumed_folder))
         self._log_inputs()
         if config.trainer.verify_first:
@@ -198,8 +203,8 @@ class _Training:
         goal = stopping.objective(config.trainer.checkpoint.best, self.task.directions)
         with recovery.saving(
             config, self.content, engine, tracker, self.folder, previous, after_tracking, until_exit,
-            goal=goal, data=self.data, constants=self.task.constants,
-        ) as saver:  # fmt: skip
+            goal=goal, data=self.data, constants=self.task.constants, begun=begun,
+        ) as (saver, journal):  # fmt: skip
             if saver.folder != resumed_folder:
                 until_exit.push(partial(self._print_how_to_continue, saver.folder))
             display = self._display(splits)
@@ -218,6 +223,7 @@ class _Training:
                 profiler,
                 usage,
                 partial(samples.take, before=agreed_stop.raise_if_requested),
+                journal,
             )
             with stop.deferring():  # the loop asks for a signal between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
@@ -326,7 +332,7 @@ class _Training:
             _warn(self.console, warning)
         lines = (
             _length_line(self.length),
-            _examples_line(config, splits),
+            _examples_line(config, splits, self.length),
             _selection_line(config, splits, self.data),
         )
         for line in lines:
@@ -347,7 +353,7 @@ class _Training:
         is_of_a_sweep = member.membership() is not None  # which prints one command for all its jobs
         if kind is None or saved is None or not current().is_first or is_of_a_sweep:
             return
-        line = again.line(saved, self.config.cluster)
+        line = again.line(saved, self.config.cluster, self.config.name)
         if line is not None:
             _print(self.console, line)
 
@@ -462,8 +468,8 @@ def _length_line(length: RunLength) -> str:
     return f"{line}; an epoch has {length.epoch:,} steps"
 
 
-def _examples_line(config: RunConfig, splits: feed.Splits) -> str:
-    """Returns which training examples an epoch leaves out; empty where it has all."""
+def _examples_line(config: RunConfig, splits: feed.Splits, length: RunLength) -> str:
+    """Returns which training examples an epoch leaves out; empty where it has all, or does not come to its end."""
     trainer = config.trainer
     size = splits.train.size
     if trainer.overfit_batches is not None:
@@ -472,7 +478,8 @@ def _examples_line(config: RunConfig, splits: feed.Splits) -> str:
             "(trainer.overfit_batches)"
         )
     left_out = size % config.dataset.batch_size
-    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches
+    # Such an epoch leaves out more than its last batch, which is what was asked for.
+    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches or length.total < length.epoch
     if left_out and config.dataset.remainder == "drop" and not ends_early:
         return f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)"
     return ""

@@ -14,7 +14,7 @@ from runner.host.folders import remove_empty, remove_files
 from runner.runs.listing import ListedRun, size
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
-from runner.training.checkpoint import index, runs, storage
+from runner.training.checkpoint import attempts, index, runs, storage
 
 # What was removed of a run, and when.
 CLEANED_TAG = "runner.cleaned"
@@ -118,7 +118,7 @@ def remove(run: ListedRun) -> Removed:
         storage.clean(folder)
     # The run's record stays as long as one of its checkpoints does.
     if not skipped:
-        remove_files(folder, [runs.RECORD, runs.LOCK])
+        remove_files(folder, [runs.RECORD, runs.LOCK, *attempts.names(folder)])
         remove_empty([folder])
     return Removed(tuple(steps), total, tuple(skipped))
 

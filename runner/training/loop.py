@@ -19,6 +19,7 @@ from runner.processes.team import current
 from runner.task.base import Evaluation
 from runner.task.metrics import TEST
 from runner.training import feed, lengths, stopping
+from runner.training.checkpoint.attempts import Journal
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.resume import load
@@ -92,6 +93,7 @@ class LoopHooks:
       profiler: traces a few steps.
       usage: measures what the processes use of their machines.
       evaluated: takes the step of an evaluation, with whose weights it may write samples.
+      journal: takes the number of steps done, for the record of this attempt.
     """
 
     log: LogPoints
@@ -103,6 +105,7 @@ class LoopHooks:
     profiler: Profiler
     usage: Usage = field(default_factory=Usage)
     evaluated: Callable[[int], None] = lambda _: None
+    journal: Journal = field(default_factory=Journal)
 
 
 @dataclass
@@ -336,6 +339,7 @@ def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int)
         # have this call to do. A NaN or Inf loss is raised here.
         recorder.add(training.step, pending)
         training.step += placed.steps
+        hooks.journal.update(step=training.step)
 
         # After the metrics were read, because that is where the host waits for the devices: so the times of calls,
         # from which the size of the next one is chosen, include the devices' work.

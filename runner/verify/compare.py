@@ -368,7 +368,7 @@ def _ranked(
 
     Args:
       kind: of the check.
-      name: of the array.
+      name: the name of the array.
       variable: that the array belongs to.
       step: place in the order of computation.
       arrays: of each run.

@@ -39,6 +39,8 @@ NEW_KINDS = {
     ("mlp", "keras_dtensor", "groups"): "group|frozen|norm",
     ("segments", "jax", "sgd"): "ignored",
     ("segments", "keras_dtensor", "adamw"): "ignored",
+    ("outputs", "jax", "several"): "loss weight|output|ignored",
+    ("outputs", "keras_dtensor", "several"): "loss weight|output|ignored",
     ("tokens", "jax", "resumed"): "resume",
     ("mlp", "keras_dtensor", "resumed"): "resume",
 }

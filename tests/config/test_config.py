@@ -29,7 +29,7 @@ CONF = paths.conf_dir()
 GROUPS = {
     spec.name: spec.default_factory
     for spec in fields(schema.RunConfig)
-    if spec.name not in ("resume", "branch", "run")
+    if spec.name not in ("resume", "name", "branch", "run")
 }
 OPTIONS = sorted(path for path in CONF.glob("*/*.yaml") if not path.name.startswith("_"))
 GROUP_OPTIONS = [path for path in OPTIONS if path.parent.name in GROUPS and path.parent.name != "model"]
@@ -235,7 +235,7 @@ def test_keys_beside_a_target_are_its_options_whatever_the_group() -> None:
     ]
     task = arranged("task", {"name": "custom", "_target_": "my.loss", "target": "price", "units": 2})
     assert task["target"] == ["price"]
-    assert task["options"] == {"target": "my.loss", "maximize": [], "minimize": [], "units": 2}
+    assert task["options"] == {"target": "my.loss", "maximize": [], "minimize": [], "units": 2, "whole_batch": False}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from tests import forks
-from tests.docs import composing, pages, reference
+from tests.docs import composing, pages, reference, site
 from tests.docs.pages import ROOT, Command
 from tests.refusals import Refusal, refuse_all
 
@@ -51,6 +51,7 @@ OTHERS = (
     "python3",
     "cd",
     "source",
+    "docker",
 )
 
 
@@ -158,12 +159,10 @@ def test_links_have_a_target() -> None:
             assert not anchor or anchor in pages.anchors(file), f"{page}: {link}"
 
 
-def test_the_index_and_readme_link_every_page() -> None:
-    listed = {link.partition("#")[0] for link in pages.links("index")}
-    shown = {link.partition("#")[0].removeprefix("docs/") for link in pages.links(pages.README)}
-    every = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
-    assert every - listed == set()
-    assert every - shown == set()
+def test_readme_and_the_index_link_every_section() -> None:
+    sections = {f"{section}.md" for section in site.SECTIONS}
+    assert sections <= set(pages.links("index"))
+    assert {f"docs/{section}" for section in sections} <= set(pages.links(pages.README))
 
 
 def test_readme_is_short_and_has_the_commands_of_ci() -> None:

@@ -52,6 +52,11 @@ def test_a_run_without_a_checkpoint_or_that_slurm_starts_again_prints_no_command
     assert again.line(place / "bbbb", ClusterConfig(name="auto", requeue=True)) is None
 
 
+def test_a_named_run_is_continued_by_the_same_command(place: Path) -> None:
+    line = again.line(place / "none", ClusterConfig(), name="exp1")
+    assert line == "To continue, start the same command again (resume=auto name=exp1)"
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [

@@ -203,7 +203,7 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
 def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
     """Returns what XLA counts of a compiled program on one device.
 
-    None if it counts nothing.
+    Returns None if it counts nothing.
 
     Args:
       program: one round of it computes one micro-batch. Of a loop, XLA counts the body once.

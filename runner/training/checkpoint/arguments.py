@@ -1,4 +1,4 @@
-"""`resume=<run id|latest>`, `branch=...` and `run=...` on the command line.
+"""`resume=<run id|latest|auto>`, `branch=...` and `run=...` on the command line.
 
 This module imports neither NumPy nor what reads checkpoints: every command imports it before its config is checked.
 """
@@ -10,8 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
+
 from runner.config import renamed
-from runner.config.schema import CheckpointConfig, RunConfig
+from runner.config.convert import as_typed
+from runner.config.schema import AUTO, CheckpointConfig, RunConfig
+from runner.config.typed import composed_with
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.host.paths import outputs_dir
@@ -19,14 +23,16 @@ from runner.processes import requeue
 from runner.processes.team import current
 
 if TYPE_CHECKING:
-    from runner.training.checkpoint import recorded, runs
+    from runner.training.checkpoint import earlier_defaults, recorded, runs
 else:
     # They import NumPy, which an error of the config should not wait for.
+    earlier_defaults = late("runner.training.checkpoint.earlier_defaults")
     recorded = late("runner.training.checkpoint.recorded")
     runs = late("runner.training.checkpoint.runs")
 
 # `run` evaluates or exports a run, `resume` continues it, and `branch` continues it as a new run.
 KEYS = ("run", "resume", "branch")
+NAME = "name"
 _FOLDER = "trainer.checkpoint.folder"
 MULTIRUN = ("-m", "--multirun")
 
@@ -70,6 +76,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
             problem="needs a single run, not a multirun",
             fix="drop -m, or set sweep.resume for a sweep",
         )
+    if key == "resume" and reference == AUTO:
+        # The same command line is typed each time, so nothing recorded is added to it.
+        return list(arguments)
     root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
     run, step = runs.find(key, reference, root)
     typed: list[str] = []
@@ -82,7 +91,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if key == "run":
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
-    record = recorded.Record(key, str(run.folder), recorded.is_own(run.run, run.record))
+    record = recorded.Record(key, str(run.folder), recorded.is_own(run.id, run.record))
     overrides = record.checked(without(run.record["overrides"], typed_keys))
     overrides += _earlier_defaults(key, run, step, overrides, typed_keys)
     resolved = run.folder.as_posix()
@@ -94,18 +103,18 @@ def expand(arguments: Sequence[str]) -> list[str]:
 def _earlier_defaults(
     key: str, run: runs.SavedRun, step: int | None, overrides: Sequence[str], typed_keys: Sequence[str]
 ) -> list[str]:
-    """Returns the overrides that keep what was a default when a run was recorded; see `runs.earlier_defaults`.
+    """Returns the overrides that keep what was a default when a run was recorded; see `checkpoint.earlier_defaults`.
 
     Args:
       key: `resume`, `branch` or `run`; the last trains nothing, so it needs those of the model only.
       run: the run.
-      step: of its checkpoint.
+      step: the step of its checkpoint.
       overrides: recorded ones.
       typed_keys: keys that are typed again, which replace recorded ones.
     """
     set_keys = {*typed_keys, *map(key_of, overrides)}
     kept: list[str] = []
-    for name, value in runs.earlier_defaults(run, step).items():
+    for name, value in earlier_defaults.overrides(run, step).items():
         group = name.partition(".")[0]
         may_be_set = name in set_keys or group in typed_keys or "experiment" in typed_keys
         if not may_be_set and (key != "run" or group == "model"):
@@ -134,7 +143,8 @@ def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
     def find() -> list[Any]:
         requeue.check(job)
         run = None
-        if job.restarts:
+        # With `resume=auto` every start finds the run by its name.
+        if job.restarts and config.resume != AUTO:
             run = runs.of_job(folder_of(config.trainer.checkpoint), job, command)
         if run is None:
             return ["", False]
@@ -146,6 +156,12 @@ def restarted(config: RunConfig, command: Sequence[str]) -> RunConfig:
             print(f"job {job.name} finished this run before it was queued again: {folder}", flush=True)
         raise SystemExit(0)
     return replace(config, resume=folder, branch=None) if folder else config
+
+
+def recorded_overrides() -> list[str]:
+    """Returns this command's arguments as a run's record has them: without the keys that name a run."""
+    typed = as_typed(HydraConfig.get().overrides.task)
+    return [*composed_with(), *(override for override in typed if key_of(override) not in (*KEYS, NAME))]
 
 
 def without(overrides: object, keys: Sequence[str]) -> object:

@@ -66,7 +66,7 @@ _PLACES = {
 _CHECKPOINT_FOLDER = ("trainer", "checkpoint", "folder")
 
 # Keys by which a command line names a run; no record has them.
-_RUN_KEYS = ("resume", "branch", "run")
+_RUN_KEYS = ("resume", "name", "branch", "run")
 
 _PLAIN_NAME = re.compile(r"\w[\w-]*(\.[\w-]+)*")
 _SWEEP_CHOICES = ("hydra/sweeper", "hydra/launcher")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,18 @@ from hydra.core.hydra_config import HydraConfig
 
 from runner.config.convert import as_typed
 from runner.config.schema import RunConfig
-from runner.config.typed import composed_with
 from runner.data.base import Dataset
 from runner.engine import registry
 from runner.engine.base import Engine
+from runner.errors import in_one_line
 from runner.host.outputs import warn
 from runner.host.versions import installed
-from runner.processes import requeue
+from runner.processes import lifecycle, requeue
 from runner.processes.team import current
 from runner.tracking import Tracker
-from runner.training.checkpoint import runs
-from runner.training.checkpoint.arguments import KEYS, folder_of, key_of
+from runner.training.checkpoint import attempts, runs
+from runner.training.checkpoint.arguments import NAME, folder_of, recorded_overrides
+from runner.training.checkpoint.attempts import Journal
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.resume import Previous
@@ -48,21 +51,25 @@ class NewPoints:
     a point counts as logged only if its value is the same.
     """
 
-    def __init__(self, tracker: Tracker, checkpoint: Checkpoint | None, *, repeats_steps: bool = False) -> None:
+    def __init__(
+        self, tracker: Tracker, checkpoint: Checkpoint | None, *, repeats_steps: bool = False, continues: bool = False
+    ) -> None:
         """Reads the points that the run has.
 
         Args:
           tracker: of the run.
           checkpoint: that the run continues from; None: a new run.
           repeats_steps: whether the run trains steps again that it has logged.
+          continues: whether an earlier attempt of the run may have logged points without a checkpoint.
         """
         self._tracker = tracker
         self._checkpoint = checkpoint
         self._stored: dict[str, dict[int, float]] = {}
         # Up to this step, a logged point may be of a history that the run has left.
         self._last_repeated = 0
-        if checkpoint is not None:
+        if checkpoint is not None or continues:
             self._stored = tracker.logged()
+        if checkpoint is not None:
             for restore in from_arrays(checkpoint.history()).restores:
                 self._last_repeated = max(self._last_repeated, restore.bad)
         if repeats_steps:
@@ -130,8 +137,9 @@ def saving(
     goal: Objective | None,
     data: Dataset,
     constants: Mapping[str, Any],
-) -> Iterator[Saver]:
-    """Yields the saver of a run.
+    begun: BegunAttempt | None = None,
+) -> Iterator[tuple[Saver, Journal]]:
+    """Yields the saver of a run, and the journal of this attempt.
 
     Args:
       config: checked.
@@ -146,6 +154,7 @@ def saving(
       goal: the metric that the best checkpoint is the best by; None: no best checkpoint is kept.
       data: the training data, whose encoding evaluations of other data need.
       constants: what the task computed from its training data, which these evaluations need too.
+      begun: the attempt, if it has begun already, as that of a named run has.
 
     Raises:
       OSError: the folder is read-only or the disk is full.
@@ -153,25 +162,21 @@ def saving(
     options = config.trainer.checkpoint
     team = current()
     if not options.enabled:
-        yield Saver()
+        yield Saver(), Journal()
         return
-    resumed = None
-    origin = None
+    if begun is None:
+        begun = begin_attempt(config, tracker, folder, previous, locks)
+    run = begun.run
     start = 0
+    tags = {_TAG: str(run.folder)}
     if previous is not None:
         start = previous.checkpoint.step
         if previous.branches:
-            origin = f"{previous.run.run}@{start}"
-        else:
-            resumed = previous.run
-    run = _registered(config, tracker, folder, resumed, origin, locks)
-    tags = {_TAG: str(run.folder)}
-    if origin:
-        tags[_ORIGIN] = origin
+            tags[_ORIGIN] = f"{previous.run.id}@{start}"
     tracker.set_tags(tags)
 
     about = {
-        "run": run.run,
+        "run": run.id,
         "config": content,
         "seed": config.trainer.seed,
         "versions": versions(),
@@ -184,7 +189,7 @@ def saving(
     saver = CheckpointSaver(options, run.folder, take_state(engine, about), say, start, goal, team)
     has_finished = False
     try:
-        yield saver
+        yield saver, begun.journal
         has_finished = True
     finally:
         saver.close()
@@ -193,6 +198,61 @@ def saving(
             recorded.callback(_end, run, finished=True)
         elif team.is_first:
             _end(run, finished=False)
+
+
+@dataclass(frozen=True)
+class BegunAttempt:
+    """A run whose record names this process, and the journal of the attempt.
+
+    Attributes:
+      run: as this process has recorded it.
+      journal: of the attempt; process 0's writes a file.
+    """
+
+    run: SavedRun
+    journal: Journal
+
+
+def begin_attempt(
+    config: RunConfig, tracker: Tracker, folder: Path, previous: Previous | None, locks: ExitStack
+) -> BegunAttempt:
+    """Records the run and this process in its `run.json`, and begins the journal of the attempt.
+
+    Args:
+      config: checked, with checkpoints.
+      tracker: of the run.
+      folder: the run's own.
+      previous: the run that this one resumes or branches from.
+      locks: gets a lock on a new run, and ends the journal with the reason that ends the command.
+
+    Raises:
+      ConfigError: another process has begun an attempt at the same time.
+      OSError: the folder is read-only or the disk is full.
+    """
+    resumed = None
+    origin = None
+    start = 0
+    if previous is not None:
+        start = previous.checkpoint.step
+        if previous.branches:
+            origin = f"{previous.run.id}@{start}"
+        else:
+            resumed = previous.run
+    run = _registered(config, tracker, folder, resumed, origin, locks)
+    if not current().is_first:
+        return BegunAttempt(run, Journal())
+    journal = attempts.begin(run.folder, start)
+    # A lost process ends this one from another thread, without the stack.
+    lifecycle.on_end(lambda reason, _: journal.end(reason))
+    locks.push(partial(_end_journal, journal))
+    return BegunAttempt(run, journal)
+
+
+def _end_journal(journal: Journal, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+    why = attempts.FINISHED
+    if kind is not None:
+        why = in_one_line(str(error)) or kind.__name__
+    journal.end(why)
 
 
 def _registered(
@@ -213,26 +273,25 @@ def _registered(
       origin: the run and step that a new run branches from; None: it does not branch.
       locks: gets a lock on a new run.
     """
-    typed = as_typed(HydraConfig.get().overrides.task)
-    overrides = [*composed_with(), *(override for override in typed if key_of(override) not in KEYS)]
     note = None
     if config.cluster.requeue:
         job = requeue.job()
         if job is not None:
-            note = job.note(typed)
+            note = job.note(as_typed(HydraConfig.get().overrides.task))
     lasting: dict[str, Any] = {}
     if resumed is not None:
-        lasting = {key: resumed.record[key] for key in ("origin", "kept") if key in resumed.record}
+        lasting = {key: resumed.record[key] for key in ("origin", "kept", NAME) if key in resumed.record}
     elif origin:
         lasting = {"origin": origin}
 
     def register() -> list[Any]:
+        overrides = recorded_overrides()
         if resumed is not None:
             # A copied folder keeps its name, and a copied run stays one of its tracking store.
             run = runs.register(
                 resumed.folder.parent,
-                resumed.run,
-                tracked=resumed.run_id is not None,
+                resumed.id,
+                tracked=resumed.tracking_id is not None,
                 overrides=overrides,
                 name=resumed.folder.name,
                 job=note,
@@ -240,14 +299,20 @@ def _registered(
             )
         else:
             root = folder_of(config.trainer.checkpoint)
-            run_id = tracker.run_id or runs.free_name(root, folder.name)
-            # Locked before it can be found.
-            locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
+            if config.name is not None:
+                # Locked since it was looked for.
+                run_id = tracker.run_id or config.name
+                lasting[NAME] = config.name
+            else:
+                run_id = tracker.run_id or runs.free_name(root, folder.name)
+                # Locked before it can be found.
+                locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
             run = runs.register(
                 root,
                 run_id,
                 tracked=tracker.run_id is not None,
                 overrides=overrides,
+                name=config.name,
                 job=note,
                 lasting=lasting,
             )

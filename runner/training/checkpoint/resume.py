@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.convert import flatten
-from runner.config.schema import RunConfig
+from runner.config.schema import AUTO, RunConfig
 from runner.data.base import Encoding
 from runner.engine.base import Engine
-from runner.errors import ConfigError, invalid
+from runner.errors import EXIT_DONE, ConfigError, invalid
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
 from runner.task.base import LOSS, Task
 from runner.training import stopping
-from runner.training.checkpoint import index, runs, storage
-from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint import index, named, runs, storage
+from runner.training.checkpoint.arguments import folder_of, recorded_overrides
+from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
@@ -85,7 +86,7 @@ class Previous:
     @property
     def resumed_run_id(self) -> str | None:
         """The id in the tracking store of the run that continues; None for a new one."""
-        return None if self.branches else self.run.run_id
+        return None if self.branches else self.run.tracking_id
 
     @property
     def encoding(self) -> Encoding | None:
@@ -112,20 +113,20 @@ class Previous:
     def describe_position(self, length: RunLength) -> str:
         """Returns one line that says where training continues in a run of this length."""
         verb = "Starting from run" if self.branches else "Resuming run"
-        return f"{verb} {self.run.run} at {length.describe_position(self.checkpoint.step)}"
+        return f"{verb} {self.run.id} at {length.describe_position(self.checkpoint.step)}"
 
     def describe_other_checkpoints(self) -> list[str]:
         """Returns lines that say what happens to the run's later checkpoints; empty if it continues from its last."""
-        name = f"{self.run.run}@{self.checkpoint.step}"
+        name = f"{self.run.id}@{self.checkpoint.step}"
         if self.branches:
-            return [f"branch={name}: a new run begins with that state; run {self.run.run} stays unchanged"]
+            return [f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"]
         superseded = index.superseded_steps(self.run.folder, self.checkpoint.step)
         if not superseded:
             return []
-        best = index.read_best(self.run.folder)
+        best_step = self._best_step()
         names: list[str] = []
         for step in superseded:
-            is_best = best is not None and best["step"] == step
+            is_best = step == best_step
             mark = " (the best)" if is_best else ""
             names.append(f"{step:,}{mark}")
         return [
@@ -133,6 +134,15 @@ class Previous:
             "when the run has trained and saved as many steps again, the best when there is a new one "
             f"(branch={name} keeps all)"
         ]
+
+    def _best_step(self) -> int | None:
+        """Returns the step of the best checkpoint; None if there is none, or its record is damaged."""
+        try:
+            best = index.read_best(self.run.folder)
+        except DamagedError:
+            # A run that continues from a step that was named needs no best checkpoint.
+            return None
+        return None if best is None else best["step"]
 
 
 def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStack) -> Previous | None:
@@ -146,6 +156,11 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
     Raises:
       ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
     """
+    if config.resume == AUTO:
+        previous = _open_named(config, locks)
+        if previous is not None:
+            check_order(previous.checkpoint, content)
+        return previous
     if config.branch is not None:
         key = "branch"
         reference: str | None = config.branch
@@ -177,6 +192,44 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         previous = Previous(SavedRun(Path(folder), record), checkpoint, branches=key == "branch")
     check_order(previous.checkpoint, content)
     return previous
+
+
+def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
+    """Opens a named run at its last whole checkpoint; None: it has none, so it trains from the start.
+
+    Raises:
+      ConfigError: see `named.take` and `named.last_whole`.
+      SystemExit: the same command has finished the run.
+    """
+    opened: list[Previous] = []
+
+    def find() -> list[Any]:
+        run = named.take(config, locks, _print)
+        if run is None:
+            return ["", {}, "", False]
+        has_finished = bool(run.record.get("finished")) and run.record["overrides"] == recorded_overrides()
+        if has_finished:
+            _print(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
+            return ["", {}, "", True]
+        checkpoint = named.last_whole(run, _print)
+        if checkpoint is None:
+            return ["", {}, "", False]
+        opened.append(Previous(run, checkpoint))
+        return [str(run.folder), dict(run.record), str(checkpoint.folder), False]
+
+    folder, record, checkpoint_folder, has_finished = current().broadcast("the named run", find)
+    if has_finished:
+        # What started this command (a job, an array, a start script) is to see that nothing is left to do.
+        raise SystemExit(EXIT_DONE)
+    if opened:
+        return opened[0]
+    if not folder:
+        return None
+    return Previous(SavedRun(Path(folder), record), Checkpoint(Path(checkpoint_folder), trusted=True))
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
 
 
 def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
@@ -244,7 +297,7 @@ def check_unfinished(config: RunConfig, previous: Previous | None, length: RunLe
     if previous is None:
         return
     key = "branch" if previous.branches else "resume"
-    name = f"{key}={previous.run.run}"
+    name = f"{key}={previous.run.id}"
     history = from_arrays(previous.checkpoint.history())
     evaluated = history.evaluations[-1][1].metrics if history.evaluations else task.directions
     missing = {LOSS, *task.step_metrics} - set(history.names)

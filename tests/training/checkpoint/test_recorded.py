@@ -161,7 +161,7 @@ def test_a_record_that_is_no_list_of_overrides_is_rejected(overrides: object) ->
 
 def test_every_key_of_the_schema_may_be_recorded() -> None:
     for key in key_paths(OmegaConf.create(asdict(RunConfig()))):
-        assert _is_known(key.split(".")) == (key not in ("resume", "branch", "run")), key
+        assert _is_known(key.split(".")) == (key not in ("resume", "name", "branch", "run")), key
 
 
 @given(st.sampled_from(["", "+", "++", "~"]), st.sampled_from(["hydra.", "hydra/", "hydra@", "x@hydra."]), st.text())

@@ -1,0 +1,271 @@
+"""Attempts of a run: one per process (or group of processes) that has trained it, from its start to its end.
+
+Process 0 of an attempt owns `attempt-<n>.json` in the folder of the run's checkpoints and rewrites it every few
+seconds. That has two purposes: a process that was killed leaves a record of how far it came, and a process on another
+machine, which can't look for this one, sees by the file whether it still runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from runner.config.build import build
+from runner.errors import ConfigError, invalid
+from runner.host import outputs
+from runner.tracking import process
+from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json
+
+# Seconds between two writes. What an attempt that is killed has not recorded is at most this long.
+BEAT_S = 5.0
+
+# Seconds for which the file of a running attempt may stay unchanged: six missed writes. A network file system shows
+# another machine's write after at most a few seconds.
+SILENT_S = 30.0
+
+# Between two looks at the file of an attempt on another machine.
+_LOOK_S = 1.0
+
+# Why an attempt ended that came to the end of the run.
+FINISHED = "finished"
+
+_FILE = re.compile(r"attempt-([1-9]\d{0,8})\.json", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a run.
+
+    Attributes:
+      number: from 1.
+      host: name of the machine of its process 0.
+      pid: id of that process there.
+      began: when its process was started, in seconds since 1970.
+      seen: when the file was last written, in seconds since 1970.
+      first: training steps done when it began.
+      step: training steps done when the file was last written.
+      ended: why it ended, in words; empty: it runs, or was killed.
+      seconds: seconds by kind of work, such as `training`.
+    """
+
+    number: int = 1
+    host: str = ""
+    pid: str = ""
+    began: float = 0.0
+    seen: float = 0.0
+    first: int = 0
+    step: int = 0
+    ended: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def path_of(folder: Path, number: int) -> Path:
+    """Returns the file of an attempt.
+
+    Args:
+      folder: of the run's checkpoints.
+      number: of the attempt, from 1.
+    """
+    return folder / f"attempt-{number}.json"
+
+
+def names(folder: Path) -> list[str]:
+    """Returns the names of the files of a run's attempts, in order; empty if the folder can't be read."""
+    numbers: list[int] = []
+    with suppress(OSError):
+        for path in folder.iterdir():
+            match = _FILE.fullmatch(path.name)
+            if match:
+                numbers.append(int(match[1]))
+    return [path_of(folder, number).name for number in sorted(numbers)]
+
+
+def read(folder: Path) -> list[Attempt]:
+    """Returns a run's attempts in order; one whose file is damaged is left out.
+
+    Runs of earlier versions have none.
+    """
+    attempts: list[Attempt] = []
+    for name in names(folder):
+        with suppress(DamagedError):
+            attempts.append(_read(folder / name))
+    return attempts
+
+
+def _read(path: Path) -> Attempt:
+    """Returns the attempt of a file; raises DamagedError."""
+    try:
+        attempt: Attempt = build(Attempt, read_json(path, LARGEST_RECORD), path.name)
+    except DamagedError:
+        raise
+    except ConfigError as error:
+        raise DamagedError(f"{path} is invalid: {error}") from error
+    return attempt
+
+
+def is_silent(folder: Path, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Returns whether the last attempt of a run no longer writes its file, which this waits for.
+
+    Only the content of the file is compared, never the clocks of two machines.
+
+    Args:
+      folder: of the run's checkpoints.
+      say: is called with one line before the wait.
+      sleep: waits for so many seconds.
+    """
+    files = names(folder)
+    if not files:
+        return False
+    path = folder / files[-1]
+    before = _content(path)
+    say(f"waiting {SILENT_S:.0f} s to see whether an earlier attempt still runs: {path}")
+    waited = 0.0
+    while waited < SILENT_S:
+        sleep(_LOOK_S)
+        waited += _LOOK_S
+        if _content(path) != before or names(folder) != files:
+            return False
+    return True
+
+
+def _content(path: Path) -> bytes:
+    # Opened each time: a network file system checks for another machine's write when a file is opened.
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+class Journal:
+    """Records that no attempt is made; the base of `AttemptJournal`."""
+
+    def update(self, **changes: Any) -> None:
+        """Changes fields of the attempt; they are written with the next beat."""
+
+    def end(self, why: str) -> None:
+        """Records the end of the attempt, and why it ended."""
+
+
+class AttemptJournal(Journal):
+    """The record of this process's attempt, which a thread writes every few seconds.
+
+    **Invariant.** `_attempt` is replaced under `_lock`, and the file is written under `_lock` too.
+    """
+
+    def __init__(self, folder: Path, number: int, first: int, lost: Callable[[str], object]) -> None:
+        """Creates the attempt's file.
+
+        Args:
+          folder: of the run's checkpoints.
+          number: of the attempt.
+          first: training steps done.
+          lost: called by the thread with a line if another process has begun a later attempt of the run.
+
+        Raises:
+          FileExistsError: another process has begun this attempt.
+          OSError: the disk is full or read-only.
+        """
+        identity = process.identity()
+        now = time.time()
+        self._folder = folder
+        self._lost = lost
+        self._attempt = Attempt(
+            number,
+            host=identity[process.HOST],
+            pid=identity[process.PID],
+            began=now,
+            seen=now,
+            first=first,
+            step=first,
+        )
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        folder.mkdir(parents=True, exist_ok=True)
+        # Exclusive, also on network file systems: of two processes only one begins an attempt.
+        with path_of(folder, number).open("x", encoding="utf-8") as file:
+            file.write(_as_text(self._attempt))
+        self._thread = threading.Thread(target=self._beat, name="attempt-journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt as it is recorded."""
+        return self._attempt
+
+    def update(self, **changes: Any) -> None:
+        """Changes fields of the attempt; they are written with the next beat."""
+        with self._lock:
+            self._attempt = replace(self._attempt, **changes)
+
+    def end(self, why: str) -> None:
+        """Records the end of the attempt, and why it ended; the first reason counts."""
+        self._over.set()
+        self._thread.join()
+        if self._attempt.ended:
+            return
+        with self._lock:
+            self._attempt = replace(self._attempt, ended=why)
+            self._write()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            later = names(self._folder)[-1:]
+            if later and later[0] != path_of(self._folder, self._attempt.number).name:
+                self._lost(f"another process has begun {later[0]} of this run in {self._folder}; this one ends")
+                return
+            with self._lock:
+                self._write()
+
+    def _write(self) -> None:
+        """Replaces the file; not synced, because a power cut may cost the last few seconds of this record."""
+        self._attempt = replace(self._attempt, seen=time.time())
+        path = path_of(self._folder, self._attempt.number)
+        temporary = path.with_name(f".unfinished-{path.name}")
+        try:
+            temporary.write_text(_as_text(self._attempt), encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            # The run continues without this record; checkpoints report a full disk themselves.
+            outputs.warn(f"could not record the attempt in {path}: {error}")
+            self._over.set()
+
+
+def _as_text(attempt: Attempt) -> str:
+    return json.dumps(asdict(attempt)) + "\n"
+
+
+def begin(folder: Path, first: int) -> AttemptJournal:
+    """Begins the next attempt of a run; process 0 calls this.
+
+    Args:
+      folder: of the run's checkpoints.
+      first: training steps done.
+
+    Raises:
+      ConfigError: another process has begun one at the same time.
+      OSError: the disk is full or read-only.
+    """
+    numbers = [int(name.removeprefix("attempt-").removesuffix(".json")) for name in names(folder)]
+    number = max(numbers, default=0) + 1
+    try:
+        return AttemptJournal(folder, number, first, _leave)
+    except FileExistsError:
+        problem = f"another process has begun the run at the same time ({folder})"
+        raise invalid("name", folder.name, problem=problem, fix="wait for it or stop it") from None
+
+
+def _leave(why: str) -> None:
+    """Ends this process at once: it was suspended for so long that another one has taken its run.
+
+    To save or to record anything would overwrite what the other process has written.
+    """
+    outputs.warn(why)
+    os._exit(1)
