@@ -5,6 +5,8 @@ Nothing here may name another host: the site is read from a folder, without a ne
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import runner
 
 project = "mesh-runner"
@@ -37,6 +39,7 @@ html_title = f"mesh-runner {version}"
 html_sourcelink_suffix = ""
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "_static" / "search_scores.js")
 html_theme_options = {
     "logo": {"text": "mesh-runner"},
     "header_links_before_dropdown": 7,

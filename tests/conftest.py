@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from tests import digests, forks, wide
+from tests import digests, forks, rotation, wide
 
 pytest_plugins = ["pytester"]
 
@@ -50,7 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    digests.skip_if_unchanged(item, {} if item.config.getoption("--whole") else digests.recorded())
+    is_whole = item.config.getoption("--whole")
+    digests.skip_if_unchanged(item, {} if is_whole else digests.recorded())
+    if not is_whole:
+        rotation.skip_others(item)
 
 
 def pytest_collection_finish() -> None:
@@ -79,6 +82,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the longest files first where workers share them, then those of slow tests: no worker is left waiting."""
     wide.mark(items)
+    rotation.mark(items)
     if not hasattr(config, "workerinput"):
         return
     files = [item.nodeid.partition("::")[0] for item in items]

@@ -78,7 +78,7 @@ def _name_problem(value: str) -> str | None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
         return "must be letters, digits, '_', '-' and '.', at most 100"
     if value in (AUTO, "latest", "best"):
-        return "must not be a word that stands for other runs"
+        return "must not be a word that selects other runs"
     return None
 
 

@@ -387,7 +387,7 @@ REFUSALS = [
     refusal("tracking.name=foo", "tracking.name=foo", "one of mlflow, none"),
     refusal("name=exp1", "name=exp1", "is for resume=auto", "add resume=auto"),
     refusal("name=a/b", "name=a/b", "must be letters, digits", "set name=exp1"),
-    refusal("name=latest", "name=latest", "must not be a word that stands for other runs"),
+    refusal("name=latest", "name=latest", "must not be a word that selects other runs"),
     refusal("trainer.on_nan=resume", "trainer.on_nan=resume", "stop, restore, continue", "did you mean restore?"),
     refusal("trainer.nan_rate_factor=1", "trainer.nan_rate_factor=1", "above 0 and below 1"),
     refusal(

@@ -24,6 +24,10 @@ SEARCHES = {
     "hyperparameter search": "sweeps",
     "Python API": "api",
     "benchmarks": "benchmarks",
+    "out of memory": "fit_in_memory",
+    "MirroredStrategy": "coming_from",
+    "Slurm": "slurm",
+    "LoRA": "fine_tune",
 }
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
