@@ -40,8 +40,8 @@ class Elementary:
       sqrt: square root.
       rsqrt: 1 / sqrt(x).
       power: (base, exponent).
-      minimum: of two.
-      maximum: of two.
+      minimum: the minimum of two.
+      maximum: the maximum of two.
       floor: largest integer that is not larger, as a float.
       cos: of radians.
       to_float: a bool or a Python number as a float; a float32 array if the library has arrays.
@@ -81,7 +81,7 @@ class Arrays(Elementary):
     `axis` may be a number or a tuple, and is None for all dims.
 
     Attributes:
-      name: of the library, `numpy`, `tensorflow` or `jax.numpy`.
+      name: the name of the library, `numpy`, `tensorflow` or `jax.numpy`.
       keras_name: of the Keras whose functions take the same arrays, see `keras`.
       cast: (x, dtype) with the dtype's name, such as `float32`.
       sum: (x, axis=None, keepdims=False), as are `mean`, `max` and `min`.
@@ -129,6 +129,8 @@ class Arrays(Elementary):
       sigmoid_cross_entropy: (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise.
       head_losses: (hidden, head, bias, label, weight), see the function `head_losses` of this module. An engine may
         replace it by one that never has all logits in memory.
+      all_rows: (x) -> the same values, of which each device of a mesh has every row: what the rows of a batch are
+        compared with. An engine whose compiler does not do so by itself replaces it.
     """
 
     name: str
@@ -178,6 +180,7 @@ class Arrays(Elementary):
     cross_entropy: Function
     sigmoid_cross_entropy: Function
     head_losses: Function
+    all_rows: Function
 
     @property
     def keras(self) -> ModuleType:
@@ -281,6 +284,7 @@ def _of_tensorflow(tf: Any) -> Arrays:
         "cross_entropy": lambda labels, logits: tf.nn.softmax_cross_entropy_with_logits(labels, logits),
         "sigmoid_cross_entropy": lambda labels, logits: tf.nn.sigmoid_cross_entropy_with_logits(labels, logits),
         "head_losses": head_losses,
+        "all_rows": lambda x: x,
     }
     functions = _under_same_names(tf) | own
     return Arrays(name="tensorflow", keras_name="tf_keras", **functions)
@@ -361,6 +365,7 @@ def _like_numpy(module: Any, name: str, own: dict[str, Function]) -> Arrays:
         "cross_entropy": lambda labels, logits: -module.sum(labels * own["log_softmax"](logits), -1),
         "sigmoid_cross_entropy": sigmoid_cross_entropy,
         "head_losses": head_losses,
+        "all_rows": lambda x: x,
     }
     functions = _under_same_names(module) | shared | own
     return Arrays(name=name, keras_name="keras", **functions)

@@ -40,7 +40,7 @@ class NotFiniteError(EngineError):
     """A NaN or Inf training loss.
 
     Attributes:
-      step: of the loss, from 1.
+      step: the step of the loss, from 1.
       loss: the loss.
     """
 
@@ -87,7 +87,7 @@ def invalid(key: str, value: object, *, problem: str, fix: str) -> ConfigError:
 
     Args:
       key: dotted config key, as on the command line.
-      value: of the key.
+      value: the value of the key.
       problem: what is wrong with the value, as a full clause.
       fix: what to do, as an imperative; preferably an override to type.
     """

@@ -2,11 +2,12 @@
 
 import os
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
-from tests import digests, forks, wide
+from tests import digests, forks, rotation, wide
 
 pytest_plugins = ["pytester"]
 
@@ -21,6 +22,8 @@ for number in (signal.SIGHUP, signal.SIGINT):  # as what starts with nohup, or i
 # Machines that run tests are shared and noisy: how long an example took says nothing about it.
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
+
+SPOILED = pytest.StashKey[bool]()
 
 # In minutes of work each; see `pytest_collection_modifyitems`.
 LONGEST = [
@@ -47,13 +50,39 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    digests.skip_if_unchanged(item, {} if item.config.getoption("--whole") else digests.recorded())
+    is_whole = item.config.getoption("--whole")
+    digests.skip_if_unchanged(item, {} if is_whole else digests.recorded())
+    if not is_whole:
+        rotation.skip_others(item)
+
+
+def pytest_collection_finish() -> None:
+    """Stops a session in which a test file imports TensorFlow or JAX into pytest's own process.
+
+    They change the environment, so that no program could be forked (see `tests.forks`), and all tests after it would
+    take three times as long and start what they test in another way.
+    """
+    reason = forks.why_all_starts_are_real()
+    if reason is not None:
+        raise pytest.UsageError(f"as tests are collected: {reason}; import it in a program that the test starts")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fails the test after which no program can be forked any more, for the same reason."""
+    result = yield
+    reason = forks.why_all_starts_are_real()
+    if reason is not None and not item.session.stash.get(SPOILED, False):
+        item.session.stash[SPOILED] = True
+        pytest.fail(f"left in pytest's own process: {reason}; import it in a program that the test starts")
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is not asked for by a marker is left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the longest files first where workers share them, then those of slow tests: no worker is left waiting."""
     wide.mark(items)
+    rotation.mark(items)
     if not hasattr(config, "workerinput"):
         return
     files = [item.nodeid.partition("::")[0] for item in items]

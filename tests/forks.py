@@ -26,7 +26,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TENSORFLOW, JAX = "tensorflow", "jax"
-# XLA's work on fast code for CPUs is most of a short run's time; what is computed is the same without it.
+LIBRARIES = ("tensorflow", "tf_keras", "jax", "keras")
+# XLA's work on fast code for CPUs is most of a short run's time. What is computed is the same without it, up to
+# rounding and except for gradients of maxima, such as those of max pooling: see bug 13 in docs/bugs.md.
 SLOW_CODE = " ".join(
     [
         "--xla_backend_optimization_level=0",
@@ -79,12 +81,7 @@ class Server:
 
     def accepts(self, environment: Mapping[str, str]) -> bool:
         """Returns whether the imported libraries have read what this environment holds."""
-        for key in {*environment, *self.environment}:
-            if key.startswith(_READ_AT_IMPORT[self.framework]) and key not in _READ_LATER:
-                value, held = environment.get(key), self.environment.get(key)
-                if value != held and value != PREPARED[self.framework].get(key, held):
-                    return False
-        return True
+        return not _read_otherwise(self.framework, environment, self.environment)
 
     def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
         """Returns the id of a new child of this process that runs what is requested.
@@ -103,6 +100,30 @@ class Server:
             finally:
                 adopt_orphans(False)
         return int(pid)
+
+
+def _read_otherwise(library: str, environment: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
+    """Returns the variables that a library would read otherwise in one environment than in the one before."""
+    keys = []
+    for key in sorted({*environment, *before}):
+        if key.startswith(_READ_AT_IMPORT[library]) and key not in _READ_LATER:
+            value, held = environment.get(key), before.get(key)
+            if value != held and value != PREPARED[library].get(key, held):
+                keys.append(key)
+    return keys
+
+
+def why_all_starts_are_real() -> str | None:
+    """Returns what has changed in this process so that it can no longer fork what it starts; None: it can."""
+    imported = [name for name in LIBRARIES if sys.modules.get(name) is not None]
+    if imported:
+        return f"{', '.join(imported)} imported"
+    if start_environment:
+        for library in PREPARED:
+            keys = _read_otherwise(library, os.environ, start_environment)
+            if keys:
+                return f"{', '.join(keys)} changed in the environment"
+    return None
 
 
 def receive(connection: socket.socket, count: int) -> bytes:

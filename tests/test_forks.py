@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import pytest
 
 from runner.tracking import mlflow_import
-from tests import forks
+from tests import conftest, forks
 
 OFF = sys.platform != "linux" or os.environ.get(forks.REAL[0]) == forks.REAL[1]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(OFF, reason="every program is started for real")]
@@ -142,6 +143,21 @@ def test_what_the_product_itself_sets_needs_no_real_start(library: str, monkeypa
     with mock.patch.dict(os.environ):
         mlflow_import.set_environment()
         assert server.accepts(os.environ)
+
+
+def test_a_session_does_not_go_on_where_nothing_can_be_forked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    conftest.pytest_collection_finish()
+    with monkeypatch.context() as changed:
+        changed.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+        assert forks.why_all_starts_are_real() == "TF_CPP_MIN_LOG_LEVEL changed in the environment"
+    monkeypatch.setitem(sys.modules, "keras", ModuleType("keras"))
+    with pytest.raises(pytest.UsageError, match="as tests are collected: keras imported; import it in a program"):
+        conftest.pytest_collection_finish()
+
+    teardown = conftest.pytest_runtest_teardown(mock.Mock(session=mock.Mock(stash=pytest.Stash())))
+    next(teardown)
+    with pytest.raises(pytest.fail.Exception, match="left in pytest's own process: keras imported"):
+        next(teardown)
 
 
 def test_its_own_children_are_forked_too() -> None:

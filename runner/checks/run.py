@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner import layout
+from runner.checks import hardware as checks_hardware
 from runner.checks import sweep as checks_sweep
 from runner.checks import trainer as checks_trainer
 from runner.config import values
@@ -47,8 +48,10 @@ def check(config: RunConfig) -> RunConfig:
     _check_name(config)
     values.check_finite(config.model.options, "model")
     checks_engine.check(config)
+    checks_hardware.check_figures(config)
     # Everything below needs the sizes of the axes and the type of the devices.
     config = replace(config, mesh=devices.settled(config))
+    checks_hardware.check(config)
     checks_cluster.check(config, registry.port_openers())
     checks_engine.check_processes(config)
     layout.check(config.layout, config.mesh.axes)
@@ -68,7 +71,7 @@ def check(config: RunConfig) -> RunConfig:
     task.check(config.task)
     entries = task.entries(config.task)
     checks_engine.check_keras_3(config, needs_keras_3=any(entry.needs_keras_3 for entry in entries))
-    checks_engine.check_outputs(config, has_several=task.entry(config.task).has_outputs)
+    checks_engine.check_outputs(config, has_several=task.judges_several(config.task))
     checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
@@ -130,7 +133,9 @@ def _check_batches(config: RunConfig) -> None:
     size = axis_size(config.mesh.axes, axis)
     microbatches = config.trainer.accumulate_steps
     _check_batch_size("batch_size", config.dataset.batch_size, axis, size, microbatches)
-    _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
+    if config.hardware.is_here:
+        # A plan for other hardware evaluates nothing, and the default may not fit a large mesh.
+        _check_batch_size("eval_batch_size", config.dataset.eval_batch_size, axis, size, 1)
     if microbatches > 1 and config.optimizer.reread_slots:
         raise invalid(
             "trainer.accumulate_steps",

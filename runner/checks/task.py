@@ -28,6 +28,7 @@ def check(config: RunConfig) -> None:
     if any(each.labels_positions for each in tasks.entries(task)):
         _check_masks(dataset, task)
     _check_microbatches(config)
+    _check_rows(config)
     is_text = checks_text.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
@@ -92,6 +93,31 @@ def _check_microbatches(config: RunConfig) -> None:
                     "step are counted",
                     fix=f"remove trainer.accumulate_steps, or set task.outputs.{output}.{option}=null",
                 )
+
+
+def _check_rows(config: RunConfig) -> None:
+    """Checks that a loss that compares the rows of a batch gets the whole batch, and rows to compare."""
+    if not tasks.compares_rows(config.task):
+        return
+    microbatches = config.trainer.accumulate_steps
+    subject = f"task={config.task.name}"
+    if microbatches > 1:
+        raise invalid(
+            "trainer.accumulate_steps",
+            microbatches,
+            problem=f"must be 1 with {subject}, whose loss compares all rows of a batch: those of a microbatch are "
+            "fewer, which is another loss",
+            fix="remove it, and use more devices or a smaller dataset.batch_size",
+        )
+    for key in ("batch_size", "eval_batch_size"):
+        size = getattr(config.dataset, key)
+        if size == 1:
+            raise invalid(
+                f"dataset.{key}",
+                size,
+                problem=f"must be at least 2 with {subject}, which compares the rows of a batch",
+                fix=f"set dataset.{key}=64",
+            )
 
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from omegaconf import DictConfig, open_dict, read_write
 
+from runner.checks import hardware as checks_hardware
 from runner.checks import task as checks_task
 from runner.checks.composed import convert
 from runner.config.convert import as_typed, flatten, resolved
@@ -91,6 +92,7 @@ def prepare(composed: DictConfig) -> Prepared:
     """
     module = command_module()
     config = convert(without_hydra(composed))
+    checks_hardware.check_command(config, module)
     if module != _DATA_MODULE:
         checks_task.check(config)
     subdir = _subdir(composed)

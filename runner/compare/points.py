@@ -29,6 +29,7 @@ def write(client: MlflowClient, records: Sequence[RunRecord], path: Path) -> int
     """
     count = 0
     with path.open("w", newline="", encoding="utf-8") as file:
+        # The default of the csv module is CRLF, whose CR `cut`, `diff` and `awk` take for part of the last value.
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for record in records:
@@ -37,6 +38,7 @@ def write(client: MlflowClient, records: Sequence[RunRecord], path: Path) -> int
                 points.sort(key=lambda point: (point.step, point.timestamp))
                 for point in points:
                     time = datetime.fromtimestamp(point.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+                    # `repr` keeps all digits: what reads the file gets the same float.
                     value = repr(recorded(point.value))
                     writer.writerow((record.run_id, record.name, metric, point.step, time, value))
                 count += len(points)

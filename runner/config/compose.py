@@ -77,7 +77,7 @@ def compose_job(loader: ConfigLoader, multirun: DictConfig, overrides: Sequence[
     """Composes the config of one job of a multirun, with Hydra's own part.
 
     Args:
-      loader: of the multirun.
+      loader: the loader of the multirun.
       multirun: the config of the multirun.
       overrides: the job's.
       number: the job's, from 0.

@@ -90,7 +90,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
     """Converts one group of the composed config to its dataclass.
 
     Args:
-      name: of the group.
+      name: the name of the group.
       composed: by Hydra.
 
     Returns:

@@ -54,12 +54,12 @@ class Constraint:
       below: upper bound, not allowed.
       unit: of a number, such as `seconds`.
       choices: allowed values; empty: any.
-      entries: names of the entries of a list of fixed length.
+      entry_names: what each entry of a list of fixed length is; empty: the list may have any length.
       whole: returns what is wrong with a whole list or mapping, or None.
       test: returns what is wrong with one value, or None.
       rule: the test in words, as the type column of the reference shows it.
       example: a valid value, which error messages suggest; None: the default.
-      names: pattern of the keys of a mapping; None: any.
+      key_pattern: of the keys of a mapping; None: any.
     """
 
     at_least: float | None = None
@@ -68,12 +68,12 @@ class Constraint:
     below: float | None = None
     unit: str = ""
     choices: tuple[object, ...] = ()
-    entries: tuple[str, ...] = ()
+    entry_names: tuple[str, ...] = ()
     whole: Test | None = None
     test: Test | None = None
     rule: str = ""
     example: object = None
-    names: re.Pattern[str] | None = None
+    key_pattern: re.Pattern[str] | None = None
 
     def bounds(self) -> str:
         """Returns the bounds in words, as `above 0 and below 1`; empty: there are none."""
@@ -238,7 +238,7 @@ def pattern(default: str, *, example: str) -> str:
 def entries(
     default: Any,
     *,
-    names: Sequence[str] = (),
+    entry_names: Sequence[str] = (),
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -250,7 +250,7 @@ def entries(
 
     Args:
       default: of the key; `dataclasses.MISSING`: the key is required.
-      names: names of the entries of a list of fixed length.
+      entry_names: what each entry of a list of fixed length is; empty: the list may have any length.
       at_least: smallest entry.
       above: what every entry must exceed.
       at_most: largest entry.
@@ -258,7 +258,9 @@ def entries(
       rule: that test in words.
       example: a list for error messages.
     """
-    constraint = Constraint(at_least, above, at_most, entries=tuple(names), whole=whole, rule=rule, example=example)
+    constraint = Constraint(
+        at_least, above, at_most, entry_names=tuple(entry_names), whole=whole, rule=rule, example=example
+    )
     return _declare(default, constraint)
 
 
@@ -269,7 +271,7 @@ def checked(
     whole: Test | None = None,
     rule: str,
     example: object,
-    names: re.Pattern[str] | None = None,
+    key_pattern: re.Pattern[str] | None = None,
 ) -> Any:
     """Declares a key whose values are tested by a function.
 
@@ -279,9 +281,10 @@ def checked(
       whole: returns what is wrong with a whole list or mapping, or None.
       rule: the test in words.
       example: a value for error messages.
-      names: pattern of the keys of a mapping; None: any.
+      key_pattern: of the keys of a mapping; None: any.
     """
-    return _declare(default, Constraint(test=test, whole=whole, rule=rule, example=example, names=names))
+    constraint = Constraint(test=test, whole=whole, rule=rule, example=example, key_pattern=key_pattern)
+    return _declare(default, constraint)
 
 
 def blank_problem(value: str) -> str | None:

@@ -15,6 +15,7 @@ from runner.errors import invalid
 def without_hydra(composed: DictConfig) -> DictConfig:
     """Returns a copy without Hydra's own part."""
     config = copy.deepcopy(composed)
+    # Hydra's own part is read-only, and the config a struct, whose keys can't be deleted.
     with read_write(config), open_dict(config):
         del config["hydra"]
     return config
@@ -25,7 +26,7 @@ def directory(composed: DictConfig, key: str, base: Path | None = None) -> Path:
 
     Args:
       composed: by Hydra.
-      key: of the folder.
+      key: the key of the folder.
       base: start of a relative path; None: the current directory.
 
     Raises:

@@ -47,7 +47,7 @@ def group(name: str, content: Mapping[str, Any], defaults: Mapping[str, Any]) ->
     is not the default was typed, or comes from a preset that builds on that one, and takes precedence.
 
     Args:
-      name: of the group, as `dataset`.
+      name: the name of the group, as `dataset`.
       content: its keys and values.
       defaults: values of the current names.
 

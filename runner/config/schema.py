@@ -24,6 +24,7 @@ from runner.config.fields import (
     text,
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig, PrepareConfig
+from runner.config.schema_hardware import HardwareConfig
 from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointConfig",
     "DatasetConfig",
     "EarlyStoppingConfig",
+    "HardwareConfig",
     "PlateauConfig",
     "PrepareConfig",
     "ProfileConfig",
@@ -77,7 +79,7 @@ def _name_problem(value: str) -> str | None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
         return "must be letters, digits, '_', '-' and '.', at most 100"
     if value in (AUTO, "latest", "best"):
-        return "must not be a word that stands for other runs"
+        return "must not be a word that selects other runs"
     return None
 
 
@@ -134,7 +136,7 @@ class MeshConfig:
         test=_axis_size_problem,
         rule="at least 1, or -1",
         example={"batch": 8},
-        names=_AXIS_NAME,
+        key_pattern=_AXIS_NAME,
     )
     device: str = choice("auto", "auto", "cpu", "gpu", "tpu")
     cpu_devices: int = integer(8, at_least=1, at_most=MOST_CPU_DEVICES)
@@ -228,7 +230,7 @@ class LayoutConfig:
     sequence: str | None = None
     from_model: bool = False
     rules: list[RuleConfig] = field(default_factory=list)
-    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, names=IDENTIFIER)
+    inputs: dict[str, list[str | None]] = checked({}, rule="", example={"image": ["batch"]}, key_pattern=IDENTIFIER)
 
 
 def _patterns_problem(patterns: list[str]) -> str | None:
@@ -453,14 +455,20 @@ class SweepConfig:
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """Hardware rates that the plan estimates times with.
+    """Depth of a plan, and rates that it estimates times with.
 
     Attributes:
+      compiler: what the figures come from: `arithmetic` (shapes alone, within seconds), `cpu` (the step compiled for
+        virtual CPU devices), `target` (the step compiled by the compiler of `hardware`, which need not be here), or
+        `auto`: `cpu` for this machine's devices, else `target` if its compiler is installed, else `arithmetic`.
+      price: price of one device per hour, for the cost of a million tokens; null: no cost.
       bandwidth_gb_s: bandwidth between neighboring devices in GB/s per device; null: default for the device type.
       network_gb_s: bandwidth between processes in GB/s per device; null: default for the device type.
       gflops: throughput of one device in GFLOP/s; null: default for the device type.
     """
 
+    compiler: str = choice("auto", "auto", "arithmetic", "cpu", "target")
+    price: float | None = number(None, above=0.0, unit="per hour", example=2.5)
     bandwidth_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=25.0)
     network_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=10.0)
     gflops: float | None = number(None, above=0.0, unit="GFLOP/s", example=60_000.0)
@@ -538,6 +546,7 @@ class RunConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
     layout: LayoutConfig = field(default_factory=LayoutConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

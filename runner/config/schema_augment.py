@@ -43,7 +43,7 @@ class Resize(StepOptions):
 
     name: ClassVar[str] = "resize"
     sizes: ClassVar[bool] = True
-    size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CenterCrop(StepOptions):
     """
 
     name: ClassVar[str] = "center_crop"
-    size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RandomCrop(StepOptions):
     """
 
     name: ClassVar[str] = "random_crop"
-    size: list[int] | None = entries(None, names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] | None = entries(None, entry_names=_SIDES, at_least=1, example=[224, 224])
     padding: int = integer(0, at_least=0)
 
 
@@ -91,13 +91,13 @@ class RandomResizedCrop(StepOptions):
 
     name: ClassVar[str] = "random_resized_crop"
     sizes: ClassVar[bool] = True
-    size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
+    size: list[int] = entries(MISSING, entry_names=_SIDES, at_least=1, example=[224, 224])
     # The paper's ranges.
     scale: tuple[float, float] = entries(
-        (0.08, 1.0), names=_RANGE, above=0.0, at_most=1.0, whole=_range_problem, example=[0.08, 1.0]
+        (0.08, 1.0), entry_names=_RANGE, above=0.0, at_most=1.0, whole=_range_problem, example=[0.08, 1.0]
     )
     ratio: tuple[float, float] = entries(
-        (3 / 4, 4 / 3), names=_RANGE, above=0.0, whole=_range_problem, example=[0.75, 1.33]
+        (3 / 4, 4 / 3), entry_names=_RANGE, above=0.0, whole=_range_problem, example=[0.75, 1.33]
     )
     # The usual 224 of 256 pixels.
     center: float = number(0.875, above=0.0, at_most=1.0)

@@ -72,7 +72,8 @@ class DatasetConfig:
       features: TFDS, arrays: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
-        `batch_size` and 1,000, rounded up to a multiple of the batch axis.
+        `batch_size` and 1,000, rounded up to a multiple of the batch axis; `batch_size` if the loss compares the rows
+        of a batch, as with `task=pairs`.
       train: split expression, such as `train`, `train[:5000]` or `train[10%:]+test`.
       validation: split expression for evaluations during training; null: the data's own split `validation` if a file
         or folder has one, else none.
@@ -126,7 +127,7 @@ class DatasetConfig:
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
     prepare: list[PrepareConfig] = field(default_factory=list)
-    pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, names=IDENTIFIER)
+    pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, key_pattern=IDENTIFIER)
     pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
     shuffle: bool = True
     remainder: str = choice("drop", "drop", "pad")
@@ -141,7 +142,7 @@ class DatasetConfig:
     data_dir: str | None = file_path(None, example="prepared")
     download: bool = True
     mirror: bool = True
-    image_size: list[int] | None = entries(None, names=("height", "width"), at_least=1, example=[64, 64])
+    image_size: list[int] | None = entries(None, entry_names=("height", "width"), at_least=1, example=[64, 64])
     channels: int | None = choice(None, 1, 3, 4)
     augment: list[AugmentConfig] = field(default_factory=list)
     workers: int | None = integer(None, at_least=0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import IDENTIFIER, checked, empty_problem, entries, integer, number
+from runner.config.fields import IDENTIFIER, checked, choice, empty_problem, entries, integer, number
 from runner.errors import shown
 
 
@@ -17,7 +17,7 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
-        `sequence_to_sequence`, `ctc`, `several`, `custom` or `step`.
+        `sequence_to_sequence`, `ctc`, `pairs`, `several`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
@@ -283,6 +283,44 @@ class CtcOptions:
 
 
 @dataclass(frozen=True)
+class PairsOptions:
+    """Embeddings that are compared with those of the other rows of the batch (metric learning, retrieval).
+
+    Attributes:
+      loss: `in_batch_softmax`, of two outputs, queries and candidates; the others are of one output and its labels:
+        `supervised_contrastive`, `n_pairs`, `contrastive`, `triplet`.
+      query: name of the output with the queries; null: `query`, or the first output.
+      candidate: name of the output with the candidates; null: `candidate`, or the second output.
+      candidate_id: array with the ID of each row's candidate; another row with a query's own candidate is no negative.
+        null: all candidates differ.
+      symmetric: also compare each candidate with all queries, and average both losses.
+      normalize: scale embeddings to length 1.
+      temperature: similarities are divided by it.
+      distance: of two embeddings, for `contrastive` and `triplet`.
+      margin: distance that negatives should be away, for `contrastive`, or farther away than positives, for `triplet`.
+      mining: triplets that count: `semi_hard`, `hard` or `all`.
+      top_k: also report `top_<k>`, the share of rows with a match among the k nearest in the batch; null: no.
+      units: size of an embedding, for builders that take `num_classes` or `outputs`; null: any.
+    """
+
+    loss: str = choice(
+        "in_batch_softmax", "in_batch_softmax", "supervised_contrastive", "n_pairs", "contrastive", "triplet"
+    )
+    query: str | None = None
+    candidate: str | None = None
+    candidate_id: str | None = None
+    symmetric: bool = False
+    normalize: bool = True
+    temperature: float = number(0.1, above=0.0)
+    distance: str = choice("euclidean", "euclidean", "squared_euclidean", "cosine")
+    margin: float = number(1.0, above=0.0)
+    mining: str = choice("semi_hard", "semi_hard", "hard", "all")
+    # `top_1` is always reported.
+    top_k: int | None = integer(None, at_least=2, example=5)
+    units: int | None = integer(None, at_least=1, example=64)
+
+
+@dataclass(frozen=True)
 class CustomOptions:
     """A custom loss and metrics, see docs/tasks.md.
 
@@ -293,12 +331,14 @@ class CustomOptions:
       maximize: import paths of metrics to maximize; a name without a dot is in the module of the loss.
       minimize: import paths of metrics to minimize; a name without a dot is in the module of the loss.
       units: size of the last dim of the model's output; null: that of the target.
+      whole_batch: the functions compare the rows of the whole global batch, so that a step can't be split.
     """
 
     target: str = ""
     maximize: list[str] = field(default_factory=list)
     minimize: list[str] = field(default_factory=list)
     units: int | None = integer(None, at_least=1)
+    whole_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -366,7 +406,7 @@ class SeveralOptions:
         whole=_outputs_problem,
         rule="at least two",
         example={"age": {"name": "regression"}, "gender": {"name": "binary"}},
-        names=IDENTIFIER,
+        key_pattern=IDENTIFIER,
     )
 
 
@@ -379,6 +419,7 @@ OPTIONS: dict[str, type[Any]] = {
     "language_model": LanguageModelOptions,
     "sequence_to_sequence": SequenceToSequenceOptions,
     "ctc": CtcOptions,
+    "pairs": PairsOptions,
     "several": SeveralOptions,
     "custom": CustomOptions,
     "step": StepOptions,

@@ -244,7 +244,7 @@ def _has_options(folder: Path) -> bool:
 def searchpath(arguments: Sequence[str]) -> list[str]:
     """Returns the folders of options that a command line names, as an override.
 
-    In the order of precedence.
+    They are in the order of precedence.
     """
     typed = _searchpath_overrides(arguments)
     if typed:

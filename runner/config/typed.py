@@ -34,6 +34,6 @@ def command(module: str) -> str:
     """Returns the command line in one text, as a shell takes it.
 
     Args:
-      module: of the command, as `runner.verify`.
+      module: the module of the command, as `runner.verify`.
     """
     return shlex.join(["python", "-m", module, *composed_with(), *as_typed(HydraConfig.get().overrides.task)])

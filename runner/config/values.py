@@ -72,7 +72,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             entry_key = f"{key}.{name}"
-            if constraint.names is not None and not constraint.names.fullmatch(str(name)):
+            if constraint.key_pattern is not None and not constraint.key_pattern.fullmatch(str(name)):
                 fix = f"rename it, as in {key}={shown(constraint.example)}"
                 yield invalid(
                     entry_key,
@@ -92,8 +92,8 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
 
 def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
     """Returns what is wrong with the whole value of a field, or None."""
-    if constraint.entries and len(value) != len(constraint.entries):
-        return f"must be [{', '.join(constraint.entries)}]"
+    if constraint.entry_names and len(value) != len(constraint.entry_names):
+        return f"must be [{', '.join(constraint.entry_names)}]"
     if constraint.whole is None:
         return None
     return constraint.whole(value)
@@ -133,26 +133,25 @@ def _problem_of_integer(value: int, constraint: Constraint) -> str | None:
 
 def _problem_of_float(value: float, constraint: Constraint) -> str | None:
     bounds = constraint.bounds()
-    if not math.isfinite(value) and bounds:
-        return f"must be finite and {bounds}"
     if not math.isfinite(value):
-        return "must be a finite number"
+        return f"must be finite and {bounds}" if bounds else "must be a finite number"
     rounded = as_float32(value)
+    is_within = constraint.is_within(rounded)
     # A number that overflows, or that underflows to 0, is another one on the devices.
     is_lost = not math.isfinite(rounded) or (value != 0 and rounded == 0)
-    if constraint.is_within(rounded) and not is_lost:
+    if is_within and not is_lost:
         return None
-    note = ""
     # A bound that the typed value itself violates needs no remark on rounding.
-    is_rounded_away = constraint.is_within(value) and rounded != value
-    if is_rounded_away:
+    note = ""
+    if constraint.is_within(value) and rounded != value:
         note = f", but float32 rounds this value to {rounded:g}"
-    if is_lost and bounds and constraint.is_within(rounded):
-        # The bounds alone would not say what is wrong.
-        return f"must be {bounds}, and 0 or of a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
-    if not bounds and is_lost:
-        return f"must be 0 or have a magnitude from {_SMALLEST:.2g} to {_LARGEST:.2g}{note}"
-    return f"must be {bounds}{note}"
+    if not is_within:
+        return f"must be {bounds}{note}"
+    magnitudes = f"from {_SMALLEST:.2g} to {_LARGEST:.2g}"
+    if not bounds:
+        return f"must be 0 or have a magnitude {magnitudes}{note}"
+    # The value is within the bounds as typed and as rounded: they alone would not say what is wrong.
+    return f"must be {bounds}, and 0 or of a magnitude {magnitudes}{note}"
 
 
 def check_value(key: str, value: object, constraint: Constraint) -> None:

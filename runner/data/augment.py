@@ -196,7 +196,13 @@ def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
 
 
 def augmented(
-    source: DataSource, config: DatasetConfig, seed: int, *, train: bool, masks: Mapping[str, int] | None = None
+    source: DataSource,
+    config: DatasetConfig,
+    seed: int,
+    *,
+    train: bool,
+    masks: Mapping[str, int] | None = None,
+    classes: Mapping[str, int] | None = None,
 ) -> DataSource:
     """Returns a source with the config's augmentation.
 
@@ -208,6 +214,7 @@ def augmented(
       seed: the run's.
       train: whether the steps are random; False for evaluations.
       masks: names of the arrays whose numbers are not blended, see `runner.data.augment_steps.Step`; None: none.
+      classes: names of labels with their numbers of classes; None: none.
 
     Raises:
       ConfigError: a step does not fit the arrays.
@@ -224,7 +231,7 @@ def augmented(
             step = _custom_step(key, step_config, Augmented(source, tuple(steps), seed, train, specs))
         else:
             step_class = STEP_CLASSES[step_config.name]
-            step = step_class(options(step_config), key, specs, source.size, masks or {})
+            step = step_class(options(step_config), key, specs, source.size, masks or {}, classes or {})
         step.check()
         steps.append(step)
         specs = step.after()

@@ -45,6 +45,7 @@ class Step(Generic[Options]):
       size: number of examples in the split.
       masks: names of arrays whose numbers must not be blended, such as class numbers of pixels, each with its number
         for pixels from outside of the image.
+      classes: names of labels, each with its number of classes where the task says it.
     """
 
     options: Options
@@ -52,6 +53,7 @@ class Step(Generic[Options]):
     specs: Specs
     size: int
     masks: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
 
     def check(self) -> None:
         """Checks that the step supports these arrays.
@@ -61,10 +63,10 @@ class Step(Generic[Options]):
         """
         self._require(bool(self._images), "arrays with the dims height and width, and the dataset has none")
 
-    def _require(self, is_met: bool, requirement: str) -> None:
+    def _require(self, is_met: bool, requirement: str, fix: str = "remove the step") -> None:
         if not is_met:
             name = self.options.name or "a step"
-            raise invalid(f"{self.key}.name", name, problem=f"needs {requirement}", fix="remove the step")
+            raise invalid(f"{self.key}.name", name, problem=f"needs {requirement}", fix=fix)
 
     @cached_property
     def _images(self) -> list[str]:
@@ -329,10 +331,10 @@ class _Mix(Step[Options]):
         super().check()
         for name, spec in self.specs.items():
             is_float = np.issubdtype(np.dtype(spec.dtype), np.floating)
-            is_label = bool(spec.names) and not spec.shape
             self._require(
-                spec.is_image or is_float or is_label,
-                f"images, floats and labels that count categories, and {name} is {spec.dtype}",
+                spec.is_image or is_float or self._categories(name) > 0,
+                f"images, floats and labels with a known number of classes, and {name} is {spec.dtype}",
+                "set task.target and task.classes if these are the labels, or remove the step",
             )
 
     def _categories(self, name: str) -> int:
@@ -341,13 +343,14 @@ class _Mix(Step[Options]):
         is_float = np.issubdtype(np.dtype(spec.dtype), np.floating)
         if spec.shape or is_float:
             return 0
-        return len(spec.names)
+        return len(spec.names) or self.classes.get(name, 0)
 
     def after(self) -> dict[str, ArraySpec]:
         specs = dict(self.specs)
         for name, spec in self.specs.items():
-            if self._categories(name):
-                specs[name] = ArraySpec((len(spec.names),), "float32", names=spec.names)
+            categories = self._categories(name)
+            if categories:
+                specs[name] = ArraySpec((categories,), "float32", names=spec.names)
         return specs
 
     def keeps(self, name: str) -> bool:
@@ -426,6 +429,8 @@ def _symmetric(rng: np.random.Generator) -> float:
 
 
 def _one_hot(label: Array, count: int) -> Array:
+    if not 0 <= int(label) < count:
+        raise ValueError(f"label {int(label)} is not one of {count} classes")
     vector = np.zeros(count, np.float32)
     vector[int(label)] = 1
     return vector

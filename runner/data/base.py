@@ -73,7 +73,7 @@ class DataSource(Protocol):
         ...
 
     def read(self, rows: Rows) -> dict[str, Array]:
-        """Returns the arrays of some examples, each (len(rows), *shape).
+        """Returns the arrays of some examples, each `(len(rows), *shape)`.
 
         Args:
           rows: int64 (n,), each from 0 to `size` - 1, in any order, repeats allowed.
@@ -153,7 +153,7 @@ class ArraySource:
 def column(source: DataSource, name: str) -> Array | None:
     """Returns one complete array of a source, (size, ...).
 
-    None if every example would have to be made for it.
+    Returns None if every example would have to be made for it.
     """
     read_column: Callable[[str], Array | None] | None = getattr(source, "column", None)
     if read_column is None:

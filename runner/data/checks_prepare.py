@@ -106,7 +106,7 @@ def special_tokens(options: Lookup) -> tuple[int, int]:
 def _built(layer: PrepareConfig, key: str) -> LayerOptions:
     arguments: dict[str, Any] = dict(layer.options)
     ngrams = arguments.get("ngrams")
-    # Like Keras: a number stands for all widths up to it. True is an integer to Python, but no width.
+    # Like Keras: a number means all widths up to it. True is an integer to Python, but no width.
     if isinstance(ngrams, int) and not isinstance(ngrams, bool):
         if ngrams < 1:
             raise invalid(f"{key}.ngrams", ngrams, problem="must be at least 1", fix="set ngrams: 2")

@@ -104,7 +104,7 @@ def decode(data: bytes, channels: int) -> Pixels:
 def _decode_jpeg(data: bytes, channels: int) -> Pixels | None:
     """Decodes a JPEG file.
 
-    None if only Pillow may succeed: a CMYK file, or one with errors that Pillow tolerates.
+    Returns None if only Pillow may succeed: a CMYK file, or one with errors that Pillow tolerates.
     """
     try:
         if simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
@@ -329,7 +329,7 @@ def color(image: Pixels, brightness: float, contrast: float, saturation: float, 
 def _as_pillow(image: Array) -> list[Image.Image]:
     """Returns an image as Pillow images.
 
-    One for 1 or 3 channels of uint8, else one per channel.
+    There is one image for 1 or 3 channels of uint8, else one per channel.
     """
     if image.dtype == np.uint8 and image.shape[2] in _RAW_MODES:
         mode = _RAW_MODES[image.shape[2]]

@@ -421,7 +421,7 @@ def _compressed(points: Array, weights: Array, epsilon: float) -> tuple[Array, A
 
     Args:
       points: float32 (n,), in order.
-      weights: float32 (n,), how many values each stands for.
+      weights: float32 (n,), how many values each point summarizes.
       epsilon: distance of the quantiles.
     """
     if len(points) * epsilon < 1:

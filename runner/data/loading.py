@@ -21,6 +21,9 @@ from runner.host import stages
 
 __all__ = ["Dataset", "load", "load_run"]
 
+# Options of tasks that name arrays of integers.
+_ARRAYS = ("input_length", "candidate_id")
+
 
 def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     """Loads the dataset of a run; see `load`.
@@ -33,28 +36,35 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
     unscaled = list(task.target or TARGETS)
     masks: dict[str, int] = {}
+    classes: dict[str, int] = {}
     outputs = output_tasks(task)
     for name_of_output, output_task in outputs.items():
-        unscaled += _weights(output_task)
+        unscaled += _read_as_they_are(output_task)
         masks.update(_masks(output_task, output_task.target or (name_of_output,)))
+        classes.update(_classes(output_task, output_task.target or (name_of_output,)))
     if not outputs:
-        unscaled += _weights(task)
+        unscaled += _read_as_they_are(task)
         masks = _masks(task, task.target or TARGETS)
+        # Without task.target, the others are targets only where the dataset has none before them.
+        classes = _classes(task, task.target or TARGETS[:1])
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):
-        return load(dataset, config.trainer.seed, encoding, unscaled, masks)
+        return load(dataset, config.trainer.seed, encoding, unscaled, masks, classes)
 
 
-def _weights(task: TaskConfig) -> list[str]:
-    """Returns the arrays of weights that a task reads."""
-    weights = []
+def _read_as_they_are(task: TaskConfig) -> list[str]:
+    """Returns the arrays that a task reads beside inputs and target: weights, numbers of steps and IDs."""
+    names = []
     if task.example_weight:
-        weights.append(task.example_weight)
+        names.append(task.example_weight)
     # Tasks of tokens have this option; null means the array of this name.
     if "label_weight" in task.options:
-        weights.append(task.options["label_weight"] or LABEL_WEIGHT)
-    return weights
+        names.append(task.options["label_weight"] or LABEL_WEIGHT)
+    for option in _ARRAYS:
+        if task.options.get(option):
+            names.append(task.options[option])
+    return names
 
 
 def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
@@ -65,11 +75,19 @@ def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
     """
     if "ignore_index" not in task.options:
         return {}
-    masks = dict.fromkeys((*targets, *_weights(task)), 0)
+    masks = dict.fromkeys((*targets, *_read_as_they_are(task)), 0)
     outside = task.options["ignore_index"]
     if outside is not None:
         masks.update(dict.fromkeys(targets, outside))
     return masks
+
+
+def _classes(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
+    """Returns the number of classes of each target, if the task's options say it."""
+    classes = task.options.get("classes")
+    if isinstance(classes, list):
+        classes = len(classes)
+    return {} if classes is None else dict.fromkeys(targets, int(classes))
 
 
 def load(
@@ -78,6 +96,7 @@ def load(
     encoding: Encoding | None = None,
     unscaled: Collection[str] = TARGETS,
     masks: Mapping[str, int] | None = None,
+    classes: Mapping[str, int] | None = None,
 ) -> Dataset:
     """Loads a dataset and selects its splits.
 
@@ -89,6 +108,7 @@ def load(
       encoding: of the run that other data is read for; None: the data gets an encoding of its own.
       unscaled: arrays that `dataset.standardize=true` leaves unchanged.
       masks: arrays that augmentation does not blend, see `runner.data.augment_steps.Step`; None: none.
+      classes: labels with their numbers of classes, which augmentation may mix; None: none.
 
     Returns:
       The dataset.
@@ -119,10 +139,10 @@ def load(
         dataset = make_dataset(standardized(full, statistics, names), config, seed)
     validation = dataset.validation
     if validation is not None:
-        validation = augmented(validation, config, seed, train=False, masks=masks)
+        validation = augmented(validation, config, seed, train=False, masks=masks, classes=classes)
     return replace(
         dataset,
-        train=augmented(dataset.train, config, seed, train=True, masks=masks),
+        train=augmented(dataset.train, config, seed, train=True, masks=masks, classes=classes),
         validation=validation,
-        test=augmented(dataset.test, config, seed, train=False, masks=masks),
+        test=augmented(dataset.test, config, seed, train=False, masks=masks, classes=classes),
     )

@@ -93,6 +93,7 @@ def _parse_term(text: str) -> Slice:
         raise ValueError("all can't be sliced, name the splits, such as train[:50%]+test[:50%]")
     if not start and not stop:
         raise ValueError(f"{text!r} has no bound, write {name} for the whole split")
+    # An empty bound fits both units.
     units = {bound.endswith("%") for bound in (start, stop) if bound}
     if len(units) > 1:
         raise ValueError(f"{text!r} mixes counts and percents, write both bounds in one unit")
@@ -119,6 +120,7 @@ def _parse_bound(text: str, percent: bool, term: str) -> float | None:
 
 def _resolve_bounds(term: Slice, size: int) -> tuple[int, int]:
     start = 0
+    # Python's own rules for a slice, except that a range outside the split is an error.
     stop = size
     if term.start is not None:
         start = _resolve_bound(term, term.start, size)

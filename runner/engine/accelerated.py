@@ -45,7 +45,7 @@ class Lack:
 def lack(engine: str, kind: str) -> Lack | None:
     """Returns what an engine lacks to use this machine's accelerators.
 
-    None if nothing is known to be missing.
+    Returns None if nothing is known to be missing.
 
     Args:
       engine: one of `ENGINES`.
@@ -84,7 +84,7 @@ def _tensorflow_lack(engine: str, kind: str) -> Lack | None:
 def _tensorflow_build() -> Mapping[str, object]:
     """Returns TensorFlow's build settings, read from its `build_info.py`.
 
-    Empty if that can't be read.
+    The result is empty if that can't be read.
     """
     # An import of TensorFlow would take seconds, and read the environment before it is set.
     spec = importlib.util.find_spec("tensorflow")

@@ -201,7 +201,8 @@ class ProgramCost:
       reused_bytes: outputs that are written over arguments (donated buffers).
       temporary_bytes: intermediate values.
       flops: floating-point operations of one step.
-      accessed_bytes: memory traffic of one step, read and written.
+      accessed_bytes: memory traffic of one step, read and written; 0: not counted.
+      peak_bytes: of arguments, results and temporaries together, at the moment that needs most; 0: not counted.
     """
 
     argument_bytes: int
@@ -210,6 +211,7 @@ class ProgramCost:
     temporary_bytes: int
     flops: float
     accessed_bytes: float
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -368,6 +370,19 @@ class CountsCost(Protocol):
 
     def program_cost(self) -> ProgramCost | None:
         """Returns the compiled program's cost; None if the compiler does not count it."""
+        ...
+
+
+@runtime_checkable
+class KnowsSaved(Protocol):
+    """An engine that knows what a step's forward pass keeps for the backward pass."""
+
+    def variables(self) -> Mapping[str, VariableInfo]:
+        """Returns canonical path -> variable."""
+        ...
+
+    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps."""
         ...
 
 

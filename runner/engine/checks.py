@@ -23,6 +23,7 @@ def check(config: RunConfig) -> None:
     Raises:
       ConfigError: the first problem.
     """
+    # First: all other checks look at the engine's entry.
     check_name("engine.name", config.engine.name, ENGINES)
     check_installed(config.engine.name)
     if config.layout.from_model and not ENGINES[config.engine.name].has_model_layouts:
@@ -42,6 +43,7 @@ def _check_keys(config: EngineConfig) -> None:
     """Rejects changed keys of other engines."""
     own = ENGINES[config.name].keys
     for engine_name, entry in ENGINES.items():
+        # Every engine's keys are in the typed config, so only one that differs from its default was asked for.
         for key in changed(config, entry.keys):
             if key in own:
                 continue
@@ -124,6 +126,7 @@ def check_processes(config: RunConfig) -> None:
     other = config.against.processes
     if other is None:
         return
+    # One process can simulate any number of CPU devices, but does not reach the GPUs of other machines.
     if mesh.device_kind(config.mesh) != "cpu":
         problem = "needs virtual CPU devices, as one process must have the whole mesh"
         raise invalid(key, other, problem=problem, fix="set mesh.device=cpu")
@@ -183,6 +186,7 @@ def check_own_step(config: RunConfig, *, own_step: bool) -> None:
     for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
         if engine is not None and not ENGINES[engine].own_steps:
             raise invalid(key, engine, problem="can't compute custom steps (task=step)", fix="set engine=jax")
+    # A custom step computes gradients and updates itself, so keys of the run's own ones would have no effect.
     if config.engine.state != "float32":
         raise invalid(
             "engine.state",

@@ -66,6 +66,14 @@ def choose(config: RunConfig, asked: str) -> Choice:
     Raises:
       ConfigError: accelerators were asked for by name and are not available, or the libraries can't use them.
     """
+    hardware = config.hardware
+    if not hardware.is_here and hardware.kind is not None:
+        sizes = config.mesh.axes.values()
+        # A size of -1 takes all devices, and nobody has said how many there are.
+        count = 0
+        if -1 not in sizes:
+            count = math.prod(sizes)
+        return Choice(hardware.kind, count, hardware.name)
     launcher = place.from_launcher()
     if asked == AUTO and launcher is not None and launcher.device:
         # The launcher has seen all devices of the machine and assigns them to the processes.
@@ -113,7 +121,7 @@ def _lack(config: RunConfig, kind: str) -> Lack | None:
 def _why_not(config: RunConfig, available: Accelerators) -> str:
     """Returns why `auto` does not choose this machine's accelerators.
 
-    Empty if it does.
+    The result is empty if it does.
     """
     words = available.words()
     processes = place.count(config.cluster)
@@ -189,8 +197,9 @@ def described(config: RunConfig, asked: str) -> str:
     model = choice.model if is_chosen else ""
     devices = counted(mesh.size(config.mesh.axes), kind, model) + _in_processes(place.count(config.cluster))
     text = f"mesh {mesh.describe(config.mesh.axes)} on {devices}"
-    if kind != CPU and command_module() == _PLAN_COMMAND:
-        text += f", {planned(config)}"
+    note = planned(config)
+    if note and command_module() == _PLAN_COMMAND:
+        text += f", {note}"
     # The reason is that of the choice: it says nothing of another kind of device.
     if is_chosen and choice.why:
         text += f": {choice.why}"
@@ -222,6 +231,8 @@ def planned(config: RunConfig) -> str:
       config: checked.
     """
     kind = config.mesh.device
+    if not config.hardware.is_here:
+        return f"hardware={config.hardware.name}, which need not be here"
     if kind == CPU:
         return ""
     available = accelerators.find(kind)

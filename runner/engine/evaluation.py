@@ -45,7 +45,7 @@ class BatchResult(Generic[T]):
 def examples_of(batch: HostBatches) -> int | None:
     """Returns the number of an evaluation batch's rows that are examples.
 
-    None if all are.
+    Returns None if all are.
 
     Padding is at the end of a batch, see `runner.data.sampler.eval_plan`.
     """

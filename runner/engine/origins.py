@@ -51,11 +51,11 @@ def sums_gradients(axis: str, data_axes: Collection[str]) -> bool:
 def device_shapes(placement: Placement, axis: str, axes: Mapping[str, int]) -> list[tuple[int, ...]]:
     """Returns the shapes that one device may hold of a variable.
 
-    Gathered over a collective's axes, and stored.
+    The first is that of the shard gathered over the collective's axes, the second that of the stored shard.
 
     Args:
-      placement: of the variable.
-      axis: of the collective, several axes joined by `+`.
+      placement: the placement of the variable.
+      axis: the axis of the collective, several axes joined by `+`.
       axes: mesh axis to size.
     """
     gathered = replace(placement, spec=without_axes(placement.spec, axis.split("+")))
@@ -66,12 +66,13 @@ class Claims:
     """The variables that collectives have been assigned to."""
 
     def __init__(self) -> None:
+        # (*kind, path): a variable may serve one collective of each kind.
         self._claimed: set[tuple[str, ...]] = set()
 
     def first_free(self, paths: Iterable[str], *kind: str) -> str | None:
         """Claims and returns the first path that no earlier collective has claimed.
 
-        None if all are claimed by collectives of this kind.
+        Returns None if all are claimed by collectives of this kind.
 
         Args:
           paths: candidates, the best first.

@@ -12,6 +12,8 @@ An engine is a package with four modules:
   library at its top;
 - `plain`: `make(config, data, values)` returns a `runner.engine.base.PlainModel`, for exports.
 
+One with `plans_elsewhere` has a module `planned`, whose engine is made for hardware that is not here.
+
 One with `own_steps` has a package `own_step` in addition, with modules `engine` and `plain` of its own for them.
 
 A user's module may import a library itself, and create layers at its import. So each command calls `prepare`, or
@@ -74,6 +76,7 @@ class EngineEntry:
       freezes_variables: `model.trainable` works: some variables are trained, the others are frozen.
       own_steps: `task=step` works: a user's class computes the updates.
       opens_ports: its processes listen on all network interfaces, without authentication.
+      plans_elsewhere: plans for hardware that is not here work without its devices, see the module's docstring.
     """
 
     package: str
@@ -91,6 +94,7 @@ class EngineEntry:
     freezes_variables: bool = False
     own_steps: bool = False
     opens_ports: bool = False
+    plans_elsewhere: bool = False
 
     def module(self, name: str) -> ModuleType:
         """Returns one of the package's modules.
@@ -137,6 +141,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         has_model_layouts=True,
         freezes_variables=True,
         own_steps=True,
+        plans_elsewhere=True,
     ),
 }
 
@@ -155,6 +160,11 @@ def keras_package(name: str | None) -> str:
     if entry is None:
         return TF_KERAS
     return entry.keras
+
+
+def plans_elsewhere(name: str) -> bool:
+    """Returns whether an engine plans for hardware that is not here without its devices."""
+    return ENGINES[name].plans_elsewhere
 
 
 def port_openers() -> frozenset[str]:
@@ -340,7 +350,11 @@ def make_engine(config: RunConfig, data: DataSpec, total_steps: int, *, planning
     microbatch = config.dataset.batch_size // config.trainer.accumulate_steps
     layout.check_inputs(config.layout, data.arrays, microbatch, config.mesh.axes)
     load(config)
-    module = ENGINES[config.engine.name].module_for("engine", data.task)
+    entry = ENGINES[config.engine.name]
+    if config.hardware.is_here:
+        module = entry.module_for("engine", data.task)
+    else:
+        module = entry.module("planned")
     engine: Engine = module.make(config, data, total_steps, planning=planning)
     return engine
 

@@ -58,7 +58,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with required(folder):
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
     with heard():
-        store = attach(config.tracking, saved.run.run_id if team.is_first else None)
+        store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
         registry.prepare(config)
         data = _loaded(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
@@ -78,7 +78,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             return
         task_report = task.report(evaluation, source, split)
         report = EvaluationReport(
-            run=saved.run.run,
+            run=saved.run.id,
             step=saved.checkpoint.step,
             dataset=data.name,
             split=split,

@@ -25,11 +25,11 @@ class EvaluationReport:
 
     Attributes:
       run: the run's id.
-      step: of the checkpoint.
+      step: the step of the checkpoint.
       dataset: its name.
       split: that was evaluated, a name or an expression.
       mesh: axes and sizes, in words.
-      metrics: of the evaluation by name.
+      metrics: the metrics of the evaluation by name.
       examples: how many were evaluated.
       tables: the task's, by title.
     """

@@ -69,7 +69,7 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
     Args:
       config: checked.
       saved: the run's.
-      data: of the config's dataset and task.
+      data: the data of the config's dataset and task.
       log: file for the output of native code.
 
     Raises:
@@ -77,6 +77,7 @@ def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> E
       EngineError: the canary found wrong arithmetic on this mesh.
     """
     with quiet_native_log(log):
+        # Schedules need a length of at least one step; nothing is trained, so its value has no effect.
         engine = make_engine(config, data, max(saved.checkpoint.step, 1))
         engine.build()
         load(engine, saved.checkpoint)
@@ -91,7 +92,7 @@ def evaluated(
     Args:
       config: checked.
       engine: with its weights.
-      task: of the split.
+      task: the task of the split.
       source: every example counts once.
       limit: evaluates that many batches only; None: every example.
       keep_outputs: whether to return the model's outputs too.
@@ -114,6 +115,7 @@ def split_key(text: str) -> str:
 def _slice_key(term: Slice) -> str:
     if term.start is None and term.stop is None:
         return term.name
+    # MLflow allows no `%` in the name of a metric.
     unit = "pct" if term.percent else ""
     start = "0"
     if term.start is not None:

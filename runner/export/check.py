@@ -137,7 +137,7 @@ def check(
     A fresh process, because the export must load without anything that this process has imported or built.
 
     Args:
-      folder: of the export.
+      folder: the folder of the export.
       written: its content.
       library: `keras` or `tf_keras`, which reads its Keras file.
       served: its signature.

@@ -81,7 +81,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with required(folder):
         (folder / "config.yaml").write_text(config_yaml)
     with heard():
-        store = attach(config.tracking, saved.run.run_id if team.is_first else None)
+        store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
         registry.prepare(config)
         data = loading.load_run(config, saved.encoding)
         team.agree("the data's SHA-256", data.digest)
@@ -105,7 +105,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             console.print(result_table(_result_rows(config, saved, data, compared)))
             raise_if_different(compared)
             record = {
-                "run": saved.run.run,
+                "run": saved.run.id,
                 "step": saved.checkpoint.step,
                 "signature": served.describe(_first(outputs)),
                 "names": served.names(),
@@ -196,7 +196,7 @@ def _result_rows(
 ) -> list[tuple[str, str]]:
     """Returns the rows of the table that is printed."""
     rows = [
-        ("run", saved.run.run),
+        ("run", saved.run.id),
         ("checkpoint of step", f"{saved.checkpoint.step:,}"),
         ("mesh of the run", mesh.describe(config.mesh.axes)),
         ("split", data.selection.get("test", "test")),

@@ -28,7 +28,7 @@ def target(config: ExportConfig, run: SavedRun) -> Path:
     if config.folder:
         path = Path(config.folder).expanduser().absolute()
     else:
-        path = outputs_dir() / "exports" / run.run
+        path = outputs_dir() / "exports" / run.id
     if path.exists() and not _is_ours(path):
         raise invalid(
             _KEY,

@@ -26,7 +26,7 @@ def log_saved_model(
     """Stores a SavedModel as a logged model of a run.
 
     Args:
-      store: of the run.
+      store: the store of the run.
       run_id: of the run.
       path: the SavedModel.
       served: its signature; the names of categories and columns are kept as metadata.

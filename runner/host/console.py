@@ -30,6 +30,7 @@ class _CleanedProxy:
         return self._proxy.write(text)
 
     def __getattr__(self, name: str) -> Any:
+        # `flush`, `isatty`, `fileno`, and whatever else libraries ask a stream for.
         return getattr(self._proxy, name)
 
 
@@ -56,6 +57,7 @@ class Console(rich.console.Console):
         Args:
           **options: of Rich's console.
         """
+        # Rich's highlighting would color whatever looks like a number or a path in foreign text.
         super().__init__(**{"highlight": False, "markup": False, "emoji": False, **options})
 
     @property

@@ -21,7 +21,7 @@ class Found:
     Attributes:
       kind: `function` (with its parameters), `compiled` (has no source to read), `value` (not callable), `missing`,
         `no module`, or `unknown` if only the import can tell.
-      arguments: of a function, a lambda or a class's `__init__` without `self`.
+      arguments: the arguments of a function, a lambda or a class's `__init__` without `self`.
       where: the module that defines it, or that does not exist.
       names: functions and classes of that module, if the name is missing.
     """

@@ -76,7 +76,7 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
     """Creates a folder, or takes one that is empty or that an earlier command claimed, if no process writes into it.
 
     Args:
-      key: of the folder, for the error.
+      key: the key of the folder, for the error.
       path: the folder.
       hold: whether to keep other processes out of it until this process ends; False for a folder that another process
         claims later.

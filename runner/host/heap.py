@@ -13,6 +13,7 @@ from functools import cache
 @cache
 def _trim() -> object:
     """Returns glibc's `malloc_trim`; None with another C library."""
+    # `CDLL(None)` is this process, which has the C library loaded.
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
@@ -34,6 +35,7 @@ def without_collection() -> Iterator[None]:
     Each such object counts towards the next collection, and each collection looks at all existing objects. In MLflow's
     database store, that is two thirds of the CPU time of reading a page of runs.
     """
+    # Blocks may be nested, and a user's own code may have paused the collection.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

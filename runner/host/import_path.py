@@ -112,6 +112,7 @@ def check_options(
 
 def required(arguments: ast.arguments) -> list[str]:
     """Returns the names of the parameters without a default."""
+    # `ast` lists the defaults of the last positional parameters only, whether positional-only or not.
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     without_default = positional[: len(positional) - len(arguments.defaults)]
     return without_default + _required_keywords(arguments)
@@ -119,6 +120,7 @@ def required(arguments: ast.arguments) -> list[str]:
 
 def _required_keywords(arguments: ast.arguments) -> list[str]:
     """Returns the names of the keyword-only parameters without a default."""
+    # Of keyword-only ones, it lists a default of each: None where there is none.
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     return [argument.arg for argument, default in pairs if default is None]
 

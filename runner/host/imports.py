@@ -143,7 +143,7 @@ def is_users(spec: ModuleSpec, own: Collection[str] = ()) -> bool:
     """Returns whether a module is a user's: neither of Python, nor installed, nor of this package.
 
     Args:
-      spec: of the module.
+      spec: the spec of the module.
       own: names of packages that are the user's although they are installed.
     """
     top = spec.name.partition(".")[0]
@@ -182,7 +182,7 @@ def call_after_import(name: str, function: Callable[[], None]) -> None:
     """Calls a function once, right after a library's first import by any code; at once if it is imported already.
 
     Args:
-      name: of the library.
+      name: the name of the library.
       function: may import more of the library.
     """
     if name in sys.modules:

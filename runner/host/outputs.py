@@ -46,8 +46,8 @@ def unwritable(error: OSError, folder: Path | None = None) -> ConfigError:
     """Returns the error for a run's folder that can't be written.
 
     Args:
-      error: of the system.
-      folder: of the run; None: the one that the error names.
+      error: the error of the system.
+      folder: the folder of the run; None: the one that the error names.
     """
     place = folder or error.filename or "the run's folder"
     reason = error.strerror or str(error)

@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
 
         Args:
           module: the command, such as `runner.compare`.
-          description: of the command, in one sentence.
+          description: the description of the command, in one sentence.
           examples: arguments of the command, one command line each.
         """
         lines = [f"  python -m {module} {arguments}" for arguments in examples]

@@ -41,7 +41,7 @@ class Attention:
 
     Attributes:
       owner: the path that contains its projections.
-      width: of the model.
+      width: the width of the model.
       roles: path of a variable to its role.
     """
 
@@ -79,7 +79,7 @@ def attentions(
     """Yields the attentions among layers.
 
     Args:
-      layers: of the model.
+      layers: the layers of the model.
       variables: path to shape, without dims of stacked layers; the norm of a query has the width of a head.
       norms: sizes of the model's norms, one of which is the model width.
     """
@@ -289,11 +289,11 @@ def _flat(
     Such shapes tell the number of heads only if the output's kernel has them, or if each head's queries have a norm.
 
     Args:
-      owner: of the projections.
+      owner: the owner of the projections.
       query: its kernel has two dims.
       key: or None.
       value: or None.
-      output: of the attention.
+      output: the output of the attention.
       head_width: as the norm of the queries has it; None: unknown.
     """
     key_and_value = list(filter(None, (key, value)))

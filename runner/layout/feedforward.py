@@ -82,7 +82,7 @@ def _feedforwards(block: str, width: int, dense: Sequence[Layer]) -> Iterator[tu
 
     Args:
       block: their owner, for the reasons of specs.
-      width: of the model.
+      width: the width of the model.
       dense: layers whose kernels have two dims.
     """
     widths_in = dict.fromkeys(layer.shape[0] for layer in dense if layer.shape[1] == width)
@@ -156,7 +156,7 @@ def experts(variables: Mapping[str, Shape], widths: Collection[int]) -> dict[str
 def _mixture(owner: str, shapes: Mapping[str, Shape], widths: Collection[int]) -> dict[str, Role]:
     """Returns the roles of one mixture's variables.
 
-    Empty if the shapes fit none of the widths.
+    The result is empty if the shapes fit none of the widths.
     """
     kernels: dict[str, Shape] = {}
     counts: set[int] = set()
@@ -221,12 +221,12 @@ def _down_of_mixture(by_expert_shape: Mapping[Shape, Sequence[str]], width: int)
 def _bias_role(path: str, shape: Shape, roles: Mapping[str, Role], count: int, width: int) -> Role | None:
     """Returns the role of the bias (E, F) or (E, D) of a mixture's kernel.
 
-    None if the variable is no such bias.
+    Returns None if the variable is no such bias.
 
     Args:
-      path: of the variable.
-      shape: of the variable.
-      roles: of the mixture's kernels.
+      path: the path of the variable.
+      shape: the shape of the variable.
+      roles: the roles of the mixture's kernels.
       count: E.
       width: D.
     """

@@ -21,7 +21,7 @@ def origins(choice: str, overrides: Sequence[str], folders: Sequence[Path], coun
 
     Args:
       choice: the composed layout option, for example `megatron`.
-      overrides: of the command line, as Hydra lists them.
+      overrides: the overrides of the command line, as Hydra lists them.
       folders: config folders; the first that has a file wins.
       count: number of rules in the composed layout.
 

@@ -154,7 +154,7 @@ def lint(
 def _large_replicated(config: LayoutConfig, placed: Mapping[str, Placement], axes: Mapping[str, int]) -> list[str]:
     """Returns a warning for each large replicated variable.
 
-    Empty if no model axis is free.
+    The result is empty if no model axis is free.
     """
     free_axes = model_axes(config, axes)
     if not free_axes:

@@ -17,7 +17,7 @@ class Role:
       noun: the units that are distributed, for example "heads".
       owner: the layer or block that the variable belongs to.
       units: number of units; a model axis must divide it.
-      dim: of the variable that counts the units; None: it is replicated over a model axis.
+      dim: the dim of the variable that counts the units; None: it is replicated over a model axis.
       why_replicated: the reason, if `dim` is None.
       width: the dim of the model width, which FSDP may shard.
       experts: the dim of a mixture's experts.
@@ -53,6 +53,7 @@ class Role:
 
         Its dims are shifted by one.
         """
+        # Dim 0 of stacked variables counts the layers, so each dim of the single variable comes one later.
         return replace(
             self,
             stacked=1,
@@ -73,9 +74,9 @@ class Layer:
     """A layer with a kernel.
 
     Attributes:
-      path: of the layer.
+      path: the path of the layer.
       kernel: path of the kernel.
-      shape: of the kernel, without a dim of stacked layers.
+      shape: the shape of the kernel, without a dim of stacked layers.
       bias: shape of the bias, without a dim of stacked layers; None: there is none.
     """
 

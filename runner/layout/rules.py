@@ -133,7 +133,7 @@ def first_match(
     Args:
       table: of the checked rules.
       path: canonical path.
-      shape: of the whole variable.
+      shape: the shape of the whole variable.
       axes: mesh axis to size.
       structure: of the variable's model; None: unknown.
 

@@ -95,8 +95,8 @@ def place(role: Role, shape: Shape, axis: str, axes: Mapping[str, int], store: s
     """Shards a variable over the axes of its units, of experts and of FSDP.
 
     Args:
-      role: of the variable.
-      shape: of the whole variable.
+      role: the role of the variable.
+      shape: the shape of the whole variable.
       axis: shards heads, hidden units and vocabulary; `experts` shards a mixture's experts only.
       axes: mesh axis to size.
       store: the axis of FSDP, which shards the model width or else another dim; devices gather it where they use the
@@ -174,7 +174,7 @@ def _is_stack(owner: str, paths: Sequence[str], variables: Mapping[str, Shape]) 
 
     Args:
       owner: the path.
-      paths: of the variables below it.
+      paths: the paths of the variables below it.
       variables: path to shape.
     """
     first_dims = set()
@@ -280,12 +280,12 @@ def _adapters(variables: Mapping[str, Shape], roles: Mapping[str, Role]) -> dict
 def _adapter_dim(dim: int | None, last_dim: int, rank: int, *, is_b: bool) -> int | None:
     """Returns the dim of an adapter that is a given dim of the kernel.
 
-    None if the other adapter has it.
+    Returns None if the other adapter has it.
 
     Args:
-      dim: of the kernel.
-      last_dim: of the kernel.
-      rank: of the adapter.
+      dim: the dim of the kernel.
+      last_dim: the last dim of the kernel.
+      rank: the rank of the adapter.
       is_b: the adapter is B, else A.
     """
     if dim is None or (dim == last_dim) != is_b:

@@ -258,7 +258,7 @@ def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Se
     """Rejects a rule that no variable can reach, whatever the model is.
 
     Args:
-      key: of the rule.
+      key: the key of the rule.
       rule: to check.
       earlier: indexes of the earlier rules with the same match, or that match everything.
       rules: all of them.
@@ -325,9 +325,9 @@ def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int], others: C
 
     Args:
       key: that names the axis.
-      value: of the key, as it is typed.
+      value: the value of the key, as it is typed.
       axis: missing.
-      axes: of the mesh.
+      axes: the axes of the mesh.
       others: axes that the layout needs too.
     """
     needed = list(dict.fromkeys([axis, *others]))

@@ -23,7 +23,7 @@ def draw(path: Path, arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec]
       arrays: of the examples by name, each (n, ...), n at most `COLUMNS * ROWS`.
       specs: of the same names.
       image: name of the array that is drawn, (n, H, W, C).
-      title: of the picture.
+      title: the title of the picture.
     """
     images = arrays[image]
     rows = -(-len(images) // COLUMNS)  # rounded up

@@ -87,7 +87,7 @@ def check_steps(model: object, base: type, config: ModelConfig) -> None:
 def _model_problem(model: object, base: type) -> str:
     """Returns what is wrong with a model's methods or compilation, with a fix.
 
-    Empty if nothing is.
+    The result is empty if nothing is.
     """
     name = type(model).__name__
     for method in _FIT_METHODS:
@@ -213,7 +213,7 @@ def _outputs_problem(model: object) -> str:
 def _listed(owner: object, attribute: str) -> list[Any]:
     """Returns an attribute that is a list.
 
-    Empty if it is missing or None, as of subclassed models.
+    The result is empty if it is missing or None, as of subclassed models.
     """
     return list(getattr(owner, attribute, None) or [])
 

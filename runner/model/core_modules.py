@@ -67,7 +67,7 @@ def mlp(input_shape: Sequence[int], units: Sequence[int], layouts: Layouts, keys
       input_shape: of one example.
       units: of each layer.
       layouts: `d1/kernel` and the like -> layout; empty builds on one device.
-      keys: of the initial weights, one per layer.
+      keys: the keys of the initial weights, one per layer.
     """
     sizes = [math.prod(input_shape), *units]
     layers = []

@@ -56,7 +56,7 @@ def build(
       keras: the `tf_keras` or `keras` module.
       inputs: token ids (T,), integers; optionally `segments` (T,), the document of each token within its row. A token
         attends to the earlier ones of its own document.
-      outputs: of a task whose units are the vocabulary.
+      outputs: the outputs of a task whose units are the vocabulary.
       dim: model width.
       depth: number of blocks.
       heads: attention heads; must divide `dim`.
@@ -66,7 +66,7 @@ def build(
       max_length: number of learned positions; null: the tokens of a row.
       wavelength: RoPE base (theta).
       norm: `layer` or `rms`.
-      epsilon: of the norms.
+      epsilon: the epsilon of the norms.
       activation: `gelu` or `swiglu`.
       bias: projections have a bias; the head never has one.
       tied: tied embeddings: the head's kernel is the embedding table.
@@ -148,7 +148,7 @@ def _assembled(
       keras: the `tf_keras` or `keras` module.
       inputs: as those of `build`.
       tokens_name: name of the token ids.
-      sizes: of the blocks.
+      sizes: the sizes of the blocks.
       vocabulary: number of tokens.
       learned_positions: number of position embeddings; None: there are none.
       is_scanned: the blocks are computed by a scan.

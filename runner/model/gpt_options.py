@@ -120,7 +120,7 @@ def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> N
     Only one of them may scan the blocks of a deep model.
 
     Args:
-      config: of the model, checked.
+      config: the config of the model, checked.
       on_jax: whether Keras runs on JAX in the engine that trains.
       other_on_jax: whether it does in the one that is compared with it.
 

@@ -65,7 +65,7 @@ def build(
     Args:
       keras: Keras 3, on the JAX backend.
       inputs: specs by name; `runner.model.hub.inputs` derives the backbone's inputs from them.
-      outputs: of the task.
+      outputs: the outputs of the task.
       tokens: number of tokens per example for which the task wants an output each; 0: one output per example.
       backbone: public name of KerasHub's class; None: that of the preset.
       task: `CausalLM`, `TextClassifier`, `ImageClassifier`, a class's name, or `Backbone` for a dense head; None: by
@@ -106,10 +106,10 @@ def build(
     if per_token and size is not None and outputs.units is not None:
         options.check_vocabulary(name, size, outputs.units, tied=task_class is not None)
 
-    task_model: Any = heads.attached(keras, task_class, body, outputs.units, tokens)
+    task_model: Any = heads.attach(keras, task_class, body, outputs.units, tokens)
     head = task_model
     if fused_head:
-        head = heads.fused(keras, task_class, body, task_model)
+        head = heads.fuse(keras, task_class, body, task_model)
     # A task model of KerasHub may have other inputs than its backbone.
     backbone_inputs = body.input
     if task_class is not None and not fused_head:

@@ -25,7 +25,7 @@ def sequential(
       inputs: specs by name, or the shape of the only one, such as (height, width, channel); several are concatenated.
       num_classes: units of the last layer.
       hidden: units of each hidden layer.
-      activation: of the hidden layers.
+      activation: the activation of the hidden layers.
 
     Returns:
       A built model: images (batch, height, width, channel), vectors or arrays by name -> logits (batch, num_classes).
@@ -89,7 +89,7 @@ def explicit(
       num_classes: units of the last layer.
       layouts: `d1/kernel` and the like -> DTensor layout; an empty mapping builds a plain model.
       hidden: units of each hidden layer.
-      activation: of the hidden layers.
+      activation: the activation of the hidden layers.
 
     Returns:
       A model as `sequential`.

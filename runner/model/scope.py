@@ -44,7 +44,7 @@ class Scope:
     Attributes:
       seed: of the run.
       step: scalar int32 tensor, number of earlier microbatches; None if nothing random is drawn, as in an evaluation.
-      placer: of the mesh; None on one plain device, and with JAX, whose compiler reshards by itself.
+      placer: the placer of the mesh; None on one plain device, and with JAX, whose compiler reshards by itself.
       batch: axis that shards the examples.
       space: axes that shard the height and the width of images.
       parts: `runner.engine.jax.layers.batch_norm.Parts`, with JAX if a mesh shards the examples and no image dim.

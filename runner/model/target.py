@@ -89,8 +89,8 @@ def _check_type(name: str, value: Any, annotation: str) -> None:
     Any other annotation passes.
 
     Args:
-      name: of the option.
-      value: of the option.
+      name: the name of the option.
+      value: the value of the option.
       annotation: as it is in the source.
     """
     is_known = True

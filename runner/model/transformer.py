@@ -551,7 +551,7 @@ def _dropout_masks(
 ) -> list[Tensor]:
     """Returns the mask of each dropout layer, True where an element is kept.
 
-    Empty if there is no dropout.
+    The result is empty if there is no dropout.
     """
     if not training or not sizes.dropout:
         return []

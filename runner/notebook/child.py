@@ -33,7 +33,7 @@ def run(module: str, arguments: Sequence[str], *, quiet: bool = False) -> None:
 
     Args:
       module: as `runner.plan`.
-      arguments: of the command.
+      arguments: the arguments of the command.
       quiet: shows nothing but warnings.
 
     Raises:

@@ -156,10 +156,11 @@ def open_run(run: str = "latest", uri: str | None = None) -> OpenedRun:
 def _tracked(store: Store, run: Run) -> OpenedRun:
     record = records.from_run(run)
     with tempfile.TemporaryDirectory() as folder:
-        artifacts = {artifact.path for artifact in store.client.list_artifacts(record.run_id)}
+        client = store.client
+        artifacts = {artifact.path for artifact in client.list_artifacts(record.run_id)}
         text = "{}"
         if "config.yaml" in artifacts:
-            text = Path(store.client.download_artifacts(record.run_id, "config.yaml", folder)).read_text()
+            text = Path(client.download_artifacts(record.run_id, "config.yaml", folder)).read_text()
     return OpenedRun(record.run_id, record.name, record.status, _config(text), record.metrics, store, run)
 
 

@@ -16,7 +16,18 @@ from runner.host.console import Console
 from runner.notebook import child
 from runner.notebook.composing import arranged
 from runner.plan import rows, table
-from runner.plan.base import FORMAT, LayerPlan, Plan, Rates, Total, Traffic, VariablePlan
+from runner.plan.base import (
+    FORMAT,
+    Change,
+    Forecast,
+    LayerPlan,
+    MemoryPart,
+    Plan,
+    Rates,
+    Total,
+    Traffic,
+    VariablePlan,
+)
 
 T = TypeVar("T")
 
@@ -27,7 +38,13 @@ class ShownPlan(Plan):
 
     def tables(self) -> dict[str, rows.Rows]:
         """Returns the tables by title, each with its columns and rows of text."""
-        tables = (rows.variables(self), rows.totals(self), rows.program(self), rows.traffic(self))
+        tables = (
+            rows.memory(self),
+            rows.variables(self),
+            rows.totals(self),
+            rows.program(self),
+            rows.traffic(self),
+        )
         return {table.title: table for table in tables if table.rows}
 
     def __repr__(self) -> str:
@@ -38,6 +55,8 @@ class ShownPlan(Plan):
 
     def _repr_html_(self) -> str:
         parts = [f"<h4>{html.escape(rows.title(self))}</h4>"]
+        for line in rows.verdict(self):
+            parts.append(f"<div>{html.escape(line)}</div>")
         for content in self.tables().values():
             parts.append(_html(content))
         for line in rows.notes(self):
@@ -89,6 +108,11 @@ def from_dict(content: Mapping[str, Any]) -> ShownPlan:
     values["crossing"] = tuple(content["crossing"])
     if content["program"] is not None:
         values["program"] = ProgramCost(**_tuples(content["program"]))
+    if content.get("forecast") is not None:
+        forecast = _tuples(content["forecast"])
+        forecast["memory"] = _all_of(MemoryPart, forecast["memory"])
+        forecast["changes"] = _all_of(Change, forecast["changes"])
+        values["forecast"] = Forecast(**forecast)
     return ShownPlan(**values)
 
 

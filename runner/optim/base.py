@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from runner.arrays import Arrays, Tensor
 from runner.config.schema import OptimizerConfig
 
+# Slot name -> its value for one variable.
 Slots = dict[str, Tensor]
+# (gradient, weight, slots, learning rate, step counted from 1) -> (new weight, new slots)
 Update = Callable[[Tensor, Tensor, Slots, Tensor, Tensor], tuple[Tensor, Slots]]
+# (weight, new slots, learning rate, step counted from 1) -> new weight
 Apply = Callable[[Tensor, Slots, Tensor, Tensor], Tensor]
 
 
@@ -24,7 +27,7 @@ class Slot:
       initial: every element's value at the start. None: the variable's own initial values.
       shapes: path -> shape of state that no dims of its variable have. Such state is replicated. The path of state of
         the whole optimizer, such as a count, is empty.
-      dtype: of the state; None: that of its variable, in which it is rounded after an update in float32.
+      dtype: the dtype of the state; None: that of its variable, in which it is rounded after an update in float32.
     """
 
     name: str
@@ -43,7 +46,7 @@ def whole_slots(names: Sequence[str], ranks: Mapping[str, int], initial: Mapping
     """Returns slots that have the shapes of all variables.
 
     Args:
-      names: of the slots.
+      names: the names of the slots.
       ranks: path of each trainable variable -> its number of dims.
       initial: slot -> every element's value at the start; 0 where it is missing.
     """

@@ -312,7 +312,7 @@ def check_restores(config: OptimizerConfig, factor: float, restores: int) -> Non
 
     Args:
       config: checked.
-      factor: of the rate per restore, `trainer.nan_rate_factor`, below 1.
+      factor: the factor of the rate per restore, `trainer.nan_rate_factor`, below 1.
       restores: maximum number of restores, `trainer.nan_restores`.
 
     Raises:

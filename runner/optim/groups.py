@@ -39,7 +39,7 @@ def settings(config: OptimizerConfig, paths: Sequence[str]) -> dict[str, Setting
     Of each setting, the first group that matches the path and has it counts.
 
     Args:
-      config: of the optimizer.
+      config: the config of the optimizer.
       paths: canonical paths of all trainable variables.
 
     Raises:
@@ -105,7 +105,7 @@ def own_step(settings: Settings, step: Tensor, xp: Arrays) -> Tensor:
     """Returns the number of a variable's own update, counted from 1; 1 while it is frozen.
 
     Args:
-      settings: of the variable.
+      settings: the settings of the variable.
       step: float32 (), of the run, counted from 1.
       xp: functions of the arrays.
     """
@@ -135,7 +135,7 @@ def check(config: OptimizerConfig, *, has_weight_decay: bool) -> None:
     """Checks the groups of a config without its model.
 
     Args:
-      config: of the optimizer.
+      config: the config of the optimizer.
       has_weight_decay: the optimizer decays weights.
 
     Raises:

@@ -69,6 +69,7 @@ def _as_own(entry: OptimizerEntry) -> MakeRule:
     return make
 
 
+# State of several classes. tf_keras and Keras 3, and some of their classes, differ in the underscore.
 _M = KerasSlot(("_momentums", "momentums"))
 _V = KerasSlot(("_velocities",))
 _ADAM = KerasClass(
@@ -150,6 +151,7 @@ def _make_rule(config: OptimizerConfig, xp: Arrays) -> Rule:
     assert rule_of_class is not None, "checked by check_rule"
     rule = rule_of_class(config.options, xp)
     weight_decay = config.options["weight_decay"]
+    # Keras decays the weights before the update, and of all classes alike, so it is no part of a formula.
     if not weight_decay:
         return rule
     return replace(rule, update=elementwise.with_weight_decay(rule.update, weight_decay))
@@ -159,7 +161,7 @@ def check_rule(config: OptimizerConfig, defaults: Options) -> None:
     """Checks that a class has an update rule that knows all its options.
 
     Args:
-      config: of the optimizer `keras`.
+      config: the config of the optimizer `keras`.
       defaults: of the class's options.
 
     Raises:

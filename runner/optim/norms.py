@@ -14,7 +14,7 @@ def names(config: OptimizerConfig, trainable: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of the norms that a run logs; none unless `optimizer.gradient_norm` is set.
 
     Args:
-      config: of the optimizer.
+      config: the config of the optimizer.
       trainable: canonical paths of the trainable variables.
     """
     if config.gradient_norm is None:
@@ -29,13 +29,14 @@ def values(config: OptimizerConfig, trainable: Sequence[str], gradients: Sequenc
     """Returns the L2 norms, float32 (), in the order of `names`.
 
     Args:
-      config: of the optimizer.
+      config: the config of the optimizer.
       trainable: canonical paths of the trainable variables.
       gradients: of them, in their order; replicated or sharded, the norms are those of whole arrays.
       xp: functions of the arrays.
     """
     if config.gradient_norm is None:
         return []
+    # Sums of squares by layer serve both the norm of all gradients and those of the layers, in one pass.
     squares: dict[str, Tensor] = {}
     for path, gradient in zip(trainable, gradients, strict=True):
         layer = _layer(path)
@@ -47,9 +48,11 @@ def values(config: OptimizerConfig, trainable: Sequence[str], gradients: Sequenc
 
 
 def _layers(trainable: Sequence[str]) -> list[str]:
+    # In the order in which `values` comes to the layers.
     return list(dict.fromkeys(map(_layer, trainable)))
 
 
 def _layer(path: str) -> str:
     layer, _, _ = path.rpartition("/")
+    # A variable outside any layer, as custom models may have, counts as a layer of its own.
     return layer or path

@@ -35,7 +35,7 @@ MOST_CUSTOM_STEPS = 1_000_000
 # number of steps in fewer.
 MOST_CYCLES = 200
 
-# Steps of a picture, besides those where a schedule turns: one per pixel or two.
+# Steps of a picture, in addition to those where a schedule turns: one per pixel or two.
 _SAMPLES = 500
 
 # Share of the run that one_cycle rises for if its config does not say, as PyTorch's OneCycleLR.
@@ -55,7 +55,7 @@ class ScheduleEntry:
     """All that the runner knows of one schedule.
 
     Attributes:
-      keys: keys of `optimizer.schedule` that it uses, besides those of the warm-up.
+      keys: keys of `optimizer.schedule` that it uses, in addition to those of the warm-up.
       factor: its formula, without the warm-up.
       make_keras: makes Keras's schedule with the same formula, without the warm-up; None: Keras has none.
       needs: keys that must have a value.
@@ -181,7 +181,7 @@ def _cosine_restarts(config: OptimizerConfig, step: Tensor, total_steps: int, xp
 def cycle_starts(schedule: ScheduleConfig, total_steps: int) -> list[float]:
     """Returns the first steps of the cycles of cosine_restarts, counted from the end of the warm-up.
 
-    At most one more than `MOST_CYCLES`.
+    There are at most one more than `MOST_CYCLES`.
     """
     starts = [0.0]
     length = float(schedule.decay_steps or 1)

@@ -33,7 +33,7 @@ class StockPart:
 
     Attributes:
       optimizer: not yet built.
-      paths: of its variables, in the model's order.
+      paths: the paths of its variables, in the model's order.
       freeze_steps: steps of the run before its first one.
     """
 
@@ -116,7 +116,7 @@ def keras_slots(
     Variables without such state are left out.
 
     Args:
-      config: of the optimizer.
+      config: the config of the optimizer.
       optimizer: built, of tf_keras or Keras 3.
       ranks: path of each trainable variable -> its number of dims, in the order in which the optimizer was built.
     """

@@ -24,7 +24,7 @@ def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:
     """Checks the function and its arguments without importing it.
 
     Args:
-      config: of the optimizer `optax`.
+      config: the config of the optimizer `optax`.
       runs_keras_3: every engine of the run computes with JAX.
 
     Raises:

@@ -10,7 +10,7 @@ from runner.engine.base import ProgramCost
 
 # Version of plan.json. A file of another version is not read.
 FORMAT = 1
-Basis = Literal["counted", "estimated"]
+Basis = Literal["counted", "estimated", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,79 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class MemoryPart:
+    """One kind of arrays in a device's memory at the peak of a step.
+
+    Attributes:
+      kind: such as `weights`.
+      bytes: on one device.
+      source: `counted` from shapes and shardings, `estimated`, or `compiled` by the target's compiler.
+    """
+
+    kind: str
+    bytes: int
+    source: Basis
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the config that makes a run fit, itself planned by arithmetic.
+
+    Attributes:
+      override: as on the command line.
+      peak_bytes: of one device with it.
+    """
+
+    override: str
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run needs of the hardware that it is planned for. Ranges are (fastest, slowest).
+
+    Attributes:
+      hardware: name of the device.
+      depth: `arithmetic` or `target`.
+      capacity_bytes: of one device's memory; 0: not known.
+      memory: at the peak, by kind.
+      compute_seconds: of one step's products at the attained shares of the peak rate.
+      memory_seconds: of the state's and the activations' way through the device's memory.
+      link_seconds: of all collectives, without overlap.
+      step_seconds: of one step: with everything overlapped, and with nothing overlapped.
+      bound: what takes longest: `compute`, `memory` or `links`.
+      examples: of a step.
+      tokens: of a step; 0: the task counts none.
+      price: of one device per hour; 0: not known.
+      changes: smallest changes that fit, if the run does not.
+    """
+
+    hardware: str
+    depth: str
+    capacity_bytes: int
+    memory: tuple[MemoryPart, ...]
+    compute_seconds: tuple[float, float]
+    memory_seconds: float
+    link_seconds: float
+    step_seconds: tuple[float, float]
+    bound: str
+    examples: int
+    tokens: int
+    price: float = 0.0
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def peak_bytes(self) -> int:
+        """Returns one device's memory at the peak of a step."""
+        return sum(part.bytes for part in self.memory)
+
+    @property
+    def fits(self) -> bool:
+        """Returns whether a device has as much memory."""
+        return not self.capacity_bytes or self.peak_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True)
 class Plan:
     """Memory, communication and compute of a run.
 
@@ -151,6 +224,7 @@ class Plan:
       steps: training steps of the run; 0: not known.
       schedule: the learning rate's schedule in words; empty if it is constant.
       learning_rates: (steps done, rate) of enough steps for a picture; empty if the rate is constant.
+      forecast: verdict, memory and step time on hardware that is not here; None: it is this machine's.
     """
 
     choices: Mapping[str, str]
@@ -171,6 +245,7 @@ class Plan:
     steps: int = 0
     schedule: str = ""
     learning_rates: tuple[tuple[int, float], ...] = ()
+    forecast: Forecast | None = None
 
     @property
     def flops_per_device(self) -> int:
@@ -185,9 +260,11 @@ class Plan:
     def metrics(self) -> dict[str, float]:
         """Returns the figures that runs are compared by.
 
-        Memory, communication and FLOPs per device and step.
+        These are memory, communication and FLOPs per device and step.
         """
+        # Without activations, whose bytes are estimated: these figures compare runs, and are equal where runs are.
         state_bytes = sum(self.totals[kind].bytes_per_device for kind in ("parameters", "gradients", "slots"))
+        # Frozen models take memory as the state does, but only runs with `task.teachers` have any.
         if "teachers" in self.totals:
             state_bytes += self.totals["teachers"].bytes_per_device
         collective_bytes = sum(group.bytes for group in self.traffic)

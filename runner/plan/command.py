@@ -16,6 +16,7 @@ from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages, work
+from runner.plan import depth
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
@@ -38,6 +39,9 @@ def plan_config(config: RunConfig) -> Plan:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset does not exist and can't be downloaded.
     """
+    config = depth.settled(config)
+    if not config.hardware.is_here:
+        return _plan_elsewhere(config)
     # Which device the run would use has to be asked before the engine hides GPUs from this process.
     device_note = devices.planned(config)
     cpu_config = on_cpu(config)
@@ -56,6 +60,27 @@ def plan_config(config: RunConfig) -> Plan:
         rates = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
         plan = replace(plan, rates=rates)
     return plan
+
+
+def _plan_elsewhere(config: RunConfig) -> Plan:
+    """Plans a run for hardware that is not here, by arithmetic or with its own compiler.
+
+    Args:
+      config: its depth and hardware are settled.
+    """
+    registry.prepare(config)
+    data = loading.load_run(config)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    total_steps = 0
+    # A batch for a large mesh may be larger than the data here, which only gives the shapes.
+    if config.dataset.batch_size <= data.train.size:
+        total_steps = lengths.run_length(config, data.train.size, task.tokens).total
+    spec = DataSpec(task.arrays, task)
+    engine = make_engine(config, spec, 1, planning=True)
+    engine.build()
+    if config.plan.compiler == depth.TARGET:
+        compile_step(engine, spec, config.dataset.batch_size, 1)
+    return plan_engine(config, engine, spec, total_steps)
 
 
 def on_cpu(config: RunConfig) -> RunConfig:

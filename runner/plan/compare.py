@@ -17,7 +17,7 @@ from runner.sweep.jobs import Job
 def comparison(jobs: Sequence[Job], shown: slice = slice(None)) -> rows.Rows:
     """Returns a table with one column per job.
 
-    What varies, and memory, communication and compute per device.
+    Its rows are what varies, and memory, communication and compute per device.
 
     Args:
       jobs: of one multirun; a job whose folder has no plan.json has failed.

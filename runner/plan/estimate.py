@@ -40,7 +40,7 @@ class PlacedModel:
     Attributes:
       placements: placement by canonical path.
       trained: paths of trained variables.
-      outputs: of the layers, in the model's order.
+      outputs: the outputs of the layers, in the model's order.
       axes: size by mesh axis.
       inputs: spec by name of the model's input, the examples' dim first.
       width: bytes per number of a variable where layers use it, by path.
@@ -114,7 +114,7 @@ class PlacedModel:
     def used_spec(self, variable: Placement) -> Spec:
         """Returns a variable's spec where layers use it.
 
-        Gathered over data axes, sharded over the others.
+        There it is gathered over data axes and sharded over the others.
         """
         if variable.path in self.whole:
             return (None,) * len(variable.spec)
@@ -220,7 +220,7 @@ def _kernels(variables: Iterable[Placement]) -> list[Placement]:
 def features(output: LayerOutput, kernel: Placement) -> int:
     """Returns how many of a kernel's last dims are dims of the output.
 
-    Two for (dim, heads, head dim), else one.
+    There are two for (dim, heads, head dim), else one.
     """
     if len(kernel.shape) == 3 and len(output.shape) == 4 and "Conv" not in output.kind:
         return 2
@@ -230,7 +230,7 @@ def features(output: LayerOutput, kernel: Placement) -> int:
 def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
     """Returns the spec of the model's input that a layer reads.
 
-    None if it reads something else.
+    Returns None if it reads something else.
     """
     if layer_input.layer == INPUTS:
         return next(iter(model.inputs.values()))
@@ -245,7 +245,7 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 
     Args:
       model: the model on its mesh.
-      output: of a layer.
+      output: the output of a layer.
 
     Returns:
       The entries of the model's input that the output is computed from by layers that keep the rank. None if there is
@@ -278,7 +278,7 @@ def inner_spec(model: PlacedModel, output: LayerOutput) -> Spec | None:
 def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     """Returns the spec of a layer's output.
 
-    The last dims as its kernel's, the others as its input's.
+    The last dims are sharded as its kernel's, the others as its input's.
     """
 
     def ends(candidate: LayerOutput) -> bool:
@@ -377,7 +377,7 @@ def _tied(model: PlacedModel, output: LayerOutput) -> int:
 def _own_table(model: PlacedModel, output: LayerOutput) -> Placement | None:
     """Returns a layer's own table that turns vectors into logits.
 
-    None if it has none.
+    Returns None if it has none.
     """
     sizes = {output.inputs[0].shape[-1], output.shape[-1]}
     tables = []
@@ -451,7 +451,7 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
 def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:
     """Returns the kernel that makes queries, (..., dim, heads, head dim).
 
-    None if the layer holds no attention.
+    Returns None if the layer holds no attention.
     """
     first = None
     for kernel in kernels:

@@ -56,7 +56,11 @@ def write_files(plan: Plan, folder: Path) -> list[Path]:
 def markdown(plan: Plan) -> str:
     """Returns the plan's tables and notes as Markdown."""
     parts = ["# Plan", rows.title(plan)]
-    for table in (rows.variables(plan), rows.totals(plan), rows.program(plan), rows.traffic(plan)):
+    verdict = rows.verdict(plan)
+    if verdict:
+        parts += ["## Verdict", "- " + "\n- ".join(line.strip() for line in verdict)]
+    tables = (rows.memory(plan), rows.variables(plan), rows.totals(plan), rows.program(plan), rows.traffic(plan))
+    for table in tables:
         if table.rows:
             parts += [f"## {table.title}", table_markdown(table)]
     notes = "- " + "\n- ".join(rows.notes(plan))

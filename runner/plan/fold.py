@@ -25,7 +25,7 @@ class Fold:
     Attributes:
       name: `block_0 ... block_11 (x12)`; empty for a single variable.
       count: number of blocks.
-      variables: of the first block, with paths relative to the block; or the single variable.
+      variables: the variables of the first block, with paths relative to the block; or the single variable.
     """
 
     name: str

@@ -11,16 +11,25 @@ import numpy as np
 from runner import layout
 from runner.checks import warnings as config_warnings
 from runner.config.schema import RunConfig
-from runner.engine.base import CountsCost, Engine, HasTeachers, LayerOutput, VariableInfo
+from runner.engine.base import (
+    Collective,
+    CountsCost,
+    Engine,
+    HasTeachers,
+    KnowsSaved,
+    LayerOutput,
+    VariableInfo,
+)
 from runner.engine.mappings import shapes_of, subset
 from runner.layout import Placement, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
 from runner.optim import schedules
 from runner.optim.paths import owner_of
-from runner.plan import estimate
-from runner.plan.base import LayerPlan, Plan, Total, VariablePlan
-from runner.plan.rates import rates, traffic
+from runner.plan import communication, estimate, forecast, memory
+from runner.plan.base import LayerPlan, MemoryPart, Plan, Total, VariablePlan
+from runner.plan.depth import ARITHMETIC
+from runner.plan.rates import hardware_rates, rates, traffic
 from runner.processes import place
 from runner.task.base import DataSpec
 
@@ -67,7 +76,11 @@ def make_plan(
     slot_bytes: Counter[str] = Counter()
     for path, info in slots.items():
         slot_bytes[owner_of(path)] += info.bytes_per_device
-    collectives = engine.collectives()
+    accounts = _Accounts(config)
+    if config.plan.compiler == ARITHMETIC and not config.hardware.is_here:
+        collectives = accounts.collectives(model)
+    else:
+        collectives = engine.collectives()
     moved_bytes: Counter[str] = Counter()
     for collective in collectives:
         moved_bytes[collective.origin] += collective.bytes
@@ -90,14 +103,30 @@ def make_plan(
     layers = [_layer(model, output, microbatches) for output in model.outputs]
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
-    device_rates = rates(config.plan, config.mesh, processes)
+    hardware = None
+    if config.hardware.is_here:
+        device_rates = rates(config.plan, config.mesh, processes)
+    else:
+        hardware = config.hardware
+        device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
+    step_traffic = traffic(collectives, axes, device_rates, crossing, hardware)
     flops = sum(layer.flops_per_device for layer in layers)
     program = None
-    if isinstance(engine, CountsCost):
+    if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
         program = engine.program_cost()
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
     if isinstance(engine, HasTeachers) and engine.teacher_variables():
         totals["teachers"] = _counted(engine.teacher_variables().values())
+    verdict = None
+    if hardware is not None and isinstance(engine, KnowsSaved):
+        verdict = forecast.forecast(
+            config,
+            accounts.memory(model, engine),
+            step_traffic,
+            accounts.repeated * flops,
+            tokens=data.task.tokens * config.dataset.batch_size,
+            program=program,
+        )
     warnings = (
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),
@@ -110,7 +139,7 @@ def make_plan(
         variables=tuple(variable_plans),
         layers=tuple(layers),
         totals=totals,
-        traffic=traffic(collectives, axes, device_rates, crossing),
+        traffic=step_traffic,
         rates=device_rates,
         compute_seconds=flops / (device_rates.gflops * 1e9),
         warnings=warnings,
@@ -121,7 +150,47 @@ def make_plan(
         steps=total_steps,
         schedule=schedules.description(config.optimizer),
         learning_rates=tuple(schedules.sampled(config.optimizer, total_steps)) if total_steps else (),
+        forecast=verdict,
     )
+
+
+class _Accounts:
+    """What a plan by arithmetic knows of a config: widths, microbatches and recomputation."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._microbatches = config.trainer.accumulate_steps
+        self._examples = config.dataset.batch_size // self._microbatches
+        self._compute_width = _FLOAT32
+        if config.engine.precision == "bfloat16":
+            self._compute_width = _BFLOAT16
+        self._recomputes = config.model.options.get("remat") == "full"
+
+    @property
+    def repeated(self) -> float:
+        """Returns FLOPs with recomputation per FLOP without: one forward pass more, next to three passes."""
+        if self._recomputes:
+            return 4 / 3
+        return 1.0
+
+    def collectives(self, model: estimate.PlacedModel) -> list[Collective]:
+        """Returns the collectives of a step, by arithmetic."""
+        return communication.collectives(
+            model,
+            compute_width=self._compute_width,
+            recomputes=self._recomputes,
+            microbatches=self._microbatches,
+        )
+
+    def memory(self, model: estimate.PlacedModel, engine: KnowsSaved) -> tuple[MemoryPart, ...]:
+        """Returns one device's memory by kind, by arithmetic."""
+        return memory.parts(
+            model,
+            engine.variables(),
+            engine.saved_activations(),
+            examples=self._examples,
+            compute_width=self._compute_width,
+            accumulates=self._microbatches > 1,
+        )
 
 
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:

@@ -5,10 +5,11 @@ Stated rates, ring algorithms, no latency and no overlap.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Iterable, Mapping
 
-from runner.config.schema import MeshConfig, PlanConfig
+from runner.config.schema import HardwareConfig, MeshConfig, PlanConfig
 from runner.engine.base import Collective
 from runner.engine.origins import group_size
 from runner.layout import mesh
@@ -33,7 +34,7 @@ _CPU_GFLOPS_PER_CORE = 30.0
 def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
     """Returns the rates that times are estimated with.
 
-    The config's, else those of the mesh's kind of device.
+    They are the config's, else those of the mesh's kind of device.
 
     Args:
       config: a rate that is set is the rate of one device.
@@ -75,10 +76,72 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
     )
 
 
+def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str) -> Rates:
+    """Returns the rates of hardware that is not here.
+
+    Args:
+      config: a rate that is set is the rate of one device.
+      hardware: with all its figures.
+      precision: that layers compute in.
+    """
+    peak = hardware.peak_tflops.get(precision) or max(hardware.peak_tflops.values())
+    network = config.network_gb_s or hardware.network_gb_s
+    note = f"hardware={hardware.name}"
+    if hardware.node_devices and network:
+        note += f", {hardware.node_devices} devices per node"
+    return Rates(
+        device=hardware.kind or "cpu",
+        bandwidth_gb_s=config.bandwidth_gb_s or hardware.link_gb_s or 0.0,
+        gflops=config.gflops or peak * 1e3,
+        note=note,
+        network_gb_s=network,
+    )
+
+
+def node_members(hardware: HardwareConfig, axes: Mapping[str, int], axis: str) -> int | None:
+    """Returns how many devices of a collective's group are in one node; None: all of them.
+
+    Args:
+      hardware: its nodes have `node_devices` consecutive devices of the mesh, which is numbered row-major.
+      axes: size by mesh axis.
+      axis: over which the collective runs, or several joined by `+`.
+    """
+    node = hardware.node_devices
+    names = axis.split("+")
+    if node is None or math.prod(axes.values()) <= node:
+        return None
+    members = 1
+    spans_nodes = False
+    inner = 1
+    for name, count in reversed(list(axes.items())):
+        if name in names:
+            # Devices of the group along this axis are `inner` apart.
+            inside = max(1, min(count, node // inner))
+            spans_nodes = spans_nodes or inside < count
+            members *= inside
+        inner *= count
+    return members if spans_nodes else None
+
+
+def group_gb_s(rates: Rates, members: int | None) -> float:
+    """Returns the bandwidth of a ring that has so many devices in each node.
+
+    All of them send to the next node at the same time, each over its own adapter, so that a group that has whole nodes
+    is nearly as fast as the links inside.
+
+    Args:
+      rates: of the devices.
+      members: of the group in one node; None: it is inside one node.
+    """
+    if members is None or not rates.network_gb_s:
+        return rates.bandwidth_gb_s
+    return min(rates.bandwidth_gb_s, members * rates.network_gb_s)
+
+
 def utilization(config: PlanConfig, measures: Mapping[str, float], steps_per_second: float) -> float | None:
     """Returns the model FLOPs utilization (MFU).
 
-    The share of a device's peak rate that the model's FLOPs take.
+    It is the share of a device's peak rate that the model's FLOPs take.
 
     The peak is `plan.gflops`, since it depends on the device's make and on the precision. The FLOPs are the plan's: of
     kernels, forward and backward, without recomputation (PaLM, arXiv:2204.02311, appendix B).
@@ -116,7 +179,11 @@ def ring_factor(kind: str, devices: int, device: str) -> float:
 
 
 def traffic(
-    collectives: Iterable[Collective], axes: Mapping[str, int], rates: Rates, crossing: Collection[str] = ()
+    collectives: Iterable[Collective],
+    axes: Mapping[str, int],
+    rates: Rates,
+    crossing: Collection[str] = (),
+    hardware: HardwareConfig | None = None,
 ) -> tuple[Traffic, ...]:
     """Groups collectives by phase, kind and axis, with the time that they would take.
 
@@ -125,6 +192,7 @@ def traffic(
       axes: size by mesh axis.
       rates: a ring is as fast as its slowest link.
       crossing: axes whose devices are in several processes.
+      hardware: whose nodes the mesh spans; None: the processes say which links a collective crosses.
     """
     groups: dict[tuple[int, str, str], list[Collective]] = {}
     for collective in collectives:
@@ -144,6 +212,10 @@ def traffic(
         gb_per_second = rates.bandwidth_gb_s
         if crosses and rates.network_gb_s:
             gb_per_second = rates.network_gb_s
+        if hardware is not None:
+            members = node_members(hardware, axes, axis)
+            crosses = members is not None
+            gb_per_second = group_gb_s(rates, members)
         devices = group_size(axis, axes)
         group = Traffic(
             kind=kind,

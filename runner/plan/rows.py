@@ -15,11 +15,17 @@ from runner.report.tables import size
 
 # Layers listed by the bytes of their outputs: enough to see which kind of layer is the largest.
 _LARGEST = 3
+_MILLION = 1e6
+_SECONDS_PER_HOUR = 3600.0
 WHOLE = "replicated"
+ARITHMETIC = "arithmetic"
+# Source of the memory of a plan for other hardware.
+_DEPTHS = {ARITHMETIC: "estimated from shapes", "target": "compiled by its own compiler"}
 NO_RULE = "no rule"
 # What the column `link` says of a collective.
 NETWORK = "between processes"
 INSIDE = "inside one"
+NODES = "between nodes"
 
 
 @dataclass(frozen=True)
@@ -148,12 +154,67 @@ def variables(plan: Plan, *, fold: bool = False) -> Rows:
 def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
     """Returns the bytes of a variable or of blocks.
 
-    Whole, per device, and communicated per step.
+    They are those of whole arrays, those per device, and those communicated per step.
     """
     moved = "-"
     if counted.moved_bytes:
         moved = size(counted.moved_bytes)
     return size(counted.bytes), size(counted.bytes_per_device), moved
+
+
+def verdict(plan: Plan) -> list[str]:
+    """Returns what a run needs of the hardware that it is planned for, the verdict first.
+
+    Whether it fits, by how much and what holds the most; the step's time and what bounds it; what to change. Empty for
+    this machine's devices.
+    """
+    forecast = plan.forecast
+    if forecast is None:
+        return []
+    largest = max(forecast.memory, key=lambda part: part.bytes)
+    peak = size(forecast.peak_bytes)
+    line = f"needs {peak} per device on hardware={forecast.hardware}"
+    if forecast.capacity_bytes:
+        margin = forecast.capacity_bytes - forecast.peak_bytes
+        answer, word = "does not fit", "too much"
+        if forecast.fits:
+            answer, word = "fits", "free"
+        capacity = size(forecast.capacity_bytes)
+        line = f"{answer}: {peak} of {capacity} per device of hardware={forecast.hardware}, {size(abs(margin))} {word}"
+    lines = [f"{line}; {largest.kind} hold the most, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
+    for change in forecast.changes:
+        lines.append(f"  to fit: {change.override}, {size(change.peak_bytes)} per device (arithmetic)")
+    fastest, slowest = forecast.step_seconds
+    step = f"step time: {milliseconds(fastest)} to {milliseconds(slowest)}, bound by {forecast.bound}"
+    step += f" (compute {milliseconds(forecast.compute_seconds[0])} to {milliseconds(forecast.compute_seconds[1])}"
+    step += f", device memory {milliseconds(forecast.memory_seconds)}, links {milliseconds(forecast.link_seconds)})"
+    lines.append(step)
+    if forecast.tokens:
+        devices = mesh.size(dict(plan.axes))
+        slow = forecast.tokens / slowest
+        fast = forecast.tokens / fastest
+        rate = f"tokens per second: {slow:,.0f} to {fast:,.0f}, "
+        rate += f"per device {slow / devices:,.0f} to {fast / devices:,.0f}"
+        if forecast.price:
+            # Of all devices, for a million tokens.
+            hourly = forecast.price * devices
+            cheap = hourly * _MILLION / (fast * _SECONDS_PER_HOUR)
+            dear = hourly * _MILLION / (slow * _SECONDS_PER_HOUR)
+            rate += f"; cost per million tokens: {cheap:.3g} to {dear:.3g}"
+        lines.append(rate)
+    return lines
+
+
+def memory(plan: Plan) -> Rows:
+    """Returns one device's memory at the peak of a step by kind, on hardware that is not here."""
+    forecast = plan.forecast
+    rows: list[tuple[str, str, str]] = []
+    if forecast is not None:
+        for part in forecast.memory:
+            rows.append((part.kind, size(part.bytes), part.source))
+        rows.append(("peak", size(forecast.peak_bytes), ""))
+    heading = "Memory of one device at the peak of a step"
+    return Rows(heading, ("", "bytes", "source"), 2, tuple(rows), has_sum=bool(rows))
 
 
 def totals(plan: Plan) -> Rows:
@@ -166,7 +227,10 @@ def totals(plan: Plan) -> Rows:
         "copies": "bfloat16 copies of them",
         "teachers": "frozen models (task.teachers)",
     }
-    rows = []
+    rows: list[tuple[str, ...]] = []
+    if plan.forecast is not None:
+        # Its table has the memory of a device at the peak.
+        return Rows("Memory", ("", "whole", "per device", "source"), 3, ())
     for kind, total in plan.totals.items():
         rows.append((names[kind], size(total.bytes), size(total.bytes_per_device), total.source))
     for layer in plan.largest_activations[:_LARGEST]:
@@ -178,7 +242,7 @@ def totals(plan: Plan) -> Rows:
 def program(plan: Plan) -> Rows:
     """Returns the memory and operations of the step's program.
 
-    No rows if its compiler does not count them.
+    There are no rows if its compiler does not count them.
     """
     cost = plan.program
     rows: list[tuple[str, str]] = []
@@ -198,12 +262,12 @@ def traffic(plan: Plan) -> Rows:
 
     With several processes, they are also grouped by link.
     """
-    has_link = plan.processes > 1
+    has_link = plan.processes > 1 or any(group.crosses for group in plan.traffic)
     rows: list[tuple[str, ...]] = []
     for group in plan.traffic:
         cells = [group.phase, group.kind, group.axis]
         if has_link:
-            cells.append(NETWORK if group.crosses else INSIDE)
+            cells.append(_link(plan, group))
         rows.append((*cells, str(group.count), size(group.bytes), milliseconds(group.seconds)))
     if rows:
         count, moved, seconds = traffic_sum(plan.traffic)
@@ -215,7 +279,18 @@ def traffic(plan: Plan) -> Rows:
     if has_link:
         columns.insert(columns.index("count"), "link")
     heading = "Collectives of one training step, counted in its program"
+    if plan.forecast is not None and plan.forecast.depth == ARITHMETIC:
+        heading = "Collectives of one training step, estimated from the layout"
     return Rows(heading, tuple(columns), 3, tuple(rows), has_sum=bool(rows))
+
+
+def _link(plan: Plan, group: Traffic) -> str:
+    """Returns the links that a collective crosses, in words."""
+    if not group.crosses:
+        return INSIDE
+    if plan.forecast is not None:
+        return NODES
+    return NETWORK
 
 
 def traffic_sum(groups: Sequence[Traffic]) -> tuple[int, int, float]:
@@ -263,7 +338,10 @@ def notes(plan: Plan) -> list[str]:
     rates = plan.rates
     network = ""
     if rates.network_gb_s:
-        network = f", between processes {rates.network_gb_s:,.3g} GB/s"
+        where = NETWORK
+        if plan.forecast is not None:
+            where = NODES
+        network = f", {where} {rates.network_gb_s:,.3g} GB/s"
     lines = [
         f"compute: {operations(plan.flops_per_device)} per device and step (estimated), "
         f"{milliseconds(plan.compute_seconds)} at {rates.gflops:,.4g} GFLOP/s; "

@@ -32,7 +32,19 @@ def show(plan: Plan, console: Console) -> None:
     """Prints a plan's tables and notes."""
     console.print(Text(rows.title(plan), style="bold"))
     console.print()
-    for table in (rows.variables(plan, fold=True), rows.totals(plan), rows.program(plan), rows.traffic(plan)):
+    verdict = rows.verdict(plan)
+    for line in verdict:
+        console.print(Text(line))
+    if verdict:
+        console.print()
+    tables = (
+        rows.memory(plan),
+        rows.variables(plan, fold=True),
+        rows.totals(plan),
+        rows.program(plan),
+        rows.traffic(plan),
+    )
+    for table in tables:
         if table.rows:
             console.print(rich_table(table, console.width))
             console.print()

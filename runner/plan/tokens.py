@@ -30,7 +30,7 @@ _ATTENTION = 12.0
 def peak_gflops(config: RunConfig) -> float | None:
     """Returns the peak rate of one device in 1e9 operations per second.
 
-    None if it is not known.
+    Returns None if it is not known.
 
     It is `plan.gflops`, else the data sheet's rate of a known GPU in bfloat16.
     """
@@ -104,7 +104,7 @@ def _is_head(path: str, shape: Sequence[int], role: Role | None, vocabulary: int
 def _input_features(shape: Sequence[int], role: Role | None) -> int:
     """Returns D of a query's kernel, by its role, else by shape.
 
-    (D, H, K), (L, D, H, K) or (D, H K).
+    The kernel is (D, H, K), (L, D, H, K) or (D, H K).
     """
     if role is not None and role.width is not None:
         return shape[role.width]

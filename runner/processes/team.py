@@ -33,6 +33,7 @@ class Team:
       count: number of processes (the world size).
     """
 
+    # Of the class: a run of one process needs no state, and the teams of several set their own.
     index = 0
     count = 1
 
@@ -82,6 +83,7 @@ class Team:
         Raises:
           ProcessError: another process has a different one.
         """
+        # Every process compares the values of all, so that all end with the same message.
         values = self.all_gather(f"agree {what}", value)
         for index, other in enumerate(values):
             if other != values[0]:
@@ -107,6 +109,7 @@ class Team:
 
 
 ALONE = Team()
+# The only state of this module. A list, so that `enter` needs no `global`.
 _current: list[Team] = [ALONE]
 
 

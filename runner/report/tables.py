@@ -59,7 +59,7 @@ def fitted(
     Args:
       columns: at least one.
       rows: rows of one cell per column.
-      width: of the terminal, in characters.
+      width: the width of the terminal, in characters.
       title: above the table.
       styles: one per row; none: all are plain.
       has_sum: the last row is the sum of the others, and is set apart.

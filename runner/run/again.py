@@ -23,7 +23,7 @@ def line(folder: Path, cluster: ClusterConfig, name: str | None = None) -> str |
     """Returns the line with the command that continues a run.
 
     Args:
-      folder: of the run's checkpoints.
+      folder: the folder of the run's checkpoints.
       cluster: the run's; whatever started its processes has to start them again.
       name: of the run, with `resume=auto`; None: it has none.
 
@@ -36,7 +36,7 @@ def line(folder: Path, cluster: ClusterConfig, name: str | None = None) -> str |
         return f"To continue, start the same command again ({_KEY}=auto name={name})"
     default_folder = folder_of(CheckpointConfig())  # where `resume` searches for an id
     try:
-        run_id = runs.find(_KEY, str(folder), default_folder)[0].run
+        run_id = runs.find(_KEY, str(folder), default_folder)[0].id
     except ConfigError:
         return None
     reference = run_id
@@ -44,7 +44,7 @@ def line(folder: Path, cluster: ClusterConfig, name: str | None = None) -> str |
         reference = shown(folder)
     else:
         with suppress(ConfigError):
-            if runs.find(_KEY, _LATEST, default_folder)[0].run == run_id:
+            if runs.find(_KEY, _LATEST, default_folder)[0].id == run_id:
                 reference = _LATEST
     command = f"{entry_point()} {shlex.quote(f'{_KEY}={reference}')}"
     if cluster.name == "explicit":

@@ -384,7 +384,7 @@ class _Training:
             _warn(self.console, warning)
         lines = (
             _length_line(self.length),
-            _examples_line(config, splits),
+            _examples_line(config, splits, self.length),
             _selection_line(config, splits, self.data),
         )
         for line in lines:
@@ -520,8 +520,8 @@ def _length_line(length: RunLength) -> str:
     return f"{line}; an epoch has {length.epoch:,} steps"
 
 
-def _examples_line(config: RunConfig, splits: feed.Splits) -> str:
-    """Returns which training examples an epoch leaves out; empty where it has all."""
+def _examples_line(config: RunConfig, splits: feed.Splits, length: RunLength) -> str:
+    """Returns which training examples an epoch leaves out; empty where it has all, or does not come to its end."""
     trainer = config.trainer
     size = splits.train.size
     if trainer.overfit_batches is not None:
@@ -530,7 +530,8 @@ def _examples_line(config: RunConfig, splits: feed.Splits) -> str:
             "(trainer.overfit_batches)"
         )
     left_out = size % config.dataset.batch_size
-    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches
+    # Such an epoch leaves out more than its last batch, which is what was asked for.
+    ends_early = trainer.steps_per_epoch or trainer.limit_train_batches or length.total < length.epoch
     if left_out and config.dataset.remainder == "drop" and not ends_early:
         return f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)"
     return ""

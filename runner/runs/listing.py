@@ -84,21 +84,21 @@ def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[Li
       outputs: folder of the runs' output folders.
     """
     saved_runs, damaged = runs.listed(checkpoints)
-    saved_by_run = {saved.run: saved for saved in saved_runs}
+    saved_by_run = {saved.id: saved for saved in saved_runs}
     tracked: dict[str, Run] = {}
     if store is not None:
         tracked = {run.info.run_id: run for run in _stored_runs(store)}
         # A search does not return deleted runs, so those that have checkpoints are requested one by one.
         missing = []
         for saved in saved_runs:
-            if saved.run_id and saved.run not in tracked:
-                missing.append(saved.run)
+            if saved.tracking_id and saved.id not in tracked:
+                missing.append(saved.id)
         tracked |= _deleted_runs(store, missing)
     listed = []
     for run_id, run in tracked.items():
         listed.append(_tracked(run, saved_by_run.get(run_id)))
     for saved in saved_runs:
-        if saved.run not in tracked:
+        if saved.id not in tracked:
             listed.append(_untracked(saved))
     known = {run.run for run in listed}
     listed += _of_output_folders(outputs, known)
@@ -167,13 +167,13 @@ def _untracked(saved: SavedRun) -> ListedRun:
     if record.get("finished"):
         status = "FINISHED"
     return ListedRun(
-        run=saved.run,
+        run=saved.id,
         name=saved.folder.name,
         status=status,
         started=float(record["started"]),
         ended=ended,
         is_kept=bool(record.get("kept")),
-        is_foreign=saved.run_id is not None,
+        is_foreign=saved.tracking_id is not None,
         origin=str(record.get("origin", "")),
         **_checkpoints(saved),
     )

@@ -30,7 +30,7 @@ def make_executor(cluster: str, folder: Path, timeout_s: float | None, parameter
       cluster: `slurm` or `local`.
       folder: for its scripts and logs, on a file system that the nodes share.
       timeout_s: longest wall time of a job; the launcher ends a job at that time, the cluster a little later.
-      parameters: of `submitit.AutoExecutor.update_parameters`, as `slurm_partition`.
+      parameters: the parameters of `submitit.AutoExecutor.update_parameters`, as `slurm_partition`.
 
     Raises:
       ConfigError: there is no such cluster, or submitit does not know a parameter.
@@ -54,7 +54,7 @@ class ClusterJob:
         """Submits the job.
 
         Args:
-          executor: of submitit.
+          executor: the executor of submitit.
           command: to run on a node.
         """
         self._folder = command.folder

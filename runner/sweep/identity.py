@@ -47,7 +47,17 @@ _PARTS_WITHOUT_ARITHMETIC = (
 # One file of `host` counts all the same: it seeds what a user's modules draw when they are imported.
 _SEEDS = "host/imports.py"
 # Groups and keys that decide where, how fast or how visibly a run computes, not what.
-_IGNORED_GROUPS = ("tracking", "sweep", "plan", "verify", "against", "evaluate", "generate", "export")
+_IGNORED_GROUPS = (
+    "tracking",
+    "sweep",
+    "plan",
+    "hardware",
+    "verify",
+    "against",
+    "evaluate",
+    "generate",
+    "export",
+)
 _IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.")
 _IGNORED_KEYS = frozenset(
     {

@@ -46,7 +46,7 @@ class Outcome:
 
     Attributes:
       status: in a word.
-      exit_code: of its process; None where none ran to its end.
+      exit_code: the exit code of its process; None where none ran to its end.
       seconds: wall time of the process.
       note: why it did not pass, in a line.
     """

@@ -94,7 +94,7 @@ def values_of(tags: Mapping[str, str]) -> Values:
     """Returns what identifies a run in its sweep: short names of two jobs may be alike, their values are not.
 
     Args:
-      tags: of the run, as `varied_tags` returns them or as the store has them.
+      tags: the tags of the run, as `varied_tags` returns them or as the store has them.
     """
     pairs: set[tuple[str, str]] = set()
     for key, value in tags.items():

@@ -153,7 +153,7 @@ class Parent:
         """Returns the lines that say where the sweep can be seen.
 
         Args:
-          task: of its runs; None: they have several.
+          task: the task of its runs; None: they have several.
         """
         key = view.saved(self.store, task) if task else None
         return ui_lines(self.store.uri, self.store.experiment_id, self.run_id, key)

@@ -79,6 +79,7 @@ class ProcessLauncher(Launcher):
         sweep = state.current()
         if count:
             jobs_text = f"{count} jobs"
+            # Obvious where all jobs run at once, or one after another.
             if 1 < self.max_parallel < count:
                 jobs_text += f", {self.max_parallel} at a time"
             print(f"{sweep.name}: {jobs_text}; output: {shown(sweep.folder)}/<job>/{LOG_FILE}", flush=True)
@@ -108,7 +109,7 @@ class SubmititLauncher(ProcessLauncher):
 
     Args:
       cluster: `slurm`, or `local` for processes of this machine.
-      parameters: of submitit's executor, as `slurm_partition`.
+      parameters: the parameters of submitit's executor, as `slurm_partition`.
       max_parallel: jobs submitted at a time; the cluster may run fewer.
       timeout: longest time of a job in seconds, the queue included; None: no limit.
     """
@@ -129,6 +130,7 @@ class SubmititLauncher(ProcessLauncher):
         """Submits a job."""
         assert self._config is not None
         sweep = state.current()
+        # With the first job, so that a sweep whose jobs were all done before does not need the cluster.
         if self._executor is None:
             folder = sweep.folder / ".submitit"
             self._executor = cluster.make_executor(self._cluster, folder, self.timeout, self._parameters)
@@ -186,6 +188,8 @@ class GridSweeper(_Sweeper):
             job = sweep.plan(loader, job_overrides)
             if job is not None:
                 jobs.append(job)
+        # Hydra's own launchers take lists of jobs; ours asks for the next job when there is room for it, so that a
+        # search can choose it by the outcomes so far.
         if isinstance(launcher, ProcessLauncher):
             launcher.run(_unless_broken(jobs, sweep), sweep, count=len(jobs))
             return

@@ -40,7 +40,7 @@ def with_efficiency(entries: Sequence[Entry]) -> list[Entry]:
     devices share the processor, so it falls as 1 / n there.
 
     Args:
-      entries: of the sweep.
+      entries: the entries of the sweep.
 
     Returns:
       The entries, with the metric where it can be computed.

@@ -74,7 +74,7 @@ class Search:
           sweep: whose jobs the trials are.
           master: the multirun's config.
           loader: composes the trials' configs.
-          settings: of the search.
+          settings: the settings of the search.
 
         Raises:
           ConfigError: an invalid range.

@@ -37,7 +37,7 @@ def check(config: DictConfig, arguments: list[str]) -> None:
     """Checks launcher and sweeper, and the swept keys.
 
     Args:
-      config: of the multirun, composed by Hydra.
+      config: the config of the multirun, composed by Hydra.
       arguments: overrides of the task, including those of the sweeper's own params.
 
     Raises:
@@ -73,7 +73,7 @@ def _check_settings(key: str, config: DictConfig) -> str:
 
     Args:
       key: `hydra.launcher` or `hydra.sweeper`.
-      config: of the multirun.
+      config: the config of the multirun.
 
     Returns:
       The name of its class; empty: it is no plugin of ours.

@@ -22,6 +22,8 @@ def distribution(override: Override) -> BaseDistribution:
         if isinstance(value, IntervalSweep):
             return _of_interval(value)
         if isinstance(value, RangeSweep):
+            # A range of integers is searched as one. A range of fractions is a choice among its values, as they are
+            # typed.
             numbers: list[int] = []
             is_of_integers = True
             for number in override.sweep_iterator():

@@ -347,7 +347,7 @@ def begin(config: DictConfig, describe_error: DescribeError, meanwhile: Callable
     """Starts this process's sweep.
 
     Args:
-      config: of the multirun.
+      config: the config of the multirun.
       describe_error: see `Sweep`.
       meanwhile: see `Sweep`.
 

@@ -201,7 +201,7 @@ class Task(ABC):
         Computed on the host before the step, so that the sum of the weights needs no collective. 0 for padding.
 
         Args:
-          batch: arrays (..., B, *shape) by name.
+          batch: arrays `(..., B, *shape)` by name.
         """
         return np.asarray(batch[WEIGHT], np.float32)
 

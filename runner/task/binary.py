@@ -75,6 +75,7 @@ class Binary(Supervised):
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         self._options = options
         self._target = self._check_target(data.arrays)
+        # 0 and 1, unless the dataset has names for its two categories.
         names = data.arrays[self._target].names or ("0", "1")
         self._is_flipped = self._check_positive(names)
         self.class_names = tuple(reversed(names)) if self._is_flipped else tuple(names)
@@ -140,10 +141,12 @@ class Binary(Supervised):
 
     def check_split(self, source: DataSource, split: str) -> None:
         """Checks that labels are from 0 to 1."""
+        # None if labels would have to be read example by example, as those of a user's own source.
         labels = column(source, self._target)
         if labels is None or (labels.min(initial=0) >= 0 and labels.max(initial=0) <= 1):
             return
         low = labels.min()
+        # `not low >= 0`, because a NaN compares false with every number.
         wrong = low if not low >= 0 else labels.max()
         raise invalid(
             "task.target",
@@ -183,6 +186,7 @@ class Binary(Supervised):
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns 1 for each correctly classified example, else 0."""
         is_positive_b1 = ops.greater(self._labels(ops, batch), 0.5)
+        # Logits are compared with the threshold's logit: for large ones, a sigmoid in float32 is 1.
         threshold = float(thresholds.as_logits([self._options.threshold])[0])
         is_above_b1 = ops.greater(self._as_logits(ops, outputs), threshold)
         agree_b1 = ops.cast(ops.equal(is_positive_b1, is_above_b1), "float32")
@@ -255,6 +259,7 @@ class Binary(Supervised):
                 pictures.threshold_curves,
                 false_positive_rate=area.false_positive_rate(),
                 recall=area.recall(),
+                # Where nothing is predicted positive, precision is 0 / 0: such a threshold has no point on the curve.
                 precision=area.precision()[area.true_positives + area.false_positives > 0],
                 areas=(evaluation.metrics["auc"], evaluation.metrics["auc_pr"]),
                 split=split,

@@ -25,7 +25,7 @@ def resolve(
 
     Args:
       setting: `task.class_weights`, checked: `balanced`, a list in label order, a mapping from names, or null.
-      names: of the classes, in label order.
+      names: the names of the classes, in label order.
       data: has the weights of a resumed run.
       count: returns the number of examples (C,) of each class in the train split.
 

@@ -49,7 +49,7 @@ def wrong(path: Path, images: Array, captions: Sequence[tuple[str, str]], title:
       path: PNG file to write.
       images: (n, H, W, C), uint8, or floats in [0, 1].
       captions: label and prediction of each image.
-      title: of the picture.
+      title: the title of the picture.
       total: number of misclassified examples, of which these are the first.
     """
     count = len(images)
@@ -286,7 +286,7 @@ def predicted(path: Path, true: Array, predicted: Array, names: Sequence[str], s
       path: PNG file to write.
       true: float64 (N, K).
       predicted: float64 (N, K).
-      names: of the columns.
+      names: the names of the columns.
       split: the split's name, for the title.
     """
     shown = min(len(names), _MOST_PANELS)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from runner.task import base
     from runner.task.base import Task, TaskData
 else:
+    # It imports NumPy, which most errors of the config are reported without.
     base = late("runner.task.base")
 
 _FOLDER = "runner.task"
@@ -78,6 +79,9 @@ class TaskEntry:
       has_outputs: it is made of tasks that judge an output each, see `outputs`.
       array_options: its options that name further arrays, which are no inputs by default.
       counting_options: its options that, if they are not null, make examples count by their labels.
+      compares_rows: its loss compares the rows of the whole global batch, which can't be split into microbatches.
+      row_options: its options that, if they are true, say the same of the user's functions.
+      losses_of_two_outputs: values of its option `loss` that compare two outputs of the model.
     """
 
     module: str
@@ -91,6 +95,9 @@ class TaskEntry:
     has_outputs: bool = False
     array_options: tuple[str, ...] = ()
     counting_options: tuple[str, ...] = ()
+    compares_rows: bool = False
+    row_options: tuple[str, ...] = ()
+    losses_of_two_outputs: tuple[str, ...] = ()
     needs_keras_3: bool = False
     own_step: bool = False
     reads_teachers: bool = False
@@ -164,12 +171,25 @@ register(
     ),
 )
 register(
+    "pairs",
+    TaskEntry(
+        f"{_FOLDER}.pairs",
+        schema_task.PairsOptions,
+        judges_outputs=False,
+        compares_rows=True,
+        losses_of_two_outputs=("in_batch_softmax",),
+    ),
+)
+register(
     "several",
     TaskEntry(
         f"{_FOLDER}.several", schema_task.SeveralOptions, predicts="any", judges_outputs=False, has_outputs=True
     ),
 )
-register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))
+register(
+    "custom",
+    TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any", row_options=("whole_batch",)),
+)
 register(
     "step",
     TaskEntry(
@@ -193,6 +213,22 @@ def entries(config: TaskConfig) -> list[TaskEntry]:
     return [entry(config), *(entry(output) for output in output_tasks(config).values())]
 
 
+def compares_rows(config: TaskConfig) -> bool:
+    """Returns whether the loss, or that of an output, compares the rows of the whole global batch."""
+    for judging in (config, *output_tasks(config).values()):
+        selected = entry(judging)
+        if selected.compares_rows or any(judging.options.get(option) for option in selected.row_options):
+            return True
+    return False
+
+
+def judges_several(config: TaskConfig) -> bool:
+    """Returns whether the task needs a model with several outputs."""
+    selected = entry(config)
+    # Of `pairs`, one loss compares two outputs, and the others are of one output and its labels.
+    return selected.has_outputs or config.options.get("loss") in selected.losses_of_two_outputs
+
+
 def check(config: TaskConfig) -> None:
     """Checks a task's options without a dataset.
 
@@ -200,6 +236,7 @@ def check(config: TaskConfig) -> None:
       ConfigError: a value is invalid.
     """
     options = task_options(config)
+    # Single values first: the task's own check relies on them.
     values.check(options, "task")
     if config.teachers and not entry(config).reads_teachers:
         raise invalid(
@@ -234,6 +271,8 @@ def make_task(
     """
     data = base.TaskData(arrays, train, constants or {}, vocabulary)
     task = entry(config).import_module().make(config, task_options(config), data)
+    # A run that continues must have the teachers that it began with: a changed export of the same name would go
+    # unnoticed. So their digests are constants, which checkpoints keep.
     digests = teachers.digests(config)
     teachers.check_same(config, data.constants, digests)
     task.teachers = {name: teachers.file_of(name, reference) for name, reference in config.teachers.items()}

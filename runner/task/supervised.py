@@ -172,7 +172,7 @@ def read_columns(source: DataSource, names: Sequence[str], count: int | None = N
 
     Args:
       source: the split. An array that it has as a whole is not read example by example.
-      names: of its arrays.
+      names: the names of its arrays.
       count: number of examples, from the first; None: all.
     """
     size = source.size if count is None else min(count, source.size)

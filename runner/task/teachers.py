@@ -23,7 +23,7 @@ def file_of(name: str, reference: str) -> Path:
     """Returns the file of a teacher.
 
     Args:
-      name: of the teacher.
+      name: the name of the teacher.
       reference: a .keras file, the folder of an export, or the ID of a run that was exported.
 
     Raises:
@@ -81,7 +81,7 @@ def check_same(
 
     Args:
       config: the task's.
-      constants: of the checkpoint.
+      constants: the constants of the checkpoint.
       now: of the files as they are.
 
     Raises:

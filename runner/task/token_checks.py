@@ -57,7 +57,7 @@ def tags_fix(name: str, count: int) -> str:
     """Returns how to train on one class per token, as in named entity recognition.
 
     Args:
-      name: of the array with the classes.
+      name: the name of the array with the classes.
       count: number of classes.
     """
     return f"for a class per token (tags), set task=positions task.target={name} task.classes={count}"

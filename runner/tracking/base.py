@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from runner.tracking.store import Store
 
+# MLflow's names of how a run ends.
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 # A batch of a model's inputs: one array, or arrays by name.
 Example: TypeAlias = "np.ndarray | Mapping[str, np.ndarray]"

@@ -11,6 +11,7 @@ from runner.data.sampler import steps_in_epoch
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import batch_axis
 from runner.optim import checks as checks_optimizer
+from runner.task import registry as task
 
 # Engines count steps in int32.
 _MAX_STEPS = 2**31 - 1
@@ -236,6 +237,9 @@ def eval_examples(config: RunConfig, examples: int) -> int:
       examples: of the split.
     """
     size = config.dataset.eval_batch_size or max(config.dataset.batch_size, _EVAL_BATCH)
+    if config.dataset.eval_batch_size is None and task.compares_rows(config.task):
+        # A loss of more rows is another one, which could not be compared with that of training.
+        size = config.dataset.batch_size
     return min(size, examples)
 
 

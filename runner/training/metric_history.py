@@ -39,7 +39,7 @@ class Restore:
 
     Attributes:
       bad: step of the loss.
-      step: of the checkpoint.
+      step: the step of the checkpoint.
       factor: what the learning rate is multiplied by from there on.
     """
 
@@ -53,7 +53,7 @@ class MetricHistory:
     """Metrics so far. A sum is over the examples of a step, weighted as in the loss; a mean is a sum over its weight.
 
     Attributes:
-      names: of the metrics of a step, `loss` first.
+      names: the names of the metrics of a step, `loss` first.
       train: (step, means by name) of every logged window.
       open_window: (1 + names,) weight and sums of each step of the window that is not complete yet.
       epoch_sums: (1 + names,) weight and sums of the epoch's steps that were read so far.
@@ -147,7 +147,7 @@ def from_arrays(arrays: Mapping[str, Array], batch_size: int = 1) -> MetricHisto
 
     Args:
       arrays: valid by `check_arrays`.
-      batch_size: of the run; the sums of format 1 are of steps and not of examples.
+      batch_size: the batch size of the run; the sums of format 1 are of steps and not of examples.
     """
     if _is_format_1(arrays):
         arrays = _from_format_1(arrays, batch_size)

@@ -44,8 +44,10 @@ def _padded(train: Examples, size: int, count: int) -> Iterator[HostBatches]:
 
     Both are needed: a function that reads, for example, the largest value of a batch may not change for one padding.
     """
+    # A split that is smaller than a batch repeats its examples.
     examples = np.arange(size, dtype=np.int64) % train.size
     weight = (np.arange(size) < count).astype(np.float32)
+    # With the arrays themselves, even if the devices keep the split and get row numbers from the feed.
     streamed = replace(train, cached=False)
     for filling in (np.zeros(size, np.int64), np.flip(examples)):
         indices = np.where(weight > 0, examples, filling)

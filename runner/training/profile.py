@@ -33,6 +33,7 @@ class Profiler:
         self._start = config.start
         self._steps = config.steps
         self._trace = trace
+        # Keeps the engine's context open from one call to a later one, which no `with` block could span.
         self._open = ExitStack()
         self._is_running = False
         self._is_done = False
@@ -53,6 +54,7 @@ class Profiler:
           step: steps done.
           wait: waits for the devices, so that nothing of earlier steps is traced.
         """
+        # A run that went back to a checkpoint (trainer.on_nan=restore) may come to this step again.
         if step == self._start and not self._is_done:
             wait()
             self._open.enter_context(self._trace(self.folder))
@@ -71,6 +73,7 @@ class Profiler:
 
     def close(self) -> None:
         """Ends a trace that is still running."""
+        # Set before the trace ends, which may raise: `before_call` must not begin a second one then.
         self._is_done = self._is_done or self._is_running
         self._is_running = False
         self._open.close()

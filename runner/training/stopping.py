@@ -13,8 +13,8 @@ from runner.config.schema import PlateauConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.task.metrics import MINIMIZE, selecting
 
-# (step, logged name -> value) of each evaluation, in order. Besides the metrics of the evaluation there are the means
-# of the training steps since the last one.
+# (step, logged name -> value) of each evaluation, in order. The values are the metrics of the evaluation and the
+# means of the training steps since the last one.
 Measured = Sequence[tuple[int, Mapping[str, float]]]
 
 

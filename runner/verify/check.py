@@ -109,7 +109,7 @@ def compare_sides(config: RunConfig, folder: Path, results: Mapping[str, SideRes
     Args:
       config: checked.
       folder: contains each side's arrays.
-      results: of the sides, in their order.
+      results: the results of the sides, in their order.
 
     Raises:
       EngineError: the loss on one device is NaN or Inf, or the sides don't have the same variables.

@@ -10,6 +10,7 @@ from runner.data.base import Array
 from runner.engine.registry import keras_package
 from runner.processes import place
 
+# End of the path of batch normalization's variance, which Keras 3 and tf_keras define differently.
 _VARIANCE = "/moving_variance"
 
 
@@ -71,6 +72,7 @@ def parity(config: RunConfig) -> Parity | None:
     if against.engine is None and against.processes is None:
         return None
     count = place.count(config.cluster)
+    # Without `against.processes`, both engines compute in the processes of the run.
     other_count = count if against.processes is None else against.processes
     return Parity(config.engine.name, against.engine or config.engine.name, (count, other_count))
 
@@ -78,5 +80,6 @@ def parity(config: RunConfig) -> Parity | None:
 def second_config(config: RunConfig) -> RunConfig:
     """Returns the config of the side that is compared with the first engine."""
     name = config.against.engine or config.engine.name
+    # Without `against`: this side is an ordinary run, of the other engine or in one process.
     cluster = config.cluster if config.against.processes is None else ClusterConfig()
     return replace(config, engine=replace(config.engine, name=name), cluster=cluster, against=AgainstConfig())

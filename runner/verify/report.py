@@ -22,7 +22,9 @@ from runner.verify.parity import Parity
 from runner.verify.rounding import noise_of_sums
 from runner.verify.verdict import Sensitivity, Verdict, percent, sensitivities, verdict_of
 
+# A verdict is about these versions, which verify.json lists.
 _PACKAGES = (*registry.distributions(), "numpy", "runner")
+# Kinds of checks in the order of computation, in which a summary names the worst of each.
 _KINDS = ["initial", "loss", "gradient", points.STEPPED, "point", "evaluation", "update"]
 _KINDS += ["parameter", "average", "statistic", "slot", "padding"]
 # Variables that a line lists by name: more make it too long to read, and verify.json has them all.
@@ -38,6 +40,7 @@ _COLUMNS = (
     Column("ratio", right=True),
     Column("detects", right=True),
 )
+# Kind of check -> what a line says after its name. Kinds that are missing are compared after the last step.
 _WHEN = {
     "initial": "",
     "gradient": ", step 1",
@@ -244,7 +247,7 @@ class Verification:
         """Returns the terminal's table: the losses, and of each variable the check with the largest ratio.
 
         Args:
-          width: of the terminal.
+          width: the width of the terminal.
         """
         by_path = {variable.variable: variable for variable in self.variables}
         rows = []
@@ -267,6 +270,7 @@ class Verification:
         groups: dict[str, list[Check]] = {}
         for check in self.checks:
             groups.setdefault(check.variable, []).append(check)
+        # Losses belong to no variable and come first. The sort is stable: the variables keep the model's order.
         paths = sorted(groups, key=lambda path: path != "")
         return [max(groups[path], key=_severity) for path in paths]
 

@@ -58,6 +58,7 @@ class TransformationOptimizer:
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Makes the first state from the variables' values, in the order of the settings."""
         self._variables = list(variables)
+        # In float32, as the engine updates, whatever the layers compute in.
         values = dict(zip(self._settings, (jnp.asarray(one.value, jnp.float32) for one in variables), strict=True))
         state = self._transformation.init(values)
         leaves, self._structure = jax.tree.flatten(state)
@@ -81,6 +82,7 @@ class TransformationOptimizer:
         changes, state = self._transformation.update(dict(zip(self._settings, gradients, strict=True)), state, by_path)
         new_weights = []
         for (path, own), variable in zip(self._settings.items(), self._variables, strict=True):
+            # Optax's convention: updates are added, and a transformation that descends has negative ones.
             weight = by_path[path] + changes[path] * (rate * own.rate)
             if variable.constraint is not None:
                 weight = variable.constraint(weight)

@@ -34,7 +34,7 @@ def test_every_case_holds(tmp_path: Path) -> None:
         ("signed with another key", signed.Chain, "check", lambda _, line: signed._split(line)[0]),
         ("a folder that all can write", unsent_folders, "_is_private", lambda *_: True),
         ("a link in the run's folder", private_copy, "_NO_LINKS", 0),
-        ("a run of a clone of this machine", process, "_is_earlier_boot", lambda *_: True),
+        ("a run of a clone of this machine", process.Machine, "is_earlier_boot_of", lambda *_: True),
     ],
 )
 def test_it_sees_a_start_that_takes_what_it_should_not(

@@ -39,12 +39,15 @@ NEW_KINDS = {
     ("mlp", "keras_dtensor", "groups"): "group|frozen|norm",
     ("segments", "jax", "sgd"): "ignored",
     ("segments", "keras_dtensor", "adamw"): "ignored",
+    ("outputs", "jax", "several"): "loss weight|output|ignored",
+    ("outputs", "keras_dtensor", "several"): "loss weight|output|ignored",
     ("tokens", "jax", "resumed"): "resume",
     ("mlp", "keras_dtensor", "resumed"): "resume",
 }
 
 
 @pytest.mark.campaign
+@pytest.mark.rotates(every=3)
 @pytest.mark.parametrize("scene", NEW_KINDS, ids="-".join)
 def test_optimizers_groups_ignored_labels_and_resumes_that_are_broken_are_caught(
     tmp_path: Path, scene: tuple[str, str, str]

@@ -235,7 +235,7 @@ def test_keys_beside_a_target_are_its_options_whatever_the_group() -> None:
     ]
     task = arranged("task", {"name": "custom", "_target_": "my.loss", "target": "price", "units": 2})
     assert task["target"] == ["price"]
-    assert task["options"] == {"target": "my.loss", "maximize": [], "minimize": [], "units": 2}
+    assert task["options"] == {"target": "my.loss", "maximize": [], "minimize": [], "units": 2, "whole_batch": False}
 
 
 @pytest.mark.parametrize(

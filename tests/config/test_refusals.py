@@ -337,6 +337,32 @@ REFUSALS = [
         "trainer.early_stopping.metric=b_acuracy",
         "did you mean",
     ),
+    refusal("task=pairs task.loss=tripplet", "task.loss=tripplet", "must be one of", "did you mean triplet"),
+    refusal("task=pairs task.mining=hard", "task.mining=hard", "no effect on task.loss=in_batch_softmax"),
+    refusal(
+        "task=pairs task.loss=triplet task.temperature=1", "task.temperature=1.0", "no effect on task.loss=triplet"
+    ),
+    refusal(
+        "task=pairs task.loss=n_pairs task.symmetric=true", "task.symmetric=true", "set task.loss=in_batch_softmax"
+    ),
+    refusal("task=pairs task.temperature=0", "task.temperature=0", "must be above 0"),
+    refusal(
+        "task=pairs task.loss=triplet task.distance=cosine task.normalize=false",
+        "task.normalize=false",
+        "no effect on task.distance=cosine",
+    ),
+    refusal(
+        "task=pairs trainer.accumulate_steps=2",
+        "trainer.accumulate_steps=2",
+        "must be 1 with task=pairs, whose loss compares all rows of a batch",
+    ),
+    refusal("task=pairs dataset.batch_size=1", "dataset.batch_size=1", "must be at least 2 with task=pairs"),
+    refusal("engine=core_dtensor model=mlp_core task=pairs", "engine=core_dtensor", "trains models of one output"),
+    refusal(
+        "task=custom task._target_=user_module.loss task.whole_batch=true trainer.accumulate_steps=2",
+        "trainer.accumulate_steps=2",
+        "must be 1 with task=custom, whose loss compares all rows of a batch",
+    ),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
@@ -371,7 +397,7 @@ REFUSALS = [
     refusal("trainer.watchdog.end_after=30", "trainer.watchdog.end_after=30", "with a unit"),
     refusal("name=exp1", "name=exp1", "is for resume=auto", "add resume=auto"),
     refusal("name=a/b", "name=a/b", "must be letters, digits", "set name=exp1"),
-    refusal("name=latest", "name=latest", "must not be a word that stands for other runs"),
+    refusal("name=latest", "name=latest", "must not be a word that selects other runs"),
     refusal("trainer.on_nan=resume", "trainer.on_nan=resume", "stop, restore, continue", "did you mean restore?"),
     refusal("trainer.nan_rate_factor=1", "trainer.nan_rate_factor=1", "above 0 and below 1"),
     refusal(

@@ -312,8 +312,35 @@ def test_steps_are_rejected_for_arrays_that_they_do_not_take():
         {"image": np.zeros((2, 4, 4, 1), np.uint8), "count": np.ones(2, np.int64)},
         {"image": ArraySpec((4, 4, 1), "uint8", ("height", "width", "channel")), "count": ArraySpec((), "int64")},
     )
-    with pytest.raises(ConfigError, match=r"mixup: .* and count is int64"):
+    with pytest.raises(ConfigError, match=r"mixup: .* and count is int64; set task.target and task.classes if"):
         made(step("mixup"), data=counts)
+
+
+@pytest.mark.parametrize("classes", [4, ["a", "b", "c", "d"]])
+def test_labels_without_names_are_mixed_if_the_task_says_how_many_classes_there_are(tmp_path, classes):
+    data = source()
+    np.savez(tmp_path / "data.npz", **data.arrays)
+    dataset = DatasetConfig(
+        name="arrays", path=str(tmp_path / "data.npz"), augment=[step("cutmix")], test="train[:4]", train="train"
+    )
+    config = RunConfig(dataset=dataset, task=TaskConfig(options={"classes": classes}))
+    loaded = loading.load_run(config)
+    assert loaded.train.specs["label"] == ArraySpec((4,), "float32")
+    mixed = loaded.train.read(np.arange(12))["label"]
+    np.testing.assert_allclose(mixed.sum(axis=-1), 1)
+    assert (mixed.max(axis=-1) < 1).any()
+    unmixed = loaded.test.read(np.arange(4))["label"]
+    np.testing.assert_array_equal(unmixed, np.eye(4)[data.arrays["label"][:4]])
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_a_label_that_is_none_of_the_classes_is_not_mixed(label):
+    named = source()
+    arrays = {**named.arrays, "label": np.full(12, label, np.int32)}
+    data = ArraySource(arrays, {**named.specs, "label": ArraySpec((), "int32")})
+    mixed = augmented(data, DatasetConfig(augment=[step("mixup")]), 0, train=True, classes={"label": 4})
+    with pytest.raises(DataError, match=rf"label {label} is not one of 4 classes"):
+        mixed.read(np.arange(2))
 
 
 SIDE = 24

@@ -1,14 +1,19 @@
 """The layers of `dataset.prepare`, compared with Keras's own on the same values."""
 
+import importlib.util
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
 import numpy as np
 import pytest
 
 from runner.config.schema_data import PrepareConfig
 from runner.data import checks_prepare, layers
 from runner.data.layers import Strings
+from tests.data import keras_layers
 
-keras = pytest.importorskip("keras")
-pytest.importorskip("tensorflow")
+missing = [name for name in ("keras", "tensorflow") if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -36,17 +41,11 @@ def ours(name, options, train, other):
     return [layers.transform(typed, state, convert(values), "x") for values in (train, other)]
 
 
-def keras_results(name, options, train, other, as_rows=True):
-    arguments = {
-        key: tuple(value) if key == "ngrams" and isinstance(value, list) else value for key, value in options.items()
-    }
-    layer = getattr(keras.layers, name)(**arguments)
-    columns = [np.asarray(values) for values in (train, other)]
-    if as_rows:
-        columns = [values[:, None] if values.ndim == 1 else values for values in columns]
-    if "vocabulary" not in options and "bin_boundaries" not in options and hasattr(layer, "adapt"):
-        layer.adapt(columns[0])
-    return [np.asarray(layer(values)) for values in columns]
+@pytest.fixture(scope="module")
+def keras_results():
+    """`tests.data.keras_layers.results`, in a process of its own: see `tests.conftest.pytest_runtest_teardown`."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield lambda *arguments, **options: pool.submit(keras_layers.results, *arguments, **options).result()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def keras_results(name, options, train, other, as_rows=True):
     ],
     ids=str,
 )
-def test_texts_become_the_tokens_of_keras(options):
+def test_texts_become_the_tokens_of_keras(keras_results, options):
     expected = keras_results("TextVectorization", options, TEXTS, OTHER_TEXTS, as_rows=False)
     actual = ours("TextVectorization", options, TEXTS, OTHER_TEXTS)
     if not options:
@@ -79,7 +78,7 @@ def test_texts_become_the_tokens_of_keras(options):
 
 @pytest.mark.parametrize("mode", ["int", "one_hot", "multi_hot", "count", "tf_idf"])
 @pytest.mark.parametrize("options", [{}, {"mask_token": ""}, {"max_tokens": 3}], ids=str)
-def test_strings_get_the_indices_of_keras(mode, options):
+def test_strings_get_the_indices_of_keras(keras_results, mode, options):
     options = options | {"output_mode": mode}
     expected = keras_results("StringLookup", options, CITIES, OTHER_CITIES)
     for mine, theirs in zip(ours("StringLookup", options, CITIES, OTHER_CITIES), expected, strict=True):
@@ -90,7 +89,7 @@ def test_strings_get_the_indices_of_keras(mode, options):
 @pytest.mark.parametrize("mode", ["int", "one_hot", "multi_hot", "count", "tf_idf"])
 @pytest.mark.parametrize("options", [{}, {"mask_token": 0}, {"num_oov_indices": 3, "max_tokens": 6}], ids=str)
 @pytest.mark.parametrize("shape", [(24,), (8, 3)])
-def test_integers_get_the_indices_of_keras(mode, options, shape):
+def test_integers_get_the_indices_of_keras(keras_results, mode, options, shape):
     options = options | {"output_mode": mode}
     rng = np.random.default_rng(0)
     train = rng.integers(-2, 6, shape).astype(np.int32)
@@ -103,21 +102,18 @@ def test_integers_get_the_indices_of_keras(mode, options, shape):
 
 @pytest.mark.parametrize("options", [{}, {"mean": [1.0], "variance": [4.0]}], ids=str)
 @pytest.mark.parametrize("shape", [(50,), (50, 3)])
-def test_numbers_are_normalized_as_by_keras(options, shape):
+def test_numbers_are_normalized_as_by_keras(keras_results, options, shape):
     rng = np.random.default_rng(0)
     train = rng.normal(5, 3, shape).astype(np.float32)
     other = rng.normal(0, 9, shape).astype(np.float32)
     arguments = {key: value[0] for key, value in options.items()}
-    layer = keras.layers.Normalization(**arguments)
-    columns = [values.reshape(50, -1) for values in (train, other)]
-    if not options:
-        layer.adapt(columns[0])
-    for mine, values in zip(ours("Normalization", options, train, other), columns, strict=True):
+    expected = keras_results("Normalization", arguments, train, other)
+    for mine, theirs in zip(ours("Normalization", options, train, other), expected, strict=True):
         # Keras computes in float32, and this in float64.
-        np.testing.assert_allclose(mine.reshape(50, -1), layer(values), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(mine, theirs.reshape(mine.shape), rtol=1e-5, atol=1e-6)
 
 
-def test_a_constant_column_is_divided_as_by_keras():
+def test_a_constant_column_is_divided_as_by_keras(keras_results):
     train = np.full((4, 1), 2.0, np.float32)
     other = np.full((4, 1), 3.0, np.float32)
     for mine, theirs in zip(
@@ -131,7 +127,7 @@ def test_a_constant_column_is_divided_as_by_keras():
     "options", [{"num_bins": 4}, {"num_bins": 7, "epsilon": 0.05}, {"bin_boundaries": [-1.0, 0.0, 2.5]}], ids=str
 )
 @pytest.mark.parametrize("shape", [(999,), (333, 3)])
-def test_numbers_get_the_bins_of_keras(mode, options, shape):
+def test_numbers_get_the_bins_of_keras(keras_results, mode, options, shape):
     options = options | {"output_mode": mode}
     rng = np.random.default_rng(0)
     train = rng.normal(0, 2, shape).astype(np.float32)
@@ -143,7 +139,7 @@ def test_numbers_get_the_bins_of_keras(mode, options, shape):
 
 @pytest.mark.parametrize("mode", ["one_hot", "multi_hot", "count"])
 @pytest.mark.parametrize("shape", [(20,), (20, 3)])
-def test_categories_become_the_vectors_of_keras(mode, shape):
+def test_categories_become_the_vectors_of_keras(keras_results, mode, shape):
     options = {"num_tokens": 5, "output_mode": mode}
     values = np.random.default_rng(0).integers(0, 5, shape).astype(np.int32)
     expected = keras_results("CategoryEncoding", options, values, values)

@@ -134,8 +134,8 @@ def allowed(hint: Any, constraint: Constraint) -> str:
     parts = [constraint.bounds(), constraint.rule] if not constraint.choices else []
     if constraint.choices:
         text = " | ".join(map(str, constraint.choices))
-    elif constraint.entries:
-        text = f"[{', '.join(constraint.entries)}]"
+    elif constraint.entry_names:
+        text = f"[{', '.join(constraint.entry_names)}]"
     elif kinds[0] is Any:
         text = ""
     words = ", ".join(part for part in (text, *parts) if part) or "any value"
@@ -291,7 +291,7 @@ def _arguments(module: str, parser: argparse.ArgumentParser) -> list[str]:
 def page() -> str:
     """Returns the page."""
     lines = [
-        *("# Reference", ""),
+        *("# Commands and config keys", ""),
         "Generated from `conf/` and the code by `python -m tests.docs.reference`; a test keeps it up to date.",
         *("", "## Commands", "", "| command | |", "|---|---|"),
     ]

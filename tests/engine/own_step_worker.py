@@ -139,6 +139,13 @@ def errors(teacher: Path) -> dict[str, Array]:
             built(config(teacher, broken))
         except Exception as error:
             found[f"error:{broken}"] = np.asarray(f"{type(error).__name__}: {error}")
+    engine = built(config(teacher, "other inputs"))
+    # As an export does.
+    engine._data.task.keeps_outputs = True
+    try:
+        engine.evaluate([part(batches(), 0, 1)], keep_outputs=True)
+    except Exception as error:
+        found["error:other inputs"] = np.asarray(f"{type(error).__name__}: {error}")
     return found
 
 

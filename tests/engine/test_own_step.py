@@ -79,3 +79,9 @@ def test_a_class_that_breaks_the_rules_is_told_in_one_line(found: dict[str, np.n
     assert error.startswith("ConfigError: task._target_=tests.task.own_steps.Line: ")
     assert SAYS[broken] in error
     assert "\n" not in error
+
+
+def test_a_model_that_does_not_take_the_tasks_inputs_is_not_exported(found: dict[str, np.ndarray]) -> None:
+    error = str(found["error:other inputs"])
+    assert error.startswith("ConfigError: task.exported=other: the model does not take the task's inputs, x (")
+    assert "\n" not in error

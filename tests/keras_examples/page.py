@@ -13,7 +13,7 @@ _HEAD = """\
 # Keras's published examples
 
 This page shows which of the examples on [keras.io](https://keras.io/examples/) this project trains, and what that
-takes. Each is written anew at a tiny size, with made data: `tests/keras_examples` has their code. An example counts
+takes. Each is written new at a tiny size, with made data: `tests/keras_examples` has their code. An example counts
 only if every step passed: it was planned, verified for four steps on `mesh=batch8` and on `mesh=batch4_model2` with
 `layout=auto`, trained for two epochs, evaluated and exported.
 

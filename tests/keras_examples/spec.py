@@ -56,8 +56,10 @@ class Example:
 
     def overrides(self) -> list[str]:
         """The overrides of a run, without engine, mesh and layout."""
-        source = ["dataset=custom", f"dataset._target_={self.module}.load", "dataset.batch_size=16"]
         own = [override.replace("{module}", self.module) for override in self.spec.overrides]
+        source = ["dataset.batch_size=16"]
+        if not any(override.startswith("dataset=") for override in own):
+            source = ["dataset=custom", f"dataset._target_={self.module}.load", *source]
         if "task=step" not in own:
             source += ["model=custom", f"model._target_={self.module}.make_model"]
         return [*source, "trainer.epochs=2", "trainer.progress=none", *own]

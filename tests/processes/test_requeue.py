@@ -67,7 +67,7 @@ def test_the_run_of_the_same_command_in_an_earlier_start_is_found(tmp_path: Path
     noted(tmp_path, "cccc", FIRST, ["mesh=batch8"])
     found = runs.of_job(tmp_path, AGAIN, COMMAND)
     assert found is not None
-    assert found.run == "aaaa"
+    assert found.id == "aaaa"
     assert runs.of_job(tmp_path, FIRST, COMMAND) is None, "the same start runs the command a second time"
     assert runs.of_job(tmp_path, AGAIN, [*COMMAND, "trainer.seed=2"]) is None
 
@@ -78,7 +78,7 @@ def test_of_several_runs_of_a_command_the_first_unfinished_goes_on(tmp_path: Pat
     noted(tmp_path, "cccc", FIRST, started=3.0)
     found = runs.of_job(tmp_path, AGAIN, COMMAND)
     assert found is not None
-    assert found.run == "bbbb"
+    assert found.id == "bbbb"
 
 
 @pytest.mark.usefixtures("started_again")

@@ -91,3 +91,19 @@ def test_early_stopping_takes_the_best_weights_in_every_process(tmp_path: Path) 
     done = run(tmp_path, "engine=keras_dtensor", "mesh=batch2", *stop, *rate, *several(2))
     assert "early stopping: eval/loss was best at step" in done.stdout
     assert "using the weights of step" in done.stdout
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+def test_several_processes_train_and_resume_by_steps_as_one_does_bit_for_bit(tmp_path: Path, engine: str) -> None:
+    chosen = (
+        *(f"engine={engine}", TWICE, "layout=megatron", "trainer.evaluate_every_steps=9", "trainer.log_every_steps=4"),
+        *("optimizer.schedule.plateau.metric=eval/loss", "optimizer.schedule.plateau.min_delta=0.5"),
+        "optimizer.schedule.plateau.patience=1",
+    )
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    for folder, count in ((alone, 1), (together, 2)):
+        run(folder, *chosen, "trainer.steps=31", *several(count))
+        run(folder, "resume=latest", "trainer.steps=50")
+    assert last(alone).step == 50
+    assert differences(last(alone), last(together)) == {}

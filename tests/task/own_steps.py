@@ -26,6 +26,9 @@ class Line:
             dropout = keras.layers.Dropout(0.5)
             return keras.Sequential([keras.Input((size,)), dense(self.width, "tanh", name="d1"), dropout, dense(1)])
 
+        if self.broken == "other inputs":
+            # The first model is the one that is exported.
+            self.other = keras.Sequential([keras.Input((size + 1,)), keras.layers.Dense(1)])
         self.net = network()
         self.slow = network()
         self.adam = keras.optimizers.Adam(0.01)

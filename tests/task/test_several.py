@@ -204,7 +204,10 @@ INVALID: list[tuple[Any, str]] = [
         {"age": "regression", "sick": {"name": "binary", "threshold": 2}},
         "task.outputs.sick.threshold=2.0: must be above 0",
     ),
-    ({"age": {"name": "regression", "loss": "mse"}, "sick": "binary"}, "task.outputs.age.loss=mse: losses are called by"),
+    (
+        {"age": {"name": "regression", "loss": "mse"}, "sick": "binary"},
+        "task.outputs.age.loss=mse: losses are called by",
+    ),
     ({"age": "regression", "sick": "language_model"}, "task.outputs.sick.name=language_model: can't judge one of"),
     ({"age": "regression", "sick": {"name": "several", "outputs": {}}}, "can't judge one of several outputs"),
     ({"a b": "regression", "sick": "binary"}, "a name must consist of letters"),

@@ -78,6 +78,26 @@ def test_an_epoch_gives_each_example_once_and_another_epoch_another_order() -> N
     assert not np.array_equal(first[1], second[1])
 
 
+@pytest.mark.parametrize("start", [0, 3, 10, 17])
+def test_the_batches_of_a_run_cross_epochs_and_end_with_the_run(start: int) -> None:
+    data, run, limits = split(53), config(5), []
+
+    def most(step: int) -> int:
+        limits.append(step)
+        return 7 - step % 7
+
+    with feed.training(run, data, 10, 24, feed.StepsPerCall(4, 1), place, start=start, most=most) as batches:
+        calls = list(batches)
+    _, labels, _ = joined(calls)
+    epochs = [joined(calls_of(run, data, 10, 1, epoch))[1] for epoch in range(3)]
+    np.testing.assert_array_equal(labels, np.concatenate(epochs)[start:24])
+    starts = [start, *(start + np.cumsum([call.steps for call in calls])).tolist()]
+    assert limits == starts[:-1], "each call asks for its limit by the step of the run"
+    assert starts[-1] == 24
+    for boundary in (7, 10, 14, 20, 21):
+        assert boundary in starts or boundary < start, "no call passes a limit or the end of an epoch"
+
+
 def test_arrays_of_an_example_stay_together() -> None:
     images, labels, _ = joined(calls_of(config(5), split(53), 10, 3))
     np.testing.assert_array_equal(images.reshape(labels.shape), labels % 256)

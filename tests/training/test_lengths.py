@@ -151,6 +151,7 @@ def length(trainer: dict[str, Any], tokens: int = 0) -> lengths.RunLength:
         ({"epochs": 2, "evaluate_every_steps": 8}, 0, 20, [8, 16, 20]),
         ({"steps": 25}, 0, 25, [10, 20, 25]),
         ({"steps": 25, "evaluate_every_steps": 8}, 0, 25, [8, 16, 24, 25]),
+        ({"steps": 25, "evaluate_every_steps": 12}, 0, 25, [12, 24, 25]),
         ({"steps": 5}, 0, 5, [5]),
         ({"tokens": 28 * 7}, 7, 7, [7]),
         ({"tokens": 28 * 7 + 1, "evaluate_every_steps": 4}, 7, 8, [4, 8]),

@@ -227,14 +227,16 @@ def test_a_run_by_steps_is_that_by_epochs_with_evaluations_at_the_same_steps(
     assert storage.steps(tmp_path / "b") == storage.steps(tmp_path / "a")
 
 
-def test_evaluations_inside_an_epoch_do_not_change_what_is_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("every", "ends"), [(4, [4, 8, 12, 16, 20, 24, 25]), (13, [13, 25]), (99, [25])])
+def test_evaluations_inside_and_across_epochs_do_not_change_what_is_trained(
+    tmp_path: Path, every: int, ends: list[int]
+) -> None:
     plain, engine = NumpyEngine(), NumpyEngine()
     train(config(epochs=3), plain, tmp_path / "a")
-    result, seen = train(by_steps(25, 4), engine, tmp_path / "b")
-    ends = [4, 8, 12, 16, 20, 24, 25]
+    result, seen = train(by_steps(25, every), engine, tmp_path / "b")
     assert engine.seen == plain.seen[:25]
     assert [step for step, _ in seen.of("eval/loss")] == ends
-    assert [outputs for _, outputs in engine.evaluated] == [False] * 6 + [True]
+    assert [outputs for _, outputs in engine.evaluated] == [False] * (len(ends) - 1) + [True]
     losses = dict(seen.of("train/loss"))
     for start, end in zip([0, *ends], ends, strict=False):
         mean = np.mean([losses[step] for step in range(start + 1, end + 1)])

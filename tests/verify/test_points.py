@@ -136,6 +136,20 @@ def test_a_gradient_whose_terms_cancel_is_zero_on_both_sides_and_verified() -> N
     assert "conv/bias" in {check.variable for check in larger if not check.passed}
 
 
+def test_the_remainder_of_a_zero_gradient_is_compared_by_its_entries_and_not_by_its_size() -> None:
+    given = gradients()
+    given["conv/bias"] = (given["conv/bias"] * 1e-8).astype(np.float32)
+    name = "point0/gradient/conv/bias"
+    # Every entry is within what one device differs by, and all of them are longer in one direction.
+    (unknown,) = [check for check in judged(given, {"conv/bias": 7e3}) if check.name == name]
+    assert not unknown.passed
+    assert unknown.rank == "size"
+    (zero,) = [check for check in judged(given, {"conv/bias": 7e3}, exact=1e-17) if check.name == name]
+    assert zero.zero
+    (beyond,) = [check for check in judged(given, {"conv/bias": 1e5}, exact=1e-17) if check.name == name]
+    assert not beyond.passed
+
+
 def test_a_variable_whose_errors_rounding_hides_is_inconclusive_and_named_with_the_reason() -> None:
     given = gradients()
     twins = [a_run(given, {"conv/bias": factor}) for factor in (0.8, 1.1, 1.3)]

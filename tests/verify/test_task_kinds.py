@@ -44,7 +44,16 @@ def several(keras, inputs, outputs):
     tags = keras.layers.Dense(8 * units["tags"], name="tags_head")(hidden)
     heads = {name: keras.layers.Dense(units[name], name=name)(hidden) for name in ("age", "sick")}
     return keras.Model(tensors, {**heads, "tags": keras.layers.Reshape((8, units["tags"]), name="tags")(tags)})
+
+
+def towers(keras, inputs, outputs):
+    tensors = {name: keras.Input(spec.shape, name=name) for name, spec in inputs.items()}
+    query = keras.layers.Dense(16, "tanh", name="query_hidden")(tensors["left"])
+    candidate = keras.layers.Dense(16, "tanh", name="candidate_hidden")(tensors["right"])
+    query = keras.layers.Dense(8, name="query")(query)
+    return keras.Model(tensors, {"query": query, "candidate": keras.layers.Dense(8, name="candidate")(candidate)})
 """
+_PAIRS = ["task=pairs", "model=mlp", "model.hidden=[16]", "task.units=8", "dataset.remainder=pad"]
 KINDS = {
     "binary": ["task=binary", "task.class_weights=[0.5,2.0]", "model=mlp", "model.hidden=[16]"],
     "positions": ["task=positions", "task.ignore_index=-1", "model._target_=nets.steps"],
@@ -58,6 +67,16 @@ KINDS = {
         "model._target_=nets.several",
     ],
     "ctc": ["task=ctc", "model._target_=nets.steps"],
+    "towers": [
+        *("task=pairs", "model._target_=nets.towers", "task.inputs=[left,right]", "task.candidate_id=item"),
+        *("task.symmetric=true", "task.top_k=5", "dataset.remainder=pad"),
+    ],
+    "supervised_contrastive": [*_PAIRS, "task.loss=supervised_contrastive"],
+    "n_pairs": [*_PAIRS, "task.loss=n_pairs"],
+    "contrastive": [*_PAIRS, "task.loss=contrastive"],
+    "semi_hard": [*_PAIRS, "task.loss=triplet"],
+    "hard": [*_PAIRS, "task.loss=triplet", "task.mining=hard", "task.distance=cosine"],
+    "all": [*_PAIRS, "task.loss=triplet", "task.mining=all", "task.distance=squared_euclidean"],
 }
 PLACES = [("jax", "batch8"), ("jax", "batch4_model2"), ("keras_dtensor", "batch8")]
 
@@ -89,10 +108,13 @@ def written(folder: Path, kind: str) -> None:
             "own": rng.uniform(0.5, 2.0, 200).astype(np.float32),
         },
         "ctc": {"x": sequences, "y": letters},
+        "towers": {"left": x, "right": x + rng.normal(size=x.shape), "item": rng.integers(0, 60, 200)},
     }
-    np.savez(folder / "data.npz", **arrays[kind])  # type: ignore[arg-type]
+    labeled = {"x": x, "y": rng.integers(0, 7, 200).astype(np.int32)}
+    np.savez(folder / "data.npz", **arrays.get(kind, labeled))  # type: ignore[arg-type]
 
 
+@pytest.mark.rotates(every=4, by=["kind"])
 @pytest.mark.parametrize(("engine", "mesh"), PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_task_equals_one_device(tmp_path: Path, kind: str, engine: str, mesh: str) -> None:

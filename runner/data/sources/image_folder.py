@@ -111,6 +111,7 @@ def _read_bytes(path: str) -> bytes:
     try:
         size = os.fstat(file).st_size
         data = b""
+        # A read may return less than it was asked for, as on network file systems.
         while len(data) < size:
             chunk = os.read(file, size - len(data))
             if not chunk:
@@ -203,6 +204,7 @@ def _hash_of_name(labeled: LabeledFile) -> bytes:
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """Returns the folder of each split: the subfolders, or the folder as `train`."""
+    # A class may be called like a split: only a folder that has class folders itself is one.
     folders = {split: root / split for split in SPLITS if _has_class_folders(root / split)}
     if "train" not in folders:
         return {"train": root}
@@ -238,7 +240,7 @@ def _list_images(folder: Path, root: Path) -> list[LabeledFile]:
 def _images_below(folder: str, name: str) -> Iterator[str]:
     """Yields the image files in a folder and its subfolders, sorted.
 
-    Hidden ones are left out.
+    Hidden files are left out.
 
     It uses plain strings and the entries' own information: with a `Path` and a system call per file, listing took most
     of a second start's time. Links to folders are not followed, and a folder that can't be read counts as empty.
@@ -322,6 +324,7 @@ def _digest(splits: Mapping[str, Sequence[LabeledFile]], scanned: Mapping[str, S
     """Returns the sha256 (hex) of every file's split, name and content."""
     total = hashlib.sha256()
     for split, files in sorted(splits.items()):
+        # In the order of names: that of the split depends on their hashes, and a digest should not.
         for file, _ in sorted(files):
             total.update(f"{split}\0{file}\0{scanned[file].sha256}\n".encode())
     return total.hexdigest()

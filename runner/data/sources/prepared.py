@@ -34,7 +34,7 @@ def load_or_write(
 
     Args:
       folder: the folder.
-      suffixes: of the files that `write` creates in addition to `META`.
+      suffixes: the suffixes of the files that `write` creates in addition to `META`.
       read: returns the content of a folder; None if it is missing, incomplete or of another format.
       write: fills a new folder, which is then renamed to `folder` in one step.
       report: receives a progress line if this process waits for another one.

@@ -37,8 +37,8 @@ def pack_part(state: Mapping[str, Array], path: str, dtype: DTypeLike, layout: d
 
     Args:
       state: path -> whole array, see `runner.engine.base.part_of`.
-      path: of the array; every sharded dim must be divisible by its axis.
-      dtype: of the result.
+      path: the path of the array; every sharded dim must be divisible by its axis.
+      dtype: the dtype of the result.
       layout: DTensor layout of the array's rank.
 
     Returns:
@@ -120,7 +120,7 @@ def _start(shard_shape: Sequence[int], layout: dtensor.Layout, place: dict[str, 
 
     Args:
       shard_shape: of one device's shard.
-      layout: of the whole array.
+      layout: the layout of the whole array.
       place: mesh axis -> the device's index along it.
     """
     starts = []

@@ -195,7 +195,7 @@ def _shape(node: NodeDef, output: int) -> tuple[int, ...]:
 def _axis(nodes: _Nodes, node: NodeDef, axes: Mapping[str, int]) -> str:
     """Returns the axes over whose devices a collective runs, joined by `+`.
 
-    Empty if each device is alone.
+    The result is empty if each device is alone.
     """
     # The key of a device's group is a slice of a constant table, reshaped to a scalar.
     key = _producer(nodes, node.input[2])

@@ -192,7 +192,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
     def _packing(self) -> Packing | None:
         """Returns the packing of the state within a call.
 
-        None if each variable stays by itself.
+        Returns None if each variable stays by itself.
         """
         optimizer = self._config.optimizer
         # `combine_all_reduces=false` asks for one sum per gradient. Slots that are read back must be variables.
@@ -296,7 +296,7 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         That is so for DTensor's collision of names.
 
         Args:
-          error: of a compilation.
+          error: the error of a compilation.
           left: number of further tries.
         """
         if _NAME_COLLISION not in str(error) or not left or not processes.is_here(self._mesh):

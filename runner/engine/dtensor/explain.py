@@ -56,7 +56,7 @@ def compile_error(text: str, operations: Iterable[tuple[str, str]], layers: Iter
     """Returns the error for a step that DTensor could not compile.
 
     Args:
-      text: of DTensor's error.
+      text: the text of DTensor's error.
       operations: (type, name) of the traced step's operations.
       layers: names of the model's layers.
     """
@@ -83,7 +83,7 @@ def trace_error(error: Exception, target: str) -> ConfigError:
 
     Args:
       error: the exception; AutoGraph puts the lines of the user's code before its message.
-      target: of the model.
+      target: the target of the model.
     """
     lines = list(filter(None, map(str.strip, str(error).splitlines()))) or [""]
     if "in user code" in lines[0]:
@@ -132,7 +132,7 @@ def _reason(text: str) -> str:
 def compile_warning(engine: str, variables: int) -> str:
     """Returns the warning that a step takes long to compile.
 
-    Empty for a model of fewer variables.
+    The warning is empty for a model of fewer variables.
 
     Args:
       engine: its name.

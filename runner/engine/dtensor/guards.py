@@ -24,7 +24,7 @@ def check_order(graph: tf.Graph, names: _Names) -> None:
 
     Args:
       graph: the function graph with the step's operations, in the order of their creation.
-      names: of the state's variables.
+      names: the names of the state's variables.
 
     Raises:
       EngineError: names the variable and the option that makes the step safe.
@@ -52,7 +52,7 @@ def written(graph: tf.Graph, names: _Names) -> list[str]:
 
     Args:
       graph: the function graph with the step's operations.
-      names: of the variables that are searched for.
+      names: the names of the variables that are searched for.
     """
     paths = []
     for operation in graph.get_operations():
@@ -114,7 +114,7 @@ def check_resources(graph: tf.Graph, names: _Names) -> None:
 
     Args:
       graph: the function graph with the step's operations.
-      names: of all variables of the state.
+      names: the names of all variables of the state.
 
     Raises:
       ConfigError: names the operation, whose name contains the layer's.

@@ -76,7 +76,7 @@ def _normal(stock: Callable[..., tf.Tensor], draw: drawn.Draw) -> Callable[..., 
 class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
     """A layer's generator that draws from the entered scope.
 
-    From its own state if none is entered.
+    If none is entered, it draws from its own state.
     """
 
     layer_name: str
@@ -127,9 +127,9 @@ class _ScopedGenerator(private.RandomGenerator):  # type: ignore[misc]
 
         Args:
           draw: TensorFlow's stateless function.
-          shape: of the result.
+          shape: the shape of the result.
           *bounds: passed to `draw`.
-          dtype: of the result.
+          dtype: the dtype of the result.
         """
         # TensorFlow's default algorithm depends on the device; philox gives the same numbers on all.
         return draw(_known(shape), self._seed_pair(), *bounds, dtype=dtype, alg="philox")

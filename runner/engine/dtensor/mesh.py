@@ -66,7 +66,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[str], *, merges: bool) -> dt
 
     Args:
       config: the mesh group, axes resolved.
-      devices: of `make_devices`.
+      devices: the devices of `make_devices`.
       merges: whether DTensor combines all-reduces in what it compiles; has an effect for the process's first mesh
       only.
 
@@ -131,7 +131,7 @@ class MeshPlacer:
     def axis(self, kernel: tf.Variable, dim: int) -> str | None:
         """Returns the axis that shards a dim of a kernel, as layers read it.
 
-        None for a plain variable.
+        Returns None for a plain variable.
         """
         layout = getattr(kernel, "use_layout", None) or getattr(kernel, "layout", None)
         if layout is None:

@@ -23,8 +23,8 @@ class Member:
     There are several if all-reduces were merged, by DTensor or by the packing.
 
     Attributes:
-      name: of the node.
-      shape: of the tensor on one device.
+      name: the name of the node.
+      shape: the shape of the tensor on one device.
       origin: canonical path if the engine packed the tensor; else empty: the name tells it.
     """
 
@@ -128,7 +128,7 @@ class Origins:
     def _shapes(self, path: str, axis: str) -> list[tuple[int, ...]]:
         """Returns the shapes that a device may hold of a variable.
 
-        Whole, gathered over some axes, and stored.
+        These are its whole shape, that gathered over some axes, and that of the stored shard.
         """
         placement = self._placements[path]
         shapes = [placement.shape, *device_shapes(placement, axis, self._axes)]

@@ -27,7 +27,7 @@ class State:
     Attributes:
       variables: by canonical path, in the model's order.
       trainable: paths of those that are trained.
-      slots: of the trainable variables, by `runner.optim.paths`; their EMA too, if the run keeps it.
+      slots: the slots of the trainable variables, by `runner.optim.paths`; their EMA too, if the run keeps it.
       grad_accum: path -> sum of the gradients of a step's microbatches so far; empty if a step has one microbatch.
       constraints: path -> function that is applied to a trainable variable after each update, if it has one.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -70,7 +70,7 @@ class Steps:
       packing: of the state, until a trace finds that the model's gradients can't be packed; None: each variable is
         updated by itself.
       user_error: the error for the user of a failed trace; AutoGraph wraps exceptions in others, so it is kept here.
-      graph: of the step that was traced last.
+      graph: the graph of the step that was traced last.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Steps:
         self._model = model
         self._state = state
         self._specs = specs
-        self._ops = arrays.of(tf)
         self._placer = MeshPlacer(mesh)
+        self._ops = replace(arrays.of(tf), all_rows=self._whole)
         self._update = Update(config, total_steps, state)
         self._microbatches = config.trainer.accumulate_steps
         self._devices = mesh.size
@@ -215,7 +215,7 @@ class Steps:
         """Returns the losses (B,) and the task's totals of the outputs of one batch.
 
         Args:
-          outputs: of the batch.
+          outputs: the outputs of the batch.
           arrays: (1, B, ...) by name.
           examples: the task gets the first so many rows only, so that there is no padding among them; each device then
             computes with all of them, as the mesh need not divide their number. None: all rows.
@@ -224,7 +224,7 @@ class Steps:
         size = int(batch[WEIGHT].shape[0])
 
         def cut(x: tf.Tensor) -> tf.Tensor:
-            replicated = self._placer.lay(x, [None] * x.shape.rank, None)
+            replicated = self._whole(x)
             if x.shape.rank and x.shape[0] == size:
                 return replicated[:examples]
             return replicated
@@ -242,6 +242,10 @@ class Steps:
         """Returns the logits (B, V) that the task selects, arrays (1, B, ...)."""
         return self._outputs(_only_batch(arrays), None, self._data.task.next_logits)
 
+    def _whole(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the same values, whole on each device."""
+        return self._placer.lay(x, [None] * x.shape.rank, None)
+
     def _position(self, first: tf.Tensor, i: tf.Tensor) -> Position:
         """Returns the position in the run of round `i` of a call."""
         if self._microbatches == 1:
@@ -254,7 +258,7 @@ class Steps:
     def _read_packed(self) -> list[tf.Tensor]:
         """Returns the vectors that a call's loop carries from step to step.
 
-        None if nothing is packed.
+        Returns None if nothing is packed.
         """
         if self.packing is None:
             return []

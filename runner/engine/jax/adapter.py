@@ -155,7 +155,7 @@ class Keras3Factory:
     def _trace(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
         """Returns a model and how its variables' values are computed, by id.
 
-        None if the build can't be traced.
+        Returns None if the build can't be traced.
         """
         built: list[keras.Model] = []
 

@@ -76,7 +76,7 @@ def collectives(
     Args:
       text: the compiled program, as XLA prints it.
       axes: mesh axis to size, in the mesh's order; devices are numbered row-major over it.
-      placements: of every variable, by canonical path; a collective's origin is one of these.
+      placements: the placements of every variable, by canonical path; a collective's origin is one of these.
       layers: canonical paths of the layers; an origin may be one of these too.
       trainable: paths of the variables that have gradients.
       data_axes: axes that split the inputs; gradients are summed over these, and activations over the others.
@@ -216,7 +216,7 @@ def _width(element_type: str) -> int:
 def _axis(attributes: str, axes: Mapping[str, int]) -> str:
     """Returns the axes over whose devices a collective runs, joined by `+`.
 
-    Empty if each device is alone.
+    The result is empty if each device is alone.
     """
     pairs = hlo.source_target_pairs(attributes)
     if pairs is not None:

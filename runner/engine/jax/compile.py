@@ -203,7 +203,7 @@ def compiled(lowered: Lowered, options: Options) -> Compiled:
 def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
     """Returns what XLA counts of a compiled program on one device.
 
-    None if it counts nothing.
+    Returns None if it counts nothing.
 
     Args:
       program: one round of it computes one micro-batch. Of a loop, XLA counts the body once.
@@ -211,8 +211,10 @@ def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
     """
     memory = program.memory_analysis()
     costs = program.cost_analysis()
-    if memory is None or not costs:
+    if memory is None:
         return None
+    # The compiler for GPUs counts no operations.
+    costs = costs or {}
     return ProgramCost(
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
@@ -220,4 +222,5 @@ def program_cost(program: Compiled, microbatches: int) -> ProgramCost | None:
         temporary_bytes=memory.temp_size_in_bytes,
         flops=microbatches * float(costs.get("flops", 0.0)),
         accessed_bytes=microbatches * float(costs.get("bytes accessed", 0.0)),
+        peak_bytes=getattr(memory, "peak_memory_in_bytes", 0),
     )

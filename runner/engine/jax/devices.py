@@ -30,6 +30,8 @@ def prepare_devices(config: RunConfig) -> None:
     Args:
       config: a checked config.
     """
+    if not config.hardware.is_here:
+        return
     processes_count = current().count
     if mesh.device_kind(config.mesh) == "cpu":
         # JAX raises if its devices are made already; `mesh.configure` then checks that they suffice.

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.stages import Compiled
+from jax.sharding import Mesh, NamedSharding
+from jax.stages import Compiled, Lowered
 
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec, DataSource
@@ -118,16 +118,19 @@ class JaxEngine(MeshEngine[jax.Array]):
             super().build()
 
     def _make_devices(self) -> None:
-        if self._config.engine.compilation_cache:
-            jax.config.update("jax_compilation_cache_dir", environment.cache_folder())
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_CACHED_S)
-        self._mesh = mesh.configure(self._config.mesh)
+        self._mesh = self._make_mesh()
         # A batch's arrays, (B, ...), and those of a call, (K, B, ...). The rows of a cached split are placed as the
         # examples that they name.
         specs = self._array_specs | {ROW: self._array_specs[WEIGHT]}
         self._array_shardings = map_values(self._sharding, specs)
         self._stacked_shardings = {name: self._sharding((None, *spec)) for name, spec in specs.items()}
         self._replicated = self._sharding(())
+
+    def _make_mesh(self) -> Mesh:
+        if self._config.engine.compilation_cache:
+            jax.config.update("jax_compilation_cache_dir", environment.cache_folder())
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_CACHED_S)
+        return mesh.configure(self._config.mesh)
 
     def _sharding(self, spec: Spec) -> NamedSharding:
         return sharding(self._mesh, spec)
@@ -193,17 +196,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
         The shardings of results are fixed here.
         """
-        partitioning = self._partitioning()
-        step = Step(
-            self._model,
-            self._config,
-            self._data.task,
-            self._total_steps,
-            self._randomness(),
-            partitioning,
-            self._update_rule,
-        )
-        self._functions = step
+        step = self._make_step()
         self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
         by_example = self._array_shardings[WEIGHT]
         losses, sums = self._result_shardings()
@@ -219,6 +212,19 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._gather = jax.jit(lambda values: values, out_shardings=self._replicated)
         weights = self._tree.shardings.trainable, self._tree.shardings.non_trainable
         self._whole_gradients = jax.jit(step.whole_gradients, out_shardings=weights)
+
+    def _make_step(self) -> Step:
+        """Returns the step's functions, which are kept."""
+        self._functions = Step(
+            self._model,
+            self._config,
+            self._data.task,
+            self._total_steps,
+            self._randomness(),
+            self._partitioning(),
+            self._update_rule,
+        )
+        return self._functions
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
         """Returns the shardings of the losses of an evaluation, and of the losses and metrics of a training call.
@@ -315,9 +321,11 @@ class JaxEngine(MeshEngine[jax.Array]):
             if not self._mode.loop_on_device:
                 # A program of one round takes the round's number.
                 arguments.append(np.int32(0))
-            lowered = self._train.lower(*arguments)
-            self._programs[shapes] = compiled(lowered, self._compiler_options())
+            self._programs[shapes] = compiled(self._lowered(arguments), self._compiler_options())
         return self._programs[shapes]
+
+    def _lowered(self, arguments: Sequence[object]) -> Lowered:
+        return self._train.lower(*arguments)
 
     def _compiler_options(self) -> Options:
         if self._planning:

@@ -52,6 +52,10 @@ def prepare_environment(config: RunConfig) -> None:
     os.environ["KERAS_BACKEND"] = "jax"
     # XLA's C++ log goes by this name too.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if not config.hardware.is_here:
+        # A plan for another machine: its devices are described, and this one's CPU traces and compiles.
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        return
     processes = current().count
     local_devices = mesh.size(config.mesh.axes) // processes
     kind = mesh.device_kind(config.mesh)

@@ -130,7 +130,7 @@ def reduces_bf16(attributes: str) -> bool:
 def source_target_pairs(attributes: str) -> list[tuple[int, int]] | None:
     """Returns a collective-permute's pairs of devices.
 
-    None for a collective that has groups.
+    Returns None for a collective that has groups.
     """
     listed = re.search(r"source_target_pairs=\{(.*?)\}\}?(?:,|$)", attributes)
     if listed is None:
@@ -147,8 +147,8 @@ def replica_groups(attributes: str, devices: int) -> list[list[int]]:
     XLA prints them in three forms.
 
     Args:
-      attributes: of the instruction.
-      devices: of the mesh; an empty list of groups means one group of all.
+      attributes: the attributes of the instruction.
+      devices: the devices of the mesh; an empty list of groups means one group of all.
 
     Raises:
       EngineError: a fourth form.

@@ -232,7 +232,7 @@ class Initial:
 def _drawn(slices: Mapping[str, TraceSlice], kinds: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
     """Computes values with few programs.
 
-    One for all functions that occur equally often.
+    There is one for all functions that occur equally often.
 
     The kernels of a network's blocks are the same function of other seeds, and are compiled once. The largest
     variables come first, while the devices are empty: their temporaries are several times their size.

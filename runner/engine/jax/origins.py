@@ -116,7 +116,7 @@ class Origins:
     def _layer(self, operation: str) -> str | None:
         """Returns the layer with the longest path in an operation's scopes.
 
-        None if there is none.
+        Returns None if there is none.
 
         Every run of scopes is looked up among the layers, and not every layer in the scopes: a deep model has more
         layers, but no longer scopes.

@@ -63,9 +63,9 @@ class MeshLayout:
     """The inputs of a partitioning.
 
     Attributes:
-      mesh: of the devices.
+      mesh: the mesh of the devices.
       layout: config of the layout.
-      placements: of every variable, by canonical path.
+      placements: the placements of every variable, by canonical path.
       array_specs: of a batch's arrays and of `weight`, by name.
     """
 
@@ -203,7 +203,7 @@ def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> T
 def _heads_axis(on: MeshLayout, roles: Mapping[str, Role]) -> str | None:
     """Returns the axis that splits the heads of all attentions alike.
 
-    None if they are replicated or differ.
+    Returns None if they are replicated or differ.
     """
     axes_of_heads = set()
     for path, role in roles.items():

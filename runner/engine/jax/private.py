@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import keras
 from jax import lax
 from jax._src import xla_bridge
+from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.interpreters import ad
 from jax._src.lib import _jax
 from jax.extend.core import Jaxpr, JaxprEqn
@@ -321,6 +322,32 @@ def attention_replaced(make: Callable[[Function], Function]) -> AbstractContextM
       make: (the function of queries, keys, values and keywords) -> the function that replaces it.
     """
     return _replaced(backend.nn, "dot_product_attention", make)
+
+
+@contextmanager
+def gpu_attention(can_fuse: Callable[..., bool]) -> Iterator[None]:
+    """Makes Keras and JAX choose attention as on a GPU that is not here, while the context lasts.
+
+    Without it a plan for GPUs has the attention of this machine's CPU: both ask `jax.devices()`.
+
+    Args:
+      can_fuse: (query, key, value, bias, raise_error=) -> whether cuDNN's fused attention takes them.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(backend.nn, "_can_use_flash_attention", lambda _: can_fuse))
+        stack.enter_context(_replaced(fused_attention_stablehlo, "check_compute_capability", lambda _: _yes))
+        stack.enter_context(_replaced(fused_attention_stablehlo, "is_cuda_compute_capability_equal", lambda _: _no))
+        yield
+
+
+def _yes(capability: str) -> bool:
+    del capability
+    return True
+
+
+def _no(capability: str) -> bool:
+    del capability
+    return False
 
 
 def bernoulli_replaced(make: Callable[[Sequence[int]], jax.Array]) -> AbstractContextManager[None]:

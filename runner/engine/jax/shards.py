@@ -63,7 +63,7 @@ def pieces(
 
     Args:
       sharding: of the array.
-      shape: of the whole.
+      shape: the shape of the whole.
       numbers: of the mesh's devices.
     """
     spans_by_device = {}
@@ -118,7 +118,7 @@ def on_host(array: jax.Array, dtype: str) -> jax.Array:
 
     Args:
       array: this process holds all of it.
-      dtype: of the copy.
+      dtype: the dtype of the copy.
     """
     copied = np.empty(array.shape, array.dtype)
     with current().waiting():
@@ -190,7 +190,7 @@ def cached(
 
     Args:
       source: the split.
-      shardings: of the arrays that steps read, by name.
+      shardings: the shardings of the arrays that steps read, by name.
       config: the run's.
       planning: no device memory is used.
 

@@ -264,7 +264,7 @@ def state_tree(
       trainable: paths, in the model's order.
       non_trainable: paths, in the model's order.
       shardings: by path.
-      slots: of the optimizer.
+      slots: the slots of the optimizer.
       keeps_ema: the run keeps moving averages of the weights.
       accumulates: a step has several micro-batches.
     """

@@ -21,7 +21,7 @@ from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.jax import private
-from runner.engine.jax.layers.chunked_loss import WHOLE, chunked
+from runner.engine.jax.layers.chunked_loss import WHOLE, bytes_of_chunk, chunked
 from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
@@ -31,6 +31,7 @@ from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch, rate_factor
 from runner.engine.jax.state import State
 from runner.engine.jax.updates import Before, UpdateRule
+from runner.layout.mesh import device_kind
 from runner.model import scope
 from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
@@ -80,7 +81,9 @@ class Step(Rounds[State[jax.Array]]):
         self._update_rule = update_rule
         self._norms = norms.names(config.optimizer, list(update_rule.settings))
         ops = arrays.of(jnp)
-        self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens))
+        # Of the config's devices, which need not be those of this process.
+        self._chunk_bytes = bytes_of_chunk(device_kind(config.mesh))
+        self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens, most_bytes=self._chunk_bytes))
         self._attention = partial(
             fused_where_alike,
             partitioning.arrays[WEIGHT],
@@ -309,7 +312,7 @@ class Step(Rounds[State[jax.Array]]):
                     leaves[number] = leaves[number][:examples]
             outputs = jax.tree.unflatten(structure, leaves)
             # The mesh need not divide so many examples: their tokens are not split over its axes.
-            ops = replace(ops, head_losses=partial(chunked, ops, WHOLE))
+            ops = replace(ops, head_losses=partial(chunked, ops, WHOLE, most_bytes=self._chunk_bytes))
         loss_b = self._task.loss(ops, outputs, batch)
         totals = self._task.totals(ops, outputs, batch)
         return jnp.pad(loss_b, (0, size - loss_b.shape[0])), totals

@@ -116,6 +116,7 @@ class OwnUpdate(UpdateRule):
         new_weights = []
         new_slots: list[Values] = [[] for _ in before.slots]
         names = self._rule.rule.slots
+        # Rules count steps from 1, as bias corrections need.
         step = before.done + 1.0
         for index, (path, own) in enumerate(self.settings.items()):
             weight = before.weights[index]
@@ -159,13 +160,16 @@ class KerasUpdate(UpdateRule):
         new_weights = list(before.weights)
         new_slots: list[Values] = []
         for part in self._parts:
+            # The slots of all parts are in one list, part after part, as `__init__` has added them.
             own_slots = before.slots[len(new_slots) : len(new_slots) + len(part.optimizer.slots)]
             own_weights = [before.weights[number] for number in part.numbers]
             own_gradients = [before.gradients[number] for number in part.numbers]
+            # A frozen part counts from its own first step, for which its bias corrections are meant.
             own_done = before.done
             if part.freeze_steps:
                 own_done = jnp.maximum(before.done - float(part.freeze_steps), 0.0)
             own_rate = before.rate
+            # A factor of 1 adds no operation: without groups, the program is the one that it was.
             if part.rate != 1.0:
                 own_rate = before.rate * part.rate
             updated, updated_slots = part.optimizer.apply(own_gradients, own_weights, own_slots, own_rate, own_done)
@@ -194,6 +198,7 @@ class TransformationUpdate(UpdateRule):
         shapes = {}
         for path, variable in trained.variables.items():
             shapes[path] = jax.ShapeDtypeStruct(tuple(variable.shape), jnp.float32)
+        # By shapes alone, as the state is too large for one device before it is sharded.
         first = jax.eval_shape(self.transformation.init, shapes)
         self._structure = jax.tree.structure(first)
         self.slots, self._places = slots_of_transformation(first, shapes)
@@ -216,6 +221,7 @@ class TransformationUpdate(UpdateRule):
         new_weights = []
         for index, (path, weight) in enumerate(by_path.items()):
             own_rate = before.rate * self.settings[path].rate
+            # Optax's convention: updates are added.
             new_weights.append(before.constrain(index, weight + changes[path].astype(weight.dtype) * own_rate))
         return new_weights, self._by_slot(state)
 
@@ -238,6 +244,7 @@ def slots_of_transformation(
     """
     found: dict[tuple[str, str], tuple[Slot, list[int], list[int]]] = {}
     for number, (keys, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
+        # Keys of mappings, names of named tuples and indices of tuples have no attribute in common.
         names = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in keys]
         owner = next((name for name in names if name in variables), "")
         name = ".".join(part.replace("/", "_") for part in names if part != owner)
@@ -265,6 +272,7 @@ def _dims_of(shape: tuple[int, ...], variable: tuple[int, ...]) -> tuple[int, ..
     for dims in combinations(range(len(variable)), len(shape)):
         if tuple(variable[dim] for dim in dims) == tuple(shape):
             choices.append(dims)
+    # Several for a square kernel: a guess could shard the state by the wrong dim.
     if len(choices) != 1:
         return None
     return choices[0]

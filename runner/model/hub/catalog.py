@@ -71,7 +71,7 @@ def is_a(name: str, base: str) -> bool:
 def parameters(name: str) -> Parameters | None:
     """Returns the parameters of a public class's constructor.
 
-    None if its source has none.
+    Returns None if its source has none.
     """
     constructor = _constructor(name)
     if constructor is None:
@@ -93,7 +93,7 @@ def _without_layer_parameters(names: list[str]) -> tuple[str, ...]:
 def position_limit(name: str) -> tuple[str, object] | None:
     """Returns the parameter for the number of learned positions, and its default.
 
-    None if the class learns no positions, or only with certain other arguments.
+    Returns None if the class learns no positions, or only with certain other arguments.
     """
     constructor = _constructor(name)
     if constructor is None:

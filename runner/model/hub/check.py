@@ -146,7 +146,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
     its tokens are not bytes. What `kaggle://...` and the like contain is known only after the download.
 
     Args:
-      value: of `model.preset`.
+      value: the value of `model.preset`.
       dataset: of text.
     """
     tokenizer = dataset.tokenizer or checks_text.BYTES
@@ -186,13 +186,13 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
 def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: TaskConfig) -> None:
     """Checks that a text's rows and tokens fit the backbone.
 
-    As far as the config determines both.
+    It is checked as far as the config determines both.
 
     Args:
-      name: of the backbone's class.
+      name: the name of the backbone's class.
       model: its options have been checked.
       dataset: of text.
-      task: of the run.
+      task: the task of the run.
     """
     builder_options = model.options
     preset = builder_options.get("preset")
@@ -246,7 +246,7 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
 def _first_option(class_options: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str | None, int | None]:
     """Returns the first of several keys whose value is an integer, and the value.
 
-    None if there is none.
+    Returns None if there is none.
     """
     for key in keys:
         if isinstance(class_options.get(key), int):
@@ -258,8 +258,8 @@ def _check_class_options(name: str, config: ModelConfig, *, per_token: bool, has
     """Checks the options of the backbone's class.
 
     Args:
-      name: of the class.
-      config: of the model.
+      name: the name of the class.
+      config: the config of the model.
       per_token: the run's task is a language model.
       has_preset: a preset has all options; those in the config override them.
     """

@@ -86,12 +86,12 @@ def _is_task_of(hub: Any, candidate: Any, backbone: Any) -> bool:
     return is_task and getattr(candidate, "backbone_cls", None) is type(backbone)
 
 
-def attached(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens: int) -> Head:
+def attach(keras: Any, task_class: Any, backbone: Any, units: int | None, tokens: int) -> Head:
     """Returns a function of a backbone's inputs to logits.
 
     Args:
       keras: the module.
-      task_class: of `choose`.
+      task_class: the task class of `choose`.
       backbone: built.
       units: of the task's outputs; None: the task takes any, and gets the backbone's outputs.
       tokens: T of logits (B, T, units); 0: they are (B, units).
@@ -110,14 +110,14 @@ def attached(keras: Any, task_class: Any, backbone: Any, units: int | None, toke
     return lambda inputs: keras.layers.Dense(units, name="head")(_pooled(keras, backbone(inputs)))
 
 
-def fused(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
+def fuse(keras: Any, task_class: Any, backbone: Any, task_model: Any) -> Head:
     """Returns a head that leaves the logits to the loss.
 
     The loss of a causal language model computes them in chunks.
 
     Args:
       keras: the module.
-      task_class: of `choose`.
+      task_class: the task class of `choose`.
       backbone: built.
       task_model: the model of `task_class` around it.
 

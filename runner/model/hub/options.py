@@ -60,10 +60,10 @@ def check_vocabulary(name: str, size: int, units: int, *, tied: bool, key: str |
 
     Args:
       name: the backbone's class.
-      size: of its vocabulary.
+      size: the size of its vocabulary.
       units: of the task, which is the size of the run's vocabulary.
       tied: the model computes logits for its whole vocabulary.
-      key: of the option that sets the size; None: a preset does.
+      key: the key of the option that sets the size; None: a preset does.
 
     Raises:
       ConfigError: the sizes don't match.
@@ -97,11 +97,11 @@ def check_required(
     """Checks that all required parameters of a class have a value.
 
     Args:
-      name: of the class.
-      parameters: of the class.
+      name: the name of the class.
+      parameters: the parameters of the class.
       options: names that have a value.
       from_data: names that the data will determine.
-      key: of the mapping that describes an object of the class; None: it is the backbone.
+      key: the key of the mapping that describes an object of the class; None: it is the backbone.
 
     Raises:
       ConfigError: names all that are missing.

@@ -218,7 +218,7 @@ def _read(value: str, folder: Path) -> Preset:
     """Reads and checks a preset's folder.
 
     Args:
-      value: of the key, for messages.
+      value: the value of the key, for messages.
       folder: exists.
 
     Raises:

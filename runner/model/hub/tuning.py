@@ -14,7 +14,7 @@ def enable_lora(backbone: Any, rank: int) -> None:
 
     Args:
       backbone: built.
-      rank: of the adapters.
+      rank: the rank of the adapters.
 
     Raises:
       ConfigError: no layer of the backbone can have adapters.

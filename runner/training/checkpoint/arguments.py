@@ -23,9 +23,10 @@ from runner.processes import requeue
 from runner.processes.team import current
 
 if TYPE_CHECKING:
-    from runner.training.checkpoint import recorded, runs
+    from runner.training.checkpoint import earlier_defaults, recorded, runs
 else:
     # They import NumPy, which an error of the config should not wait for.
+    earlier_defaults = late("runner.training.checkpoint.earlier_defaults")
     recorded = late("runner.training.checkpoint.recorded")
     runs = late("runner.training.checkpoint.runs")
 
@@ -90,7 +91,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if key == "run":
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
-    record = recorded.Record(key, str(run.folder), recorded.is_own(run.run, run.record))
+    record = recorded.Record(key, str(run.folder), recorded.is_own(run.id, run.record))
     overrides = record.checked(without(run.record["overrides"], typed_keys))
     overrides += _earlier_defaults(key, run, step, overrides, typed_keys)
     resolved = run.folder.as_posix()
@@ -102,18 +103,18 @@ def expand(arguments: Sequence[str]) -> list[str]:
 def _earlier_defaults(
     key: str, run: runs.SavedRun, step: int | None, overrides: Sequence[str], typed_keys: Sequence[str]
 ) -> list[str]:
-    """Returns the overrides that keep what was a default when a run was recorded; see `runs.earlier_defaults`.
+    """Returns the overrides that keep what was a default when a run was recorded; see `checkpoint.earlier_defaults`.
 
     Args:
       key: `resume`, `branch` or `run`; the last trains nothing, so it needs those of the model only.
       run: the run.
-      step: of its checkpoint.
+      step: the step of its checkpoint.
       overrides: recorded ones.
       typed_keys: keys that are typed again, which replace recorded ones.
     """
     set_keys = {*typed_keys, *map(key_of, overrides)}
     kept: list[str] = []
-    for name, value in runs.earlier_defaults(run, step).items():
+    for name, value in earlier_defaults.overrides(run, step).items():
         group = name.partition(".")[0]
         may_be_set = name in set_keys or group in typed_keys or "experiment" in typed_keys
         if not may_be_set and (key != "run" or group == "model"):

@@ -241,7 +241,7 @@ class AttemptJournal(Journal):
             temporary.write_text(_as_text(self._attempt), encoding="utf-8")
             temporary.replace(path)
         except OSError as error:
-            # The run goes on without this record; checkpoints report a full disk themselves.
+            # The run continues without this record; checkpoints report a full disk themselves.
             outputs.warn(f"could not record the attempt in {path}: {error}")
             self._over.set()
 

@@ -37,8 +37,8 @@ class BestRecord(TypedDict):
 
     Attributes:
       metric: the name of the metric, such as `eval/loss`.
-      value: of the metric.
-      step: of the checkpoint.
+      value: the value of the metric.
+      step: the step of the checkpoint.
     """
 
     metric: str
@@ -68,7 +68,7 @@ def is_part(step: int, own: Lineage, history: Lineage) -> bool:
     """Returns whether a checkpoint is part of a history: written by it, or before the step that it went back to.
 
     Args:
-      step: of the checkpoint.
+      step: the step of the checkpoint.
       own: the checkpoint's lineage.
       history: the lineage of the history.
     """

@@ -48,7 +48,7 @@ def take(config: RunConfig, locks: ExitStack, say: Callable[[str], object]) -> S
     if run is None:
         return None
     if run.record.get(_KEY) != config.name:
-        problem = f"{place} has the checkpoints of run {run.run}, which has another name"
+        problem = f"{place} has the checkpoints of run {run.id}, which has another name"
         raise invalid(_KEY, config.name, problem=problem, fix="choose another name")
     try:
         runs.check_not_running(_KEY, run)
@@ -72,7 +72,7 @@ def tracked_id(config: RunConfig) -> str | None:
     run = runs.begun(_KEY, folder(config))
     if run is None:
         return None
-    return run.run_id
+    return run.tracking_id
 
 
 def last_whole(run: SavedRun, say: Callable[[str], object]) -> Checkpoint | None:

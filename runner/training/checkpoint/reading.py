@@ -35,7 +35,7 @@ class Checkpoint(Mapping[str, Array]):
     """A verified checkpoint: canonical path -> array, each put together from its parts when it is asked for.
 
     Attributes:
-      folder: of the checkpoint.
+      folder: the folder of the checkpoint.
       step: training steps done.
       about: run, config, seed, versions, time and last metrics, as plain values.
     """
@@ -44,7 +44,7 @@ class Checkpoint(Mapping[str, Array]):
         """Opens and verifies a checkpoint.
 
         Args:
-          folder: of the checkpoint.
+          folder: the folder of the checkpoint.
           trusted: skips the SHA-256 of the files, because another process of the run has verified them.
 
         Raises:
@@ -112,7 +112,7 @@ class Checkpoint(Mapping[str, Array]):
         """Returns a region of an array; no more of its files is read.
 
         Args:
-          path: of the array.
+          path: the path of the array.
           index: one slice per dim, with step 1.
 
         Raises:

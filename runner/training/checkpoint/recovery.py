@@ -172,11 +172,11 @@ def saving(
     if previous is not None:
         start = previous.checkpoint.step
         if previous.branches:
-            tags[_ORIGIN] = f"{previous.run.run}@{start}"
+            tags[_ORIGIN] = f"{previous.run.id}@{start}"
     tracker.set_tags(tags)
 
     about = {
-        "run": run.run,
+        "run": run.id,
         "config": content,
         "seed": config.trainer.seed,
         "versions": versions(),
@@ -235,7 +235,7 @@ def begin_attempt(
     if previous is not None:
         start = previous.checkpoint.step
         if previous.branches:
-            origin = f"{previous.run.run}@{start}"
+            origin = f"{previous.run.id}@{start}"
         else:
             resumed = previous.run
     run = _registered(config, tracker, folder, resumed, origin, locks)
@@ -290,8 +290,8 @@ def _registered(
             # A copied folder keeps its name, and a copied run stays one of its tracking store.
             run = runs.register(
                 resumed.folder.parent,
-                resumed.run,
-                tracked=resumed.run_id is not None,
+                resumed.id,
+                tracked=resumed.tracking_id is not None,
                 overrides=overrides,
                 name=resumed.folder.name,
                 job=note,

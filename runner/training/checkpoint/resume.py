@@ -34,6 +34,7 @@ from runner.task.base import LOSS, Task
 from runner.training import stopping
 from runner.training.checkpoint import index, named, runs, storage
 from runner.training.checkpoint.arguments import folder_of, recorded_overrides
+from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
@@ -85,7 +86,7 @@ class Previous:
     @property
     def resumed_run_id(self) -> str | None:
         """The id in the tracking store of the run that continues; None for a new one."""
-        return None if self.branches else self.run.run_id
+        return None if self.branches else self.run.tracking_id
 
     @property
     def encoding(self) -> Encoding | None:
@@ -112,20 +113,20 @@ class Previous:
     def describe_position(self, length: RunLength) -> str:
         """Returns one line that says where training continues in a run of this length."""
         verb = "Starting from run" if self.branches else "Resuming run"
-        return f"{verb} {self.run.run} at {length.describe_position(self.checkpoint.step)}"
+        return f"{verb} {self.run.id} at {length.describe_position(self.checkpoint.step)}"
 
     def describe_other_checkpoints(self) -> list[str]:
         """Returns lines that say what happens to the run's later checkpoints; empty if it continues from its last."""
-        name = f"{self.run.run}@{self.checkpoint.step}"
+        name = f"{self.run.id}@{self.checkpoint.step}"
         if self.branches:
-            return [f"branch={name}: a new run begins with that state; run {self.run.run} stays unchanged"]
+            return [f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"]
         superseded = index.superseded_steps(self.run.folder, self.checkpoint.step)
         if not superseded:
             return []
-        best = index.read_best(self.run.folder)
+        best_step = self._best_step()
         names: list[str] = []
         for step in superseded:
-            is_best = best is not None and best["step"] == step
+            is_best = step == best_step
             mark = " (the best)" if is_best else ""
             names.append(f"{step:,}{mark}")
         return [
@@ -133,6 +134,15 @@ class Previous:
             "when the run has trained and saved as many steps again, the best when there is a new one "
             f"(branch={name} keeps all)"
         ]
+
+    def _best_step(self) -> int | None:
+        """Returns the step of the best checkpoint; None if there is none, or its record is damaged."""
+        try:
+            best = index.read_best(self.run.folder)
+        except DamagedError:
+            # A run that continues from a step that was named needs no best checkpoint.
+            return None
+        return None if best is None else best["step"]
 
 
 def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStack) -> Previous | None:
@@ -287,7 +297,7 @@ def check_unfinished(config: RunConfig, previous: Previous | None, length: RunLe
     if previous is None:
         return
     key = "branch" if previous.branches else "resume"
-    name = f"{key}={previous.run.run}"
+    name = f"{key}={previous.run.id}"
     history = from_arrays(previous.checkpoint.history())
     evaluated = history.evaluations[-1][1].metrics if history.evaluations else task.directions
     missing = {LOSS, *task.step_metrics} - set(history.names)

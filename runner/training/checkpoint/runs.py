@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import time
@@ -16,8 +15,6 @@ from typing import Any
 
 from runner.errors import ConfigError, invalid
 from runner.host.lock import HeldError, locked_at_once
-from runner.model import gpt_options
-from runner.optim.adam import adam_learning_rate
 from runner.processes import requeue
 from runner.tracking import process
 from runner.training.checkpoint import index, recorded, storage
@@ -47,14 +44,14 @@ class SavedRun:
     record: Mapping[str, Any]
 
     @property
-    def run(self) -> str:
+    def id(self) -> str:
         """The run's id in the tracking store, or the name of its folder if it was not tracked."""
         return str(self.record["run"])
 
     @property
-    def run_id(self) -> str | None:
+    def tracking_id(self) -> str | None:
         """The run's id in the tracking store; None if it was not tracked."""
-        return self.run if self.record["tracked"] else None
+        return self.id if self.record["tracked"] else None
 
 
 def register(
@@ -74,7 +71,7 @@ def register(
       run: id of the run.
       tracked: whether the id is a tracking store's.
       overrides: the command line, without `resume`.
-      name: of the run's own folder; None: the id. A folder that was copied may have another name.
+      name: the name of the run's own folder; None: the id. A folder that was copied may have another name.
       job: `requeue.Job.note` of the job that continues the run when it starts again; None: there is none.
       lasting: entries that stay when the run is resumed: `origin`, the run and step that it branched from, `kept`, and
         `name`, the config's.
@@ -225,13 +222,13 @@ def _matching(
             if not newest or (folder / RECORD).lstat().st_mtime > newest[0].record["started"]:
                 raise _damaged_record(key, name, reason) from reason
         return newest
-    exact = [run for run in runs if name and name in (run.run, run.record.get("name"))]
+    exact = [run for run in runs if name and name in (run.id, run.record.get("name"))]
     if exact:
         return exact
     for folder, reason in damaged.items():
         if name and folder.name.startswith(name):
             raise _damaged_record(key, name, reason) from reason
-    return [run for run in runs if run.run.startswith(name)]
+    return [run for run in runs if run.id.startswith(name)]
 
 
 def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
@@ -241,17 +238,18 @@ def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
 def _step(key: str, reference: str, run: SavedRun, name: str) -> int:
     """Returns the step that the part after `@` names."""
     steps = storage.steps(run.folder)
+    if name in map(str, steps):
+        return int(name)
+    # Only now: a checkpoint that is named by its step opens whatever the record of the best one is.
     best = _best(key, run)
     if name == "best" and best is not None:
         return int(best["step"])
-    if name not in map(str, steps):
-        names = ", ".join(map(str, steps))
-        if best:
-            names += f", and the best is {best['step']}"
-        raise invalid(
-            key, reference, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.run}@{steps[-1]}"
-        )
-    return int(name)
+    names = ", ".join(map(str, steps))
+    if best:
+        names += f", and the best is {best['step']}"
+    raise invalid(
+        key, reference, problem=f"the checkpoints of that run are {names}", fix=f"set {key}={run.id}@{steps[-1]}"
+    )
 
 
 def _read(folder: Path) -> SavedRun | None:
@@ -305,7 +303,7 @@ def _not_found(runs: Sequence[SavedRun], folder: Path, *, is_ambiguous: bool) ->
     if not runs:
         return f"no run left a checkpoint in {folder}"
     newest = sorted(runs, key=lambda run: -float(run.record["started"]))[:_LISTED]
-    names = ", ".join(run.run for run in newest)
+    names = ", ".join(run.id for run in newest)
     what = f"no such run in {folder}"
     if is_ambiguous:
         what = "several runs begin with this"
@@ -323,7 +321,7 @@ def _best(key: str, run: SavedRun) -> BestRecord | None:
     except DamagedError as error:
         problem = f"the record of its best checkpoint is damaged ({error})"
         fix = f"delete {index.BEST_FILE} in that folder to continue without a best checkpoint"
-        raise invalid(key, run.run, problem=problem, fix=fix) from error
+        raise invalid(key, run.id, problem=problem, fix=fix) from error
 
 
 def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
@@ -338,30 +336,27 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
     Raises:
       ConfigError: the checkpoint is damaged, in which case the one before it is suggested, or of a newer format.
     """
-    steps = storage.steps(run.folder)
-    best = _best(key, run)
-    current = index.current_steps(storage.lineages(run.folder))
     if step is None:
-        step = _default_step(key, run, current, best)
+        step = _default_step(key, run)
     try:
         checkpoint = Checkpoint(storage.place(run.folder, step))
         _check_run(checkpoint, run)
         return checkpoint
     except DamagedError as error:
         earlier: list[int] = []
-        for other in steps:
+        for other in storage.steps(run.folder):
             if other < step and storage.is_checkpoint(storage.place(run.folder, other)):
                 earlier.append(other)
         if earlier:
-            fix = f"set {key}={run.run}@{earlier[-1]}, the one before it"
+            fix = f"set {key}={run.id}@{earlier[-1]}, the one before it"
         else:
             fix = "there is none before it, so start a new run"
-        raise invalid(key, run.run, problem=f"its checkpoint of step {step} is damaged ({error})", fix=fix) from error
+        raise invalid(key, run.id, problem=f"its checkpoint of step {step} is damaged ({error})", fix=fix) from error
 
 
 def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
     """Checks that a checkpoint belongs to this run, and that a run can continue from its metrics."""
-    if checkpoint.about["run"] != run.run:
+    if checkpoint.about["run"] != run.id:
         raise DamagedError(f"{checkpoint.folder} is of run {checkpoint.about['run']}")
     try:
         check_arrays(checkpoint.step, checkpoint.history())
@@ -369,41 +364,15 @@ def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
         raise DamagedError(f"{checkpoint.folder} is invalid: {error}") from error
 
 
-def earlier_defaults(run: SavedRun, step: int | None) -> dict[str, str]:
-    """Returns the overrides that keep values which were defaults when a run began, and have changed since.
+def _default_step(key: str, run: SavedRun) -> int:
+    """Returns the step that is meant if none is named: training continues from the last.
 
-    A recorded command line doesn't name a default. Until release 0.1.0 Adam's rate was 0.01 for every model, and a
-    deep `model=gpt` was not scanned, which gives its variables other paths.
-
-    Args:
-      run: the run.
-      step: of the checkpoint; None: the newest.
-
-    Returns:
-      Key -> value, as they are typed; empty if the checkpoint can't be read.
+    Raises:
+      ConfigError: the record of the best checkpoint is damaged.
     """
-    steps = storage.steps(run.folder)
-    try:
-        if step is None:
-            step = steps[-1]
-        config = read_manifest(storage.place(run.folder, step)).about["config"]
-        optimizer = config["optimizer"]
-        model = config["model"]
-        builder = model["_target_"]
-        rate = float(optimizer["learning_rate"])
-    except (DamagedError, IndexError, KeyError, TypeError, ValueError):
-        return {}
-    kept: dict[str, str] = {}
-    if optimizer["name"] == "adam" and 0.0 < rate < math.inf and rate != adam_learning_rate(builder):
-        kept["optimizer.learning_rate"] = repr(rate)
-    if builder == gpt_options.TARGET and model.get("scan") is False:
-        kept["model.scan"] = "false"
-    return kept
-
-
-def _default_step(key: str, run: SavedRun, current: Sequence[int], best: BestRecord | None) -> int:
-    """Returns the step that is meant if none is named: training continues from the last."""
+    current = index.current_steps(storage.lineages(run.folder))
     last = current[-1]
+    best = _best(key, run)
     if key != "run" or best is None or best["step"] not in current:
         return last
     # A run with early stopping ended with its best weights, so these are what is evaluated and exported.
@@ -433,11 +402,11 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
             stack.enter_context(locked_at_once(run.folder / LOCK))
         except HeldError as error:
             problem = f"the run is in use by process {error.holder} ({run.folder})"
-            raise invalid(key, run.run, problem=problem, fix="wait for it or stop it") from None
+            raise invalid(key, run.id, problem=problem, fix="wait for it or stop it") from None
         except OSError as error:
             problem = f"its folder {run.folder} can't be written ({error.strerror})"
             fix = "make it writable, or name a folder that is"
-            raise invalid(key, run.run, problem=problem, fix=fix) from error
+            raise invalid(key, run.id, problem=problem, fix=fix) from error
         yield
 
 
@@ -457,7 +426,7 @@ def check_not_running(key: str, run: SavedRun) -> None:
     if job is not None and job.has_ended(run.record.get("job")):
         return
     raise ConfigError(
-        f"{key}={run.run}: process {other.get(process.PID)} on {other.get(process.HOST)} is still running it, or "
+        f"{key}={run.id}: process {other.get(process.PID)} on {other.get(process.HOST)} is still running it, or "
         f'can\'t be seen from here; stop it, or if it has ended, write "ended": true into {run.folder / RECORD}'
     )
 

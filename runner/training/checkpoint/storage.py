@@ -79,7 +79,7 @@ def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
 
     Args:
       folder: the run's checkpoints; created if it is missing.
-      content: of the checkpoint.
+      content: the content of the checkpoint.
       team: the processes of the run, all of which call this.
 
     Returns:

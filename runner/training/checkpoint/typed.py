@@ -49,6 +49,7 @@ def flag(value: object, where: str) -> bool:
 def _read(kind: type[T], value: object, where: str, expected: str, is_valid: Callable[[T], bool] | None = None) -> T:
     try:
         typed = exactly(kind, value)
+    # JSON's integers have no limit: one past the largest float is an OverflowError.
     except (ValueError, OverflowError):
         raise MisfitError(f"{where} must be {expected}") from None
     if is_valid is not None and not is_valid(typed):
@@ -75,6 +76,7 @@ def mapping(value: object, where: str, required: Iterable[str] = (), *, exactly:
     if not isinstance(value, dict):
         raise MisfitError(f"{where} must be a mapping")
     known = set(required)
+    # Sorted, so that one file always gives the same message.
     missing = sorted(known - set(value))
     if missing:
         raise MisfitError(f"{where} lacks {missing[0]}")

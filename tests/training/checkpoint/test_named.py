@@ -194,4 +194,4 @@ def test_the_command_line_of_a_named_run_gets_nothing_recorded(tmp_path: Path) -
     with pytest.raises(ConfigError, match="needs a single run, not a multirun"):
         arguments.expand(["-m", *typed])
     run, _ = runs.find("run", "exp1", tmp_path)
-    assert run.run == "aaaa", "other commands find it by its name"
+    assert run.id == "aaaa", "other commands find it by its name"

@@ -228,7 +228,7 @@ def test_an_old_damaged_record_does_not_hide_the_latest_run(folder: Path) -> Non
     storage.write(later.folder, content(5, "bbbb"))
     (folder / "run.json").write_text("[]")
     os.utime(folder / "run.json", (1, 1))
-    assert runs.find("run", "latest", folder.parent)[0].run == "bbbb"
+    assert runs.find("run", "latest", folder.parent)[0].id == "bbbb"
 
 
 def test_a_checkpoint_of_another_run_is_rejected(folder: Path) -> None:
@@ -256,6 +256,9 @@ def test_a_damaged_best_is_rejected_and_with_early_stopping_the_best_is_opened(f
     (folder / index.BEST_FILE).write_text("{}")
     with pytest.raises(ConfigError, match=r"the record of its best checkpoint is damaged .*best.json is invalid"):
         runs.open_checkpoint("run", run, None)
+    # A step that is named needs no record of the best.
+    assert runs.find("run", f"{run.id}@20", folder.parent)[1] == 20
+    assert runs.open_checkpoint("run", run, 20).step == 20
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_run_is_found_by_id_prefix_folder_or_as_the_latest(folder: Path) -> No
         ("latest@20", "aaaa2222", 20),
     ]:
         found, at = runs.find("resume", wanted, folder)
-        assert (found.run, at) == (name, step)
+        assert (found.id, at) == (name, step)
 
 
 def test_the_best_is_found_by_its_name(folder: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_folder_without_runs_is_reported(tmp_path: Path) -> None:
 
 def test_a_run_that_saved_nothing_yet_does_not_count(folder: Path) -> None:
     runs.register(folder, "bbbb", tracked=False, overrides=[])
-    assert runs.find("resume", "latest", folder)[0].run == "aaaa2222"
+    assert runs.find("resume", "latest", folder)[0].id == "aaaa2222"
 
 
 def test_a_damaged_checkpoint_is_rejected_and_the_one_before_it_suggested(folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_is_rejected_and_the_one_before_it_suggested(folder
 
 def test_the_suggested_checkpoint_is_valid(folder: Path) -> None:
     run, _ = runs.find("resume", "latest", folder)
-    storage.write(run.folder, content(15, run.run))
+    storage.write(run.folder, content(15, run.id))
     swap = run.folder / "swap"
     storage.place(run.folder, 15).rename(swap)
     storage.place(run.folder, 20).rename(storage.place(run.folder, 15))

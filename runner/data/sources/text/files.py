@@ -187,7 +187,7 @@ def _split(parts: Iterable[str]) -> Iterator[Piece]:
 def _split_position(text: str, start: int, stop: int) -> int:
     """Returns the position after the last line break between two letters.
 
-    Else after the last line break, else `stop`.
+    If there is none, it is that after the last line break, else `stop`.
     """
     last = text.rfind("\n", start, stop)
     line_break = last

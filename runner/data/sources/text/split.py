@@ -37,7 +37,7 @@ def recorded_boundary(path: Path, find: Callable[[], Boundary]) -> Boundary:
     """Returns the boundary of a text, which is found, and recorded, if it is not yet.
 
     Args:
-      path: of the record, named by a digest of the text; optional in that it need not be writable.
+      path: the path of the record, named by a digest of the text; optional in that it need not be writable.
       find: reads the whole text.
     """
     match read_records(path, _FORMAT).get("train"):
@@ -54,7 +54,7 @@ def find_boundary(pieces: Iterable[Piece]) -> Boundary:
     With fewer than ten documents, it is that of the characters.
 
     Args:
-      pieces: of all documents.
+      pieces: the pieces of all documents.
     """
     # Lengths are needed only if there turn out to be few documents.
     first_lengths: list[int] = []

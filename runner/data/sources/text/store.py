@@ -70,7 +70,7 @@ class TokenStore:
 
         Args:
           key: plain values that determine the tokenizer.
-          end_token: of the tokenizer.
+          end_token: the end token of the tokenizer.
           train: trains it.
 
         Raises:

@@ -30,7 +30,7 @@ class SelectedFeature:
 
     Attributes:
       feature: its path in the builder's examples, such as `image` or `features/age`.
-      spec: of the array; the `names` of strings are known only once all of them are read.
+      spec: the spec of the array; the `names` of strings are known only once all of them are read.
       resize: whether images must be resized to the spec's shape.
       is_string: whether the feature is a string, which becomes a category.
     """

@@ -76,10 +76,10 @@ class Meta:
     """The content of a decoded dataset's meta.json.
 
     Attributes:
-      name: of the builder.
-      config: of the builder; None if it has none.
+      name: the name of the builder.
+      config: the config of the builder; None if it has none.
       default_config: whether the builder's name without a config means `config`.
-      version: of the builder.
+      version: the version of the builder.
       image_size: size that images were resized to; None: not resized.
       features: names of the requested features; None: the supervised ones.
       code: see `Request.code`.

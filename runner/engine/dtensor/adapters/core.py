@@ -51,13 +51,14 @@ class CoreAdapter:
 
     def on_mesh(self, plain: Model, mesh: dtensor.Mesh, layouts: Mapping[str, dtensor.Layout]) -> Model:
         """Returns the module with every variable created under its layout."""
+        # The layouts name the mesh, and a variable can't change its layout: the builder makes a second module.
         del plain, mesh
         return self._call(layouts)
 
     def variables(self, model: Model) -> dict[str, tf.Variable]:
         """Returns canonical path -> variable.
 
-        The layer's name and the attribute of the variable.
+        A path is the layer's name and the attribute of the variable.
         """
         variables = {}
         for layer in model.layers:  # type: ignore[attr-defined]  # `_call` has checked it
@@ -72,7 +73,9 @@ class CoreAdapter:
         Raises:
           ConfigError: the outputs are not what the task needs, or two layers have one name.
         """
+        # Names first: two layers of one name would be one variable in what follows.
         check_paths(self.variables(model), config.model)
+        # A batch of one example is enough for the shape of the outputs.
         self._data.task.check(self.layer_outputs(1)[-1].shape)
 
     def batch_statistics(self, model: Model) -> int:

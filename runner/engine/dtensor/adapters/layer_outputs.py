@@ -88,7 +88,7 @@ def _known_outputs(layer: tf_keras.layers.Layer, batch: int, names: Mapping[int,
     Args:
       layer: has one call.
       batch: number of examples.
-      names: of the input layers, by id.
+      names: the names of the input layers, by id.
     """
     if id(layer) in names:
         return

@@ -21,6 +21,7 @@ def _reordered(x: tf.Tensor, axis: int, order: Callable[[Array], Array]) -> tf.T
       order: indices in order -> indices in the new order.
     """
     dim = axis % len(x.shape)
+    # NumPy orders the indices while the program is traced, which leaves one gather to the program.
     indices = order(np.arange(int(x.shape[dim])))
     return tf.gather(x, tf.constant(indices, tf.int32), axis=dim)
 
@@ -62,6 +63,7 @@ def mirror_pad(
     with tf.name_scope(name or "MirrorPad"):
         x = tf.convert_to_tensor(input)
         for dim, pads in enumerate(np.reshape(_listed(paddings), (-1, 2))):
+            # Most dims, such as those of the batch and the channels, have no padding and need no gather.
             if any(pads):
                 x = _reordered(x, dim, functools.partial(np.pad, pad_width=tuple(pads), mode=mode.lower()))
         return x

@@ -22,8 +22,8 @@ def windows(x: tf.Tensor, size: Sequence[int], strides: Sequence[int], rates: Se
 
     Args:
       x: (B, spatial dims, C), already padded.
-      size: of the window, one per spatial dim.
-      strides: of the window, one per spatial dim.
+      size: the size of the window, one per spatial dim.
+      strides: the strides of the window, one per spatial dim.
       rates: distance between neighboring places of a window (dilation), one per spatial dim.
     """
     # Length of the slice along each dim, from the first window's entry to the last one's.
@@ -67,7 +67,7 @@ def spatial(values: Sequence[int], data_format: str, rank: int) -> list[int]:
     Args:
       values: of length `rank`.
       data_format: such as `NHWC` or `NCHW`.
-      rank: of the tensor.
+      rank: the rank of the tensor.
     """
     sizes = list(map(int, values))
     if data_format[-1] == "C":

@@ -59,6 +59,11 @@ class TokenParts:
 WHOLE = TokenParts(1, 1, lambda array, _: array)
 
 
+def bytes_of_chunk(kind: str) -> int:
+    """Returns the bytes of a chunk's logits on one device of a kind: `cpu`, `gpu` or `tpu`."""
+    return MOST_BYTES.get(kind, _MOST_BYTES)
+
+
 def chunked(
     ops: Arrays,
     parts: TokenParts,
@@ -90,7 +95,7 @@ def chunked(
     p = parts.examples
     s = parts.sequence
     if most_bytes is None:
-        most_bytes = MOST_BYTES.get(jax.default_backend(), _MOST_BYTES)
+        most_bytes = bytes_of_chunk(jax.default_backend())
     chunks = chunk_count(parts, examples, tokens, vocabulary, most_bytes)
     if chunks == 1 and p * s > 1:
         # The check of the factors in `_backward` communicates, which nothing else would here.

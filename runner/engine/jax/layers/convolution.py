@@ -97,10 +97,10 @@ def _image_gradient(
     """Returns (B, H, W, C), the gradient of images.
 
     Args:
-      shape: of the images.
+      shape: the shape of the images.
       w: kernel (H, W, C, O).
-      gradient: of the results, (B, H', W', O).
-      strides: of the convolution.
+      gradient: the gradient of the results, (B, H', W', O).
+      strides: the strides of the convolution.
       before: zeros that the padding put before height and width.
     """
     edges = []
@@ -122,9 +122,9 @@ def _kernel_gradient(
 
     Args:
       x: images (B, H, W, C).
-      shape: of the kernel.
-      gradient: of the results, (B, H', W', O).
-      strides: of the convolution.
+      shape: the shape of the kernel.
+      gradient: the gradient of the results, (B, H', W', O).
+      strides: the strides of the convolution.
       before: zeros that the padding put before height and width.
     """
     after = []

@@ -88,7 +88,7 @@ def _batch_entry(examples: NamedSharding) -> Any:
 def _with_one_sharding(examples: NamedSharding, heads_axis: str | None, arrays: Sequence[Any]) -> Sequence[Any]:
     """Returns queries, keys and values (B, T, H, K) in one sharding.
 
-    By examples, and by heads over an axis.
+    They are sharded by examples, and by heads over an axis.
 
     They are returned as they are if cuDNN's kernel does not take them: with more than 16 bits, or other dims.
     """

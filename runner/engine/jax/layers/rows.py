@@ -60,9 +60,12 @@ def _forward(
 def _backward(
     axis: int, shape: tuple[int, ...], dtype: str, indices: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, None]:
+    # The transpose of a lookup adds each gradient to its row, in the dtype of the table: in float32 here. The table's
+    # values don't matter, as a lookup is linear in them.
     table = jax.ShapeDtypeStruct(shape, jnp.float32)
     add_to_rows = jax.linear_transpose(lambda x: jnp.take(x, indices, axis=axis), table)
     (of_table,) = add_to_rows(gradient.astype(jnp.float32))
+    # Rounded once, after all gradients of a row are added.
     return of_table.astype(dtype), None
 
 

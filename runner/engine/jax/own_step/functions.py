@@ -24,7 +24,7 @@ from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.own_step.parts import Parts, Values
 from runner.engine.jax.partitioning import Partitioning
 from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch
-from runner.errors import ConfigError
+from runner.errors import ConfigError, invalid
 from runner.task.base import LOSS, Outputs
 from runner.task.step import EXAMPLES, StepTask
 
@@ -150,7 +150,7 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
           parts: of the user's class.
           task: the run's.
           partitioning: how the mesh splits what a step computes.
-          shardings: of the state, by canonical path.
+          shardings: the shardings of the state, by canonical path.
         """
         super().__init__(partitioning, 1, task.step_metrics)
         self._functions = functions
@@ -193,11 +193,24 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         return metrics[LOSS], self._functions.totals(metrics, batch)
 
     def outputs(self, state: dict[str, jax.Array], teachers: Arrays, name: str, arrays: Arrays) -> Outputs:
-        """Returns the float32 outputs of one model for the inputs of a batch, arrays (1, B, ...)."""
+        """Returns the float32 outputs of one model for the inputs of a batch, arrays (1, B, ...).
+
+        Raises:
+          ConfigError: the model does not take the task's inputs.
+        """
         model = self._parts.models[name]
         # No layer draws numbers in an inference: the key is of no effect.
         entry = self._parts.structured({**state, **teachers}, jax.random.key(0))[name]
         inputs = self._task.inputs(self._ops, only_batch(arrays))
         training = private.training_argument(model, training=False)
-        outputs, _ = model.stateless_call(entry.trainable, entry.non_trainable, inputs, **training)
+        try:
+            outputs, _ = model.stateless_call(entry.trainable, entry.non_trainable, inputs, **training)
+        except Exception as error:  # A model may raise anything for inputs that are not its own.
+            raise invalid(
+                "task.exported",
+                name,
+                problem=f"the model does not take the task's inputs, {', '.join(self._task.input_names)} "
+                f"({reason(error)})",
+                fix="set task.inputs to the arrays that it takes, or task.exported to another model",
+            ) from error
         return jax.tree.map(lambda output: output.astype(jnp.float32), outputs)

@@ -324,7 +324,7 @@ def slot_spec(shape: Sequence[int], owner_shape: Sequence[int], owner_spec: Spec
     """Returns the spec of an optimizer's variable: that of its owner's dims which it has.
 
     Args:
-      shape: of the optimizer's variable.
+      shape: the shape of the optimizer's variable.
       owner_shape: of the variable that it belongs to.
       owner_spec: of that variable.
     """

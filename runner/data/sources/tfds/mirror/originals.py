@@ -73,7 +73,7 @@ def read(name: str, folder: Path) -> dict[str, bytes] | None:
 
     Args:
       name: a key of `DIGESTS`.
-      folder: of the four `.gz` files.
+      folder: the folder of the four `.gz` files.
 
     Returns:
       Decompressed files by name; None if one is missing or corrupted.

@@ -1,0 +1,18 @@
+// How search orders its results: Sphinx's own scores, and a bonus if a title contains the whole query.
+// Titles of pages come before titles of sections, and the changelog comes last.
+var Scorer = {
+  score: (result) => {
+    const [page, title, anchor, , score] = result;
+    const query = (new URLSearchParams(window.location.search).get("q") || "").trim().toLowerCase();
+    const bonus = query && title.toLowerCase().includes(query) ? (anchor ? 40 : 50) : 0;
+    return page === "CHANGELOG" ? -1 : score + bonus;
+  },
+  objNameMatch: 11,
+  objPartialMatch: 6,
+  objPrio: { 0: 15, 1: 5, 2: -5 },
+  objPrioDefault: 0,
+  title: 15,
+  partialTitle: 7,
+  term: 5,
+  partialTerm: 2,
+};

@@ -1,0 +1,68 @@
+"""The part of the run config that describes hardware which a run is planned for. Imports no TensorFlow or JAX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.config.fields import checked, choice, entries, integer, number, text
+
+# The name of the option that plans for this machine's devices.
+HERE = "here"
+
+# Names of dtypes whose rates differ between devices.
+_DTYPE = re.compile(r"float32|bfloat16")
+
+
+def _rate_problem(rate: float) -> str | None:
+    """Returns what is wrong with the rate of one dtype, or None."""
+    if rate > 0:
+        return None
+    return "must be above 0"
+
+
+def _range_problem(shares: Sequence[float]) -> str | None:
+    """Returns what is wrong with a range of shares, or None."""
+    if list(shares) == sorted(shares):
+        return None
+    return "must have the smaller share first"
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    """Devices that `runner.plan` plans for; they need not be here.
+
+    Attributes:
+      name: of the device; `here`: the devices of this machine.
+      kind: device type; null: as `mesh.device`.
+      memory_gib: memory of one device that a program can use, in GiB.
+      peak_tflops: peak rate of one device in dense matrix products, by dtype of the operands.
+      memory_gb_s: bandwidth of one device's own memory in GB/s.
+      link_gb_s: bandwidth from one device to the others of its node, in one direction, in GB/s.
+      network_gb_s: bandwidth from one device to other nodes, in one direction, in GB/s; null: as `link_gb_s`.
+      node_devices: devices per node; null: all devices have the same links, as the chips of a TPU slice.
+      target: name of the compiler's target, for `plan.compiler=target`; null: its compiler is not known.
+      efficiency: attained share of `peak_tflops`, from the slowest to the fastest published runs; the step time is a
+        range because of it.
+    """
+
+    name: str = text(HERE, example="h100")
+    kind: str | None = choice(None, "cpu", "gpu", "tpu", example="gpu")
+    memory_gib: float | None = number(None, above=0.0, unit="GiB", example=80.0)
+    peak_tflops: dict[str, float] = checked(
+        {}, test=_rate_problem, rule="above 0", example={"bfloat16": 989.4}, key_pattern=_DTYPE
+    )
+    memory_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=3350.0)
+    link_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=450.0)
+    network_gb_s: float | None = number(None, above=0.0, unit="GB/s", example=50.0)
+    node_devices: int | None = integer(None, at_least=1, example=8)
+    target: str | None = text(None, example="h100_sxm")
+    efficiency: list[float] = entries(
+        [0.3, 0.75], entry_names=("slowest", "fastest"), above=0.0, at_most=1.0, whole=_range_problem, rule="ascending"
+    )
+
+    @property
+    def is_here(self) -> bool:
+        """Returns whether the devices are those of this machine."""
+        return self.name == HERE

@@ -1,0 +1,215 @@
+"""Devices that are not here: meshes of another machine, and what JAX and Keras ask of its devices.
+
+A plan by arithmetic needs a mesh of names and sizes only. A plan by the target's compiler needs a description of its
+devices, which the plugins of JAX make on a machine that has none.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AbstractMesh, Mesh
+
+from runner.config.schema import RunConfig
+from runner.engine import compilers
+from runner.engine.jax import private
+from runner.errors import invalid
+
+ARITHMETIC = "arithmetic"
+TARGET = "target"
+_GPU = "gpu"
+# XLA's description of a GPU: runner/engine/jax/targets/<name>.txtpb.
+_DESCRIPTIONS = Path(__file__).with_name("targets")
+# Chips of one host of a TPU topology, as its compiler names them, and the number of dims of its torus.
+_TORUS_DIMS = {"v4": 3, "v5p": 3, "v5e": 2, "v6e": 2}
+# cuDNN's fused attention takes heads up to this size (Hopper and later take 256, which JAX does not use in training).
+_LARGEST_FUSED_HEAD = 128
+
+
+def make_mesh(config: RunConfig) -> Mesh:
+    """Returns the mesh of a plan, whose devices need not exist.
+
+    Args:
+      config: `plan.compiler` is `arithmetic` or `target`.
+
+    Raises:
+      ConfigError: the target's compiler is not installed, or has no such number of devices.
+    """
+    axes = config.mesh.axes
+    if config.plan.compiler == ARITHMETIC:
+        # Whatever reads shapes and shardings takes the abstract mesh as it takes a mesh of devices.
+        abstract: Any = AbstractMesh(tuple(axes.values()), tuple(axes))
+        return abstract
+    devices = _target_devices(config)
+    return Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))
+
+
+def _target_devices(config: RunConfig) -> list[Any]:
+    hardware = config.hardware
+    kind = hardware.kind or ""
+    target = hardware.target or ""
+    if not compilers.is_installed(kind):
+        extra = compilers.COMPILERS[kind].extra
+        raise invalid(
+            "plan.compiler",
+            TARGET,
+            problem=f"the compiler of hardware={hardware.name} is not installed",
+            fix=f"pip install -e '.[{extra}]', which needs no {kind.upper()}, or set plan.compiler={ARITHMETIC}",
+        )
+    count = math.prod(config.mesh.axes.values())
+    if kind == _GPU:
+        return _gpus(target, count, hardware.node_devices or count)
+    return _tpus(config, target, count)
+
+
+def _gpus(target: str, count: int, per_node: int) -> list[Any]:
+    description = _DESCRIPTIONS / f"{target}.txtpb"
+    if not description.is_file():
+        raise invalid(
+            "hardware.target",
+            target,
+            problem="there is no description of this GPU for XLA",
+            fix=f"add {description.name} to {description.parent.name}/, or set plan.compiler={ARITHMETIC}",
+        )
+    per_node = math.gcd(count, per_node)
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=description.read_text(), topology=f"1x{count // per_node}x{per_node}"
+    )
+    return list(topology.devices)
+
+
+def _tpus(config: RunConfig, target: str, count: int) -> list[Any]:
+    # Without the first, the compiler asks Google Cloud's metadata server; without the second, two plans at a time
+    # abort on a lock file.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    shape = torus(count, _TORUS_DIMS.get(target, 2))
+    name = f"{target}:{'x'.join(map(str, shape))}"
+    try:
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=name)
+    except Exception as error:  # libtpu raises errors of several types.
+        raise invalid(
+            "mesh.axes",
+            config.mesh.axes,
+            problem=f"the compiler of hardware={config.hardware.name} has no topology {name}",
+            fix="choose a number of devices that is a slice of this TPU, such as 64 or 256",
+        ) from error
+    return list(topology.devices)
+
+
+def torus(count: int, dims: int) -> tuple[int, ...]:
+    """Returns the sizes of a torus of so many devices, as equal as they can be, ascending.
+
+    >>> torus(256, 3)
+    (4, 8, 8)
+    """
+    sizes = [1] * dims
+    left = count
+    divisor = 2
+    factors = []
+    while left > 1:
+        while left % divisor == 0:
+            factors.append(divisor)
+            left //= divisor
+        divisor += 1
+    for factor in reversed(factors):
+        sizes[sizes.index(min(sizes))] *= factor
+    return tuple(sorted(sizes))
+
+
+@contextmanager
+def attention_of(config: RunConfig) -> Iterator[None]:
+    """Makes Keras choose attention as it would on the plan's devices, while the context lasts.
+
+    Keras asks `jax.devices()`, which are those of this machine. On GPUs it takes cuDNN's fused attention in 16 bits.
+    On TPUs its splash attention falls back to plain attention, because a causal mask under jit is traced.
+    """
+    kind = config.hardware.kind or config.mesh.device
+    if kind != _GPU:
+        yield
+        return
+    if config.plan.compiler == TARGET:
+        with private.gpu_attention(_can_fuse):
+            yield
+        return
+    with private.attention_replaced(_with_fused_shapes):
+        yield
+
+
+def _can_fuse(query: Any, key: Any, value: Any, bias: Any, **_: object) -> bool:
+    """Returns whether cuDNN's fused attention takes these arrays (B, T, H, K)."""
+    del bias
+    for array in (query, key, value):
+        if array.dtype.itemsize != 2 or array.shape[-1] % 8 or array.shape[-1] > _LARGEST_FUSED_HEAD:
+            return False
+    return True
+
+
+def _with_fused_shapes(stock_attention: private.Function) -> private.Function:
+    """Returns an attention whose saved arrays have the shapes of cuDNN's; it is traced and never run."""
+
+    def attention(query: Any, key: Any, value: Any, bias: Any = None, **options: Any) -> jax.Array:
+        if options.get("flash_attention") is False or not _can_fuse(query, key, value, bias):
+            return stock_attention(query, key, value, bias=bias, **options)
+        attended: jax.Array = _fused(query, key, value)
+        return attended
+
+    return attention
+
+
+@partial(jax.custom_vjp)
+def _fused(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Returns an array of the shape and dtype of the attended values."""
+    return query + (jnp.sum(key) + jnp.sum(value)).astype(query.dtype)
+
+
+def _fused_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    attended = _fused(query, key, value)
+    # cuDNN keeps the logarithms of the softmax's sums, (B, H, T).
+    sums = jnp.sum(attended.astype(jnp.float32), axis=-1).swapaxes(1, 2)
+    return attended, (query, key, value, attended, sums)
+
+
+def _fused_backward(saved: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[jax.Array, ...]:
+    query, key, value, attended, sums = saved
+    factor = (jnp.sum(sums) + jnp.sum(attended) + jnp.sum(gradient)).astype(query.dtype)
+    return query * factor, key * factor, value * factor
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
+
+
+def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> list[jax.ShapeDtypeStruct]:
+    """Returns the arrays that a forward pass keeps for the backward pass, with their whole shapes.
+
+    Weights and arguments themselves are left out. Activation checkpointing is applied as it is in a step.
+
+    Args:
+      function: weights and the others -> (loss, anything).
+      weights: shapes of what is differentiated.
+      *others: shapes of its other arguments.
+    """
+
+    def forward(weights: Any, *others: Any) -> Any:
+        _, backward, _ = jax.vjp(lambda variables: function(variables, *others), weights, has_aux=True)
+        return backward
+
+    trace = jax.make_jaxpr(forward)(weights, *others).jaxpr
+    arguments = set(map(id, trace.invars)) | set(map(id, trace.constvars))
+    saved = {}
+    for variable in trace.outvars:
+        is_literal = isinstance(variable, jax.extend.core.Literal)
+        if not is_literal and id(variable) not in arguments:
+            saved[id(variable)] = jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+    return list(saved.values())

@@ -1,0 +1,98 @@
+"""Communication of a training step from the layout alone, for plans that compile nothing.
+
+Data parallelism: the gradient of a variable is summed over the axes that shard the batch. One that is stored sharded
+over such an axis (FSDP) is gathered before each use, and its gradient is reduced and scattered (Rajbhandari et al.,
+ZeRO, arXiv:1910.02054). Tensor parallelism: the product with a kernel that is sharded along the summed dim is summed
+over that axis, and so is the gradient of the input of the kernel that made the sharded values (Shoeybi et al.,
+Megatron-LM, arXiv:1909.08053).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from runner.engine.base import Collective, LayerOutput
+from runner.layout import Placement
+from runner.plan import estimate, memory
+
+FORWARD = "forward"
+BACKWARD = "backward"
+
+
+def collectives(
+    model: estimate.PlacedModel, *, compute_width: int, recomputes: bool, microbatches: int
+) -> list[Collective]:
+    """Returns the collectives of one training step.
+
+    Args:
+      model: the model on its mesh.
+      compute_width: bytes per number that layers compute in.
+      recomputes: activation checkpointing computes the forward pass of each block a second time.
+      microbatches: of a step; each communicates as a step of its own.
+    """
+    entries = [*_of_variables(model, compute_width), *_of_activations(model, compute_width, recomputes=recomputes)]
+    scaled = []
+    for entry in entries:
+        scaled.append(
+            Collective(
+                entry.kind,
+                entry.axis,
+                entry.phase,
+                entry.origin,
+                entry.count * microbatches,
+                entry.bytes * microbatches,
+            )
+        )
+    return scaled
+
+
+def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[Collective]:
+    """Yields the gathers of weights and the sums of gradients."""
+    data_axes = [axis for axis in model.axes if axis in model.data_axes and model.axes[axis] > 1]
+    depths = {name: memory.depth(variables) for name, variables in memory.blocks(model).items()}
+    for path in model.trained:
+        placement = model.placements[path]
+        # A scanned stack gathers the weights of one block at a time.
+        count = depths[path.partition("/")[0]]
+        stored_over = [axis for axis in data_axes if axis in placement.spec]
+        others = [axis for axis in data_axes if axis not in placement.spec]
+        used = math.prod(model.used_shape(placement))
+        if stored_over:
+            axis = "+".join(stored_over)
+            for phase in (FORWARD, BACKWARD):
+                yield Collective("all_gather", axis, phase, path, count, used * compute_width)
+            yield Collective("reduce_scatter", axis, BACKWARD, path, count, used * model.width[path])
+        if others:
+            own = used // model.shards(stored_over)
+            yield Collective("all_reduce", "+".join(others), BACKWARD, path, count, own * model.width[path])
+
+
+def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomputes: bool) -> Iterator[Collective]:
+    """Yields the sums of activations and of their gradients over the axes that shard kernels."""
+    depths = {name: memory.depth(variables) for name, variables in memory.blocks(model).items()}
+    for output in model.outputs:
+        for kernel in [*model.kernels(output.layer), *model.inner_kernels(output.layer)]:
+            axis = _summed_axis(model, output, kernel)
+            if axis is None:
+                continue
+            count = depths[kernel.path.partition("/")[0]]
+            positions = math.prod(output.shape[:-1]) // model.shards(estimate.output_spec(model, output)[:-1])
+            size = count * positions * kernel.shape[-1] * compute_width
+            yield Collective("all_reduce", axis, FORWARD, output.layer, count, size)
+            # The input of the region, which is as wide, and once more the output if it is computed again.
+            times = 2 if recomputes else 1
+            yield Collective("all_reduce", axis, BACKWARD, output.layer, times * count, times * size)
+
+
+def _summed_axis(model: estimate.PlacedModel, output: LayerOutput, kernel: Placement) -> str | None:
+    """Returns the axis over which products with a kernel are summed; None: there is none.
+
+    It shards a dim of the kernel that is none of the output's.
+    """
+    if kernel.shape[-1] != output.shape[-1]:
+        return None
+    for axis in model.used_spec(kernel)[:-1]:
+        if axis is not None and model.axes[axis] > 1:
+            return axis
+    return None

@@ -1,0 +1,97 @@
+"""Verdict on hardware that is not here: whether a run fits, how long a step is, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.config.schema import RunConfig
+from runner.engine.base import ProgramCost
+from runner.plan import memory
+from runner.plan.base import Forecast, MemoryPart, Traffic
+
+_GIB = 1 << 30
+COMPUTE = "compute"
+MEMORY = "memory"
+LINKS = "links"
+# Times that a step's state is read or written: weights in both passes and in the update, gradients written and read,
+# optimizer state read and written.
+_STATE_PASSES = 3
+# Activations are written once and read once.
+_ACTIVATION_PASSES = 2
+
+
+def forecast(
+    config: RunConfig,
+    parts: tuple[MemoryPart, ...],
+    traffic: Sequence[Traffic],
+    flops: float,
+    *,
+    tokens: int,
+    program: ProgramCost | None = None,
+) -> Forecast:
+    """Returns the verdict on the config's hardware.
+
+    Args:
+      config: checked; its hardware has all figures.
+      parts: one device's memory by arithmetic.
+      traffic: of a step.
+      flops: of a step on one device, with those that activation checkpointing repeats.
+      tokens: of a step; 0: the task counts none.
+      program: what the target's compiler counts; None: nothing was compiled.
+    """
+    hardware = config.hardware
+    compute = _compute_seconds(config, flops)
+    by_kind = {part.kind: part.bytes for part in parts}
+    state = by_kind[memory.WEIGHTS] + by_kind[memory.OPTIMIZER]
+    moved = _STATE_PASSES * state + _ACTIVATION_PASSES * by_kind[memory.ACTIVATIONS]
+    memory_seconds = 0.0
+    if hardware.memory_gb_s:
+        memory_seconds = moved / (hardware.memory_gb_s * 1e9)
+    link_seconds = sum(group.seconds for group in traffic)
+    fastest = max(compute[0], memory_seconds, link_seconds)
+    slowest = max(compute[1], memory_seconds) + link_seconds
+    times = {COMPUTE: sum(compute) / 2, MEMORY: memory_seconds, LINKS: link_seconds}
+    if program is not None:
+        parts = compiled_parts(parts, program)
+    return Forecast(
+        hardware=hardware.name,
+        depth=config.plan.compiler,
+        capacity_bytes=round((hardware.memory_gib or 0.0) * _GIB),
+        memory=parts,
+        compute_seconds=compute,
+        memory_seconds=memory_seconds,
+        link_seconds=link_seconds,
+        step_seconds=(fastest, slowest),
+        bound=max(times, key=lambda name: times[name]),
+        examples=config.dataset.batch_size,
+        tokens=tokens,
+        price=config.plan.price or 0.0,
+    )
+
+
+def _compute_seconds(config: RunConfig, flops: float) -> tuple[float, float]:
+    """Returns the time of a step's products at the largest and the smallest attained share of the peak rate."""
+    peaks = config.hardware.peak_tflops
+    # A user's hardware may state the rate of one dtype only.
+    peak = peaks.get(config.engine.precision) or max(peaks.values())
+    low, high = config.hardware.efficiency
+    return flops / (high * peak * 1e12), flops / (low * peak * 1e12)
+
+
+def compiled_parts(parts: Sequence[MemoryPart], program: ProgramCost) -> tuple[MemoryPart, ...]:
+    """Returns memory by kind with the compiler's total.
+
+    The compiler gives arguments and temporaries only: state is counted by arithmetic, and activations are the
+    estimated ones as far as its temporaries reach.
+    """
+    by_kind = {part.kind: part for part in parts}
+    state = by_kind[memory.WEIGHTS].bytes + by_kind[memory.OPTIMIZER].bytes
+    peak = program.peak_bytes or program.argument_bytes + program.temporary_bytes
+    rest = max(peak - state, 0)
+    compiled = [by_kind[memory.WEIGHTS], by_kind[memory.OPTIMIZER]]
+    for kind in (memory.ACTIVATIONS, memory.GRADIENTS):
+        share = min(by_kind[kind].bytes, rest)
+        rest -= share
+        compiled.append(MemoryPart(kind, share, "estimated"))
+    compiled.append(MemoryPart(memory.TEMPORARIES, rest, "compiled"))
+    return tuple(compiled)

@@ -1,0 +1,219 @@
+"""Memory of one device by kind, from shapes and shardings alone.
+
+State is exact. What a step adds to it is estimated: arrays that the forward pass keeps for the backward pass, and the
+arrays that are in memory beside them at the step's peak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from runner.engine.base import VariableInfo
+from runner.layout import Placement, transformers
+from runner.layout.roles import Role
+from runner.plan import estimate
+from runner.plan.base import MemoryPart
+
+# Kinds of arrays, in the order of the table.
+WEIGHTS = "weights"
+OPTIMIZER = "optimizer state"
+GRADIENTS = "gradients"
+ACTIVATIONS = "activations"
+TEMPORARIES = "temporaries"
+# A block's values and their gradients are in memory together while its backward pass runs.
+_VALUES_AND_GRADIENTS = 2
+# The gathered weights of the block at work and of the next one, which are gathered meanwhile.
+_GATHERED_BLOCKS = 2
+
+Saved = Sequence[tuple[tuple[int, ...], str]]
+
+
+def parts(
+    model: estimate.PlacedModel,
+    variables: Mapping[str, VariableInfo],
+    saved: Saved,
+    *,
+    examples: int,
+    compute_width: int,
+    accumulates: bool,
+) -> tuple[MemoryPart, ...]:
+    """Returns one device's memory at the peak of a step, by kind.
+
+    Args:
+      model: the model on its mesh.
+      variables: the state, with the optimizer's.
+      saved: shape and dtype of each whole array that the forward pass keeps for the backward pass.
+      examples: of a microbatch.
+      compute_width: bytes per number that layers compute in.
+      accumulates: gradients of several microbatches are summed.
+    """
+    weights = 0
+    optimizer = 0
+    for path, info in variables.items():
+        if path in model.placements:
+            weights += info.bytes_per_device
+        else:
+            optimizer += info.bytes_per_device
+    gradients = 0
+    for path in model.trained:
+        stored = model.placements[path].shard_shape(model.axes)
+        # FSDP never holds a whole gradient at the peak: each is reduced and scattered when it is complete.
+        gradients += math.prod(stored) * model.width[path]
+    if accumulates:
+        # The sums are part of the state; beside them there is the gradient of one block.
+        gradients //= max(_deepest(model), 1)
+    activations = saved_bytes(model, saved, examples)
+    return (
+        MemoryPart(WEIGHTS, weights, "counted"),
+        MemoryPart(OPTIMIZER, optimizer, "counted"),
+        MemoryPart(GRADIENTS, gradients, "estimated"),
+        MemoryPart(ACTIVATIONS, activations, "estimated"),
+        MemoryPart(TEMPORARIES, _temporaries(model, saved, examples, compute_width), "estimated"),
+    )
+
+
+def saved_bytes(model: estimate.PlacedModel, saved: Saved, examples: int) -> int:
+    """Returns one device's bytes of the arrays that are kept for the backward pass."""
+    return sum(_array_bytes(model, shape, dtype, examples) for shape, dtype in saved)
+
+
+def _array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str, examples: int) -> int:
+    """Returns one device's bytes of an activation, whose sharding XLA chooses.
+
+    Assumed is that a dim of the examples is sharded as the batch, one of the tokens as the tokens, and one of the size
+    of a sharded dim of a weight, such as hidden units, as that weight is where layers use it.
+    """
+    size = math.prod(shape) * width_of(dtype)
+    divisor = 1
+    weights = _weight_shapes(model)
+    if shape not in weights:
+        rest = list(shape)
+        if model.batch_axis is not None and examples in rest:
+            divisor *= model.axes[model.batch_axis]
+            rest.remove(examples)
+        elif model.batch_axis is not None and math.prod(shape) % examples == 0 and len(shape) > 2:
+            divisor *= model.axes[model.batch_axis]
+        if model.tokens is not None and model.tokens[0] in rest:
+            divisor *= model.axes[model.tokens[1]]
+            rest.remove(model.tokens[0])
+        sharded = _sharded_sizes(model)
+        counts = [sharded[dim] for dim in rest if dim in sharded]
+        divisor *= max(counts, default=1)
+    else:
+        divisor = weights[shape]
+    return size // divisor
+
+
+def _sharded_sizes(model: estimate.PlacedModel) -> dict[int, int]:
+    """Returns size of a weight's dim that is sharded where layers use it -> number of its shards."""
+    sizes = {}
+    for placement in model.placements.values():
+        for dim, axis in zip(placement.shape, model.used_spec(placement), strict=True):
+            if axis is not None and model.axes[axis] > 1:
+                sizes[dim] = model.axes[axis]
+    return sizes
+
+
+def _weight_shapes(model: estimate.PlacedModel) -> dict[tuple[int, ...], int]:
+    """Returns shape of a weight where layers use it -> number of its shards."""
+    shapes = {}
+    for placement in model.placements.values():
+        shapes[placement.shape] = model.shards(model.used_spec(placement))
+    return shapes
+
+
+def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
+    """Returns the variables of each block: of layers whose outermost name is the same."""
+    by_block: dict[str, list[Placement]] = defaultdict(list)
+    for path, placement in model.placements.items():
+        by_block[path.partition("/")[0]].append(placement)
+    return dict(by_block)
+
+
+def depth(variables: Iterable[Placement]) -> int:
+    """Returns the number of blocks that one stacked block stands for; 1 if it is not stacked.
+
+    All variables of a scanned stack have the depth as their first dim.
+    """
+    firsts = set()
+    ranks = set()
+    for placement in variables:
+        firsts.add(placement.shape[:1])
+        ranks.add(len(placement.shape))
+    if len(firsts) != 1 or max(ranks) < 3 or min(ranks) < 2:
+        return 1
+    (first,) = firsts
+    return first[0]
+
+
+def _deepest(model: estimate.PlacedModel) -> int:
+    return max(depth(variables) for variables in blocks(model).values())
+
+
+def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compute_width: int) -> int:
+    """Returns the bytes of one block's gathered weights, values and gradients, or of the loss.
+
+    The peak is in the backward pass of the largest block, or in the loss, whichever needs more.
+    """
+    vocabulary = {path for path, role in _roles(model).items() if role.noun == transformers.VOCABULARY}
+    largest = 0
+    for variables in blocks(model).values():
+        count = depth(variables)
+        gathered = 0
+        for placement in variables:
+            gathered += math.prod(model.used_shape(placement)) * compute_width // count
+        # Logits are computed in chunks, or are among the kept arrays.
+        others = [placement for placement in variables if placement.path not in vocabulary]
+        values = _block_values(model, others, count) * compute_width
+        largest = max(largest, _GATHERED_BLOCKS * gathered + _VALUES_AND_GRADIENTS * values)
+    for shape, dtype in saved:
+        # The gradient of a kept array, such as logits, is as large as the array.
+        if shape[:1] == (examples,):
+            largest = max(largest, _array_bytes(model, shape, dtype, examples))
+    return largest
+
+
+def _roles(model: estimate.PlacedModel) -> Mapping[str, Role]:
+    shapes = {path: placement.shape for path, placement in model.placements.items()}
+    return transformers.read(shapes).roles
+
+
+def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int) -> int:
+    """Returns how many numbers the products of one block have on one device, and the inputs of the products."""
+    numbers = 0
+    positions = _positions_per_device(model)
+    for placement in variables:
+        name = placement.path.rpartition("/")[2]
+        if "kernel" not in name or len(placement.shape) < 2:
+            continue
+        shape = model.used_shape(placement)
+        if count > 1:
+            shape = shape[1:]
+        # The output of (D, F) has F numbers, of (D, H, K) H * K, and of (H, K, D) D.
+        width = shape[-1]
+        makes_heads = len(shape) == 3 and shape[0] >= shape[-1]
+        if makes_heads:
+            width = math.prod(shape[1:])
+        numbers += positions * width
+    return numbers
+
+
+def _positions_per_device(model: estimate.PlacedModel) -> int:
+    """Returns the vectors of the widest sequence of outputs on one device."""
+    most = 0
+    for output in model.outputs:
+        if len(output.shape) >= 2:
+            shape = output.shape[:-1]
+            most = max(most, math.prod(shape) // model.shards(estimate.output_spec(model, output)[:-1]))
+    return most
+
+
+def width_of(dtype: str) -> int:
+    """Returns the bytes of a number; NumPy has no bfloat16 unless JAX is loaded."""
+    if dtype == "bfloat16":
+        return 2
+    return np.dtype(dtype).itemsize

@@ -1,0 +1,91 @@
+"""Sentences of the pages, and measures of their language.
+
+`python -m tests.docs.prose` lists each page with its number of sentences, their average and greatest length in words,
+and the sentences that are too long.
+"""
+
+from __future__ import annotations
+
+import re
+from statistics import mean
+
+from tests.docs import pages
+
+# Most words of a sentence.
+LONGEST = 30
+# Most words of a page's average sentence.
+AVERAGE = 18
+# Pages that a program writes from results, error lines included.
+GENERATED = ("keras_examples", "keras_hub_models", "layers", "models", "reference")
+# Terms that visitors search for: one page at least must have each.
+STANDARD_TERMS = (
+    *("activation checkpointing", "all-gather", "all-reduce", "backend", "bitwise identical", "context parallelism"),
+    *(
+        "data parallelism",
+        "deadlock",
+        "expert parallelism",
+        "exponential moving average",
+        "fault injection",
+        "fine-tuning",
+    ),
+    *("FSDP", "global batch", "gradient accumulation", "grouped-query attention", "LoRA", "MFU", "mixed precision"),
+    *("multi-GPU", "multi-node", "mutation testing", "out of memory", "pipeline parallelism", "reduce-scatter"),
+    *("rematerialization", "sequence packing", "tensor parallelism", "world size", "ZeRO"),
+)
+# Old or private words, and the usual ones.
+REPLACED = {
+    r"mend(s|ed|ing)?": "fix",
+    r"anew": "again",
+    r"besides": "in addition",
+    r"reckon(s|ed)?": "estimate",
+    r"likeliest": "most likely",
+    r"likewise": "also",
+    r"whole number": "integer",
+    r"goes on with": "continues",
+    r"refus(e|es|ed|al|als)": "reject, invalid",
+    r"(bytes|steps|tokens|seconds|folders?|rows?) an? (device|step|second|token|class|row)": "per",
+    r"utilisation|normalisation|initialis\w+|colou?rs? of one's own": "American spelling",
+}
+_PRIVATE = re.compile(r"\b(?:" + "|".join(REPLACED) + r")\b", flags=re.I)
+_FENCE = re.compile(r"^```.*?^```$", flags=re.M | re.S)
+
+
+def written(page: str) -> str:
+    """Returns a page's text without blocks, code, link targets and comments."""
+    text = _FENCE.sub("", pages.path_of(page).read_text())
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r"`[^`\n]*(?:\n[^`\n]*)?`", "code", text)
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+def sentences(page: str) -> list[str]:
+    """Returns the sentences of a page's paragraphs and list items; headings and tables are left out."""
+    lines = [line.removeprefix("> ") for line in written(page).splitlines()]
+    text = "\n".join(line for line in lines if not line.startswith(("|", "#")))
+    paragraphs = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text)
+    found = []
+    for paragraph in paragraphs:
+        joined = " ".join(paragraph.split())
+        found += [sentence for sentence in re.split(r"(?<=[.:;!?])\s+", joined) if len(sentence.split()) > 2]
+    return found
+
+
+def private_words(text: str) -> list[str]:
+    """Returns the old or private words of a text, in order."""
+    return [match.group() for match in _PRIVATE.finditer(text)]
+
+
+def main() -> None:
+    """Prints the measures of each page."""
+    for page in pages.names():
+        lengths = [len(sentence.split()) for sentence in sentences(page)]
+        if page in GENERATED or not lengths:
+            continue
+        print(f"{page:20} {len(lengths):4} sentences, {mean(lengths):4.1f} words, longest {max(lengths)}")
+        for sentence in sentences(page):
+            if len(sentence.split()) > LONGEST:
+                print(f"    {len(sentence.split())}: {sentence}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The documentation site: docs/, CHANGELOG.md and CONTRIBUTING.md as HTML that opens from a folder.
+
+`python -m tests.docs.site` writes build/site and checks it; `python -m tests.docs.site serve` also serves it on
+127.0.0.1. Sphinx is in the extra `docs`. No network is needed, to build the site or to read it.
+
+The pages stay plain Markdown, which hosting sites show too. What only Sphinx needs is added to a copy: each list item
+that begins with a link gives that page its place in the navigation, comments such as `<!-- autofunction: name -->`
+become directives, and the words after a fence become a caption.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tests.docs import pages
+from tests.docs.pages import ROOT
+
+DOCS = ROOT / "docs"
+FOLDER = ROOT / "build" / "site"
+# Pages of the header, in order. Each lists the pages of its section.
+SECTIONS = ("get_started", "tutorials", "how_to", "concepts", "evidence", "reference_pages", "development")
+# Pages of the top folder, which have their place in the site too.
+TOP = ("CHANGELOG", "CONTRIBUTING")
+_ENTRY = re.compile(r"^- \[[^\]]+\]\((?:\.\./)?([\w-]+)\.md\)", flags=re.M)
+_DIRECTIVE = re.compile(r"^<!-- (auto\w+): ([\w.]+) -->$", flags=re.M)
+_CAPTION = re.compile(r"^```(sh|python|yaml) ([^\n]+)$", flags=re.M)
+# Elements that fetch what they name, as opposed to links that a reader follows.
+_FETCHES = {
+    "audio": "src",
+    "embed": "src",
+    "iframe": "src",
+    "img": "src",
+    "link": "href",
+    "script": "src",
+    "source": "src",
+}
+# A `link` element only fetches with these relations.
+_FETCHED_RELATIONS = {"stylesheet", "icon", "preload", "prefetch", "modulepreload", "preconnect", "dns-prefetch"}
+_CSS_FETCH = re.compile(r"(?:url\(\s*['\"]?|@import\s+['\"])(https?:)?//", flags=re.I)
+
+
+def entries(page: str) -> list[str]:
+    """Returns the pages whose place in the navigation is below this page, in order."""
+    return _ENTRY.findall(pages.path_of(page).read_text())
+
+
+def staged(page: str) -> str:
+    """Returns a page's text with what only Sphinx reads."""
+    text = pages.path_of(page).read_text()
+    text = _DIRECTIVE.sub(_directive, text)
+    text = _CAPTION.sub(_captioned, text)
+    if page in TOP:
+        text = text.replace("](docs/", "](").replace("](LICENSE)", "](LICENSE.txt)")
+    for top in TOP:
+        text = text.replace(f"](../{top}.md", f"]({top}.md")
+    below = list(SECTIONS) if page == "index" else []
+    if page in SECTIONS:
+        below = entries(page)
+    if below:
+        lines = ["", "```{toctree}", ":hidden:", "", *below, "```", ""]
+        text += "\n".join(lines)
+    return text
+
+
+def _directive(comment: re.Match[str]) -> str:
+    name, target = comment.groups()
+    options = "   :members:\n" if name == "autoclass" else ""
+    return f"```{{eval-rst}}\n.. {name}:: {target}\n{options}```"
+
+
+def _captioned(fence: re.Match[str]) -> str:
+    language, words = fence.groups()
+    caption = words[0].upper() + words[1:] if language == "sh" else words
+    return f"```{{code-block}} {language}\n:caption: {caption}\n"
+
+
+def stage(folder: Path) -> None:
+    """Writes the source of the site into an empty folder."""
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.md", "__pycache__"), dirs_exist_ok=True)
+    shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE.txt")
+    for page in [path.stem for path in DOCS.glob("*.md")] + list(TOP):
+        (folder / f"{page}.md").write_text(staged(page))
+
+
+def build(folder: Path) -> Path:
+    """Builds the site in a folder, with warnings as errors, and returns the folder of its HTML.
+
+    Raises:
+      RuntimeError: Sphinx warns or fails; the message is its output.
+    """
+    source, html = folder / "source", folder / "html"
+    shutil.rmtree(folder, ignore_errors=True)
+    source.mkdir(parents=True)
+    stage(source)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(folder / "doctrees")]
+    done = subprocess.run([*command, str(source), str(html)], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    return html
+
+
+class _Page(HTMLParser):
+    """Links, anchors and fetched addresses of one HTML file."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value for name, value in attrs if value is not None}
+        if "id" in values:
+            self.anchors.add(values["id"])
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        name = _FETCHES.get(tag)
+        relations = set(values.get("rel", "").split())
+        if name in values and (tag != "link" or relations & _FETCHED_RELATIONS):
+            self.fetched.append(values[name])
+
+
+def problems(html: Path) -> list[str]:
+    """Returns one line per broken link and per address that the site would fetch from another host."""
+    # The theme ships a template among its static files.
+    files = [path for path in html.rglob("*.html") if "_static" not in path.relative_to(html).parts]
+    parsed = {path: _Page(path.read_text()) for path in files}
+    found = []
+    for path, page in parsed.items():
+        name = path.relative_to(html)
+        for address in page.fetched:
+            if urlsplit(address).netloc:
+                found.append(f"{name}: fetches {address}")
+        for address in page.links + page.fetched:
+            if not _is_found(address, path, parsed):
+                found.append(f"{name}: no such target: {address}")
+    for path in html.rglob("*.css"):
+        if _CSS_FETCH.search(path.read_text()):
+            found.append(f"{path.relative_to(html)}: fetches from another host")
+    return found
+
+
+def _is_found(address: str, path: Path, parsed: dict[Path, _Page]) -> bool:
+    """Returns whether an address is of another host, or names a file and an anchor that exist."""
+    parts = urlsplit(address)
+    if parts.scheme or parts.netloc:
+        return True
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if not target.is_file():
+        return False
+    # `#` alone is the top of a page.
+    anchor = unquote(parts.fragment)
+    return not anchor or target not in parsed or anchor in parsed[target].anchors
+
+
+def index_for_models(html: Path) -> Iterator[str]:
+    """Yields the lines of llms.txt: the title and the Markdown of each page."""
+    yield "# mesh-runner"
+    for section in SECTIONS:
+        yield f"\n## {_title(section)}\n"
+        for page in entries(section):
+            yield f"- [{_title(page)}](_sources/{page}.md)"
+            assert (html / "_sources" / f"{page}.md").is_file()
+
+
+def _title(page: str) -> str:
+    return pages.path_of(page).read_text().partition("\n")[0].removeprefix("# ")
+
+
+def main() -> int:
+    """Builds, checks and optionally serves the site; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.docs.site", description="Builds the documentation site.")
+    parser.add_argument("action", nargs="?", choices=["build", "serve"], default="build")
+    parser.add_argument("--port", type=int, default=8000)
+    given = parser.parse_args()
+    begin = time.monotonic()
+    try:
+        html = build(FOLDER)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if found := problems(html):
+        print("\n".join(found), file=sys.stderr)
+        return 1
+    (html / "llms.txt").write_text("\n".join(index_for_models(html)) + "\n")
+    print(f"{html / 'index.html'}: built and checked in {time.monotonic() - begin:.0f} s")
+    if given.action == "serve":
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(html))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", given.port), handler) as server:
+            print(f"http://127.0.0.1:{server.server_port}; Ctrl-C stops it")
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The site: each page has one place in it, it builds without a warning, opens from a folder, and its search works."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs import pages, site
+
+# Terms that a visitor types, and the page that search must list first.
+SEARCHES = {
+    "gradient accumulation": "training",
+    "mixed precision": "training",
+    "early stopping": "training",
+    "tensor parallelism": "layouts",
+    "FSDP": "layouts",
+    "multi-node": "several_processes",
+    "resume": "checkpoints",
+    "hyperparameter search": "sweeps",
+    "Python API": "api",
+    "benchmarks": "benchmarks",
+    "out of memory": "fit_in_memory",
+    "MirroredStrategy": "coming_from",
+    "Slurm": "slurm",
+    "LoRA": "fine_tune",
+}
+_FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+
+
+def test_each_page_has_one_place_in_the_navigation() -> None:
+    listed = Counter(page for section in site.SECTIONS for page in site.entries(section))
+    every = {path.stem for path in site.DOCS.glob("*.md")} | set(site.TOP)
+    assert {page: count for page, count in listed.items() if count > 1} == {}
+    assert set(listed) == every - {"index", *site.SECTIONS}
+
+
+def test_a_list_item_names_its_page_by_its_title() -> None:
+    for section in site.SECTIONS:
+        text = pages.path_of(section).read_text()
+        for page in site.entries(section):
+            title = pages.path_of(page).read_text().partition("\n")[0].removeprefix("# ")
+            assert f"- [{title}](" in text, f"{section}: {page}"
+
+
+def test_what_only_sphinx_reads_is_added_to_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = tmp_path / "how_to.md"
+    page.write_text("- [Text](text.md): x\n\n```sh needs a GPU\nls\n```\n\n<!-- autoclass: a.B -->\n")
+    monkeypatch.setattr(pages, "path_of", lambda _: page)
+    text = site.staged("how_to")
+    assert "```{toctree}\n:hidden:\n\ntext\n```" in text
+    assert "```{code-block} sh\n:caption: Needs a GPU\n\nls\n```" in text
+    assert "```{eval-rst}\n.. autoclass:: a.B\n   :members:\n```" in text
+
+
+@pytest.mark.parametrize(
+    ("html", "problem"),
+    [
+        ('<script src="https://cdn.example/x.js"></script>', "fetches https://cdn.example/x.js"),
+        ('<img src="//cdn.example/x.png">', "fetches //cdn.example/x.png"),
+        ('<link rel="stylesheet" href="https://cdn.example/x.css">', "fetches https://cdn.example/x.css"),
+        ('<a href="none.html">x</a>', "no such target: none.html"),
+        ('<a href="#none">x</a>', "no such target: #none"),
+        ('<a href="b.html#none">x</a>', "no such target: b.html#none"),
+        ('<a href="b.html#one">x</a><a href="#">top</a><a href="https://cdn.example">a link</a>', None),
+    ],
+)
+def test_broken_links_and_other_hosts_are_found(html: str, problem: str | None, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(html)
+    (tmp_path / "b.html").write_text('<h1 id="one">b</h1>')
+    found = site.problems(tmp_path)
+    assert found == ([f"a.html: {problem}"] if problem else [])
+
+
+def test_a_stylesheet_that_fetches_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.css").write_text("@import 'https://fonts.example/x.css';")
+    (tmp_path / "b.css").write_text("a { background: url(x.png) }")
+    assert site.problems(tmp_path) == ["a.css: fetches from another host"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the folder of the built site."""
+    missing = [
+        name for name in ("sphinx", "myst_parser", "pydata_sphinx_theme", "sphinx_copybutton") if not find_spec(name)
+    ]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed: pip install -c constraints.txt -e '.[docs]'")
+    return site.build(tmp_path_factory.mktemp("site"))
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_its_links_have_targets(built: Path) -> None:
+    assert site.problems(built) == []
+    lines = list(site.index_for_models(built))
+    assert "- [Layouts](_sources/layouts.md)" in lines
+
+
+@pytest.mark.slow
+def test_the_api_pages_show_docstrings(built: Path) -> None:
+    text = (built / "api.html").read_text()
+    for name in ("runner.compose", "runner.train", "runner.data.base.DataSource.read", "runner.task.base.Task.loss"):
+        assert f'id="{name}"' in text
+
+
+@pytest.fixture
+def browser_page() -> Any:
+    """Yields a page of Chromium, without a network."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=_FLAGS)
+        context = browser.new_context(offline=True, viewport={"width": 400, "height": 900})
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        yield page
+        browser.close()
+
+
+@pytest.mark.slow
+def test_search_from_a_folder_lists_the_right_page_first(built: Path, browser_page: Any) -> None:
+    first = {}
+    for term in SEARCHES:
+        browser_page.goto(f"{(built / 'search.html').as_uri()}?q={term}")
+        link = browser_page.locator("#search-results ul.search li a").first
+        first[term] = Path(link.get_attribute("href").partition("?")[0].partition("#")[0]).stem
+    assert first == SEARCHES
+
+
+@pytest.mark.slow
+def test_no_page_is_wider_than_a_phone_or_fetches_from_another_host(built: Path, browser_page: Any) -> None:
+    asked = []
+    browser_page.on("request", lambda request: asked.append(request.url))
+    wide = {}
+    for page in ("index", "install", "layouts", "layers", "reference", "api", "bugs"):
+        browser_page.goto((built / f"{page}.html").as_uri())
+        width = browser_page.evaluate("document.documentElement.scrollWidth")
+        if width > 400:
+            wide[page] = width
+    assert wide == {}
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []

@@ -1,0 +1,311 @@
+"""Plans for hardware that is not here: memory, links and the verdict, against hand arithmetic."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.checks.composed import convert
+from runner.config import search_path
+from runner.config.build import build
+from runner.config.schema import HardwareConfig, PlanConfig
+from runner.engine.base import Collective, LayerOutput, ProgramCost, VariableInfo
+from runner.errors import ConfigError
+from runner.layout import Placement
+from runner.notebook.planning import from_dict
+from runner.plan import communication, forecast, memory, rows
+from runner.plan.base import Change, Forecast, MemoryPart, Traffic
+from runner.plan.estimate import PlacedModel
+from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
+from tests import forks
+from tests.config.test_config import composed
+from tests.plan import cases
+
+ROOT = Path(__file__).parents[2]
+GIB = 1 << 30
+# Llama 3 8B's sizes, 1/16 as wide and with 4 of 32 layers.
+DIM, DEPTH, HEADS, GROUPS, HIDDEN, VOCABULARY, LENGTH = 256, 4, 8, 2, 896, 2048, 128
+GPT = (
+    "model=gpt",
+    f"model.dim={DIM}",
+    f"model.depth={DEPTH}",
+    f"model.heads={HEADS}",
+    f"model.key_value_heads={GROUPS}",
+    f"model.feedforward={HIDDEN}",
+    "model.positions=rotary",
+    "model.norm=rms",
+    "model.activation=swiglu",
+    "model.bias=false",
+    "model.scan=true",
+    "model.remat=full",
+    "task=language_model",
+    f"task.vocabulary={VOCABULARY}",
+    "task.sample.prompt=null",
+    "dataset=synthetic",
+    f"dataset.length={LENGTH}",
+    "engine=jax",
+    "engine.precision=bfloat16",
+    "optimizer=adamw",
+)
+
+
+def hardware(name: str) -> HardwareConfig:
+    config = build(HardwareConfig, search_path.content_of(f"hardware/{name}"), "hardware")
+    assert isinstance(config, HardwareConfig)
+    return config
+
+
+def planned(folder: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "runner.plan", *GPT, *arguments, f"hydra.run.dir={folder}"]
+    done = forks.run(command, cwd=folder.parent, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return dict(json.loads((folder / "plan.json").read_text()))
+
+
+def test_state_on_256_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_path: Path) -> None:
+    plan = planned(
+        tmp_path / "run",
+        "hardware=h100",
+        "plan.compiler=arithmetic",
+        "mesh.axes={batch:32,model:2}",
+        "layout=fsdp_megatron",
+        "dataset.batch_size=64",
+    )
+    assert plan["axes"] == {"batch": 32, "model": 2}
+    parts = {part["kind"]: part["bytes"] for part in plan["forecast"]["memory"]}
+    # Kernels are sharded over both axes, and norms' scales over `batch` alone.
+    head = DIM // HEADS
+    attention = 2 * DIM * HEADS * head + 2 * DIM * GROUPS * head
+    kernels = DEPTH * (attention + 3 * DIM * HIDDEN) + 2 * VOCABULARY * DIM
+    scales = DEPTH * 2 * DIM + DIM
+    by_path = {variable["path"]: variable for variable in plan["variables"]}
+    # A scale of fewer than 1,024 numbers stays replicated.
+    assert by_path["norm/scale"]["spec"] == [None]
+    last = by_path["norm/scale"]["bytes_per_device"]
+    assert last == 4 * DIM
+    assert scales - DIM == 2 * DEPTH * DIM
+    expected = 4 * kernels // 64 + 4 * 2 * DEPTH * DIM // 32 + last
+    assert parts["weights"] == expected
+    assert parts["optimizer state"] == 2 * expected
+    assert plan["forecast"]["capacity_bytes"] == round(79.1 * GIB)
+    assert plan["forecast"]["tokens"] == 64 * LENGTH
+    assert {group["axis"] for group in plan["traffic"]} == {"batch", "model"}
+
+
+@pytest.mark.campaign
+def test_a_plan_needs_no_accelerator_and_no_room_for_the_model(tmp_path: Path) -> None:
+    """8B parameters on 1,024 devices: the process has 2 GiB of address space for data."""
+    plan = planned(
+        tmp_path / "run",
+        "hardware=v5p",
+        "plan.compiler=arithmetic",
+        "mesh.axes={batch:128,model:8}",
+        "layout=fsdp_megatron",
+        "dataset.batch_size=1024",
+        "model.dim=4096",
+        "model.depth=32",
+        "model.heads=32",
+        "model.key_value_heads=8",
+        "model.feedforward=14336",
+        "task.vocabulary=128256",
+    )
+    kernels = 32 * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 2 * 128256 * 4096
+    parts = {part["kind"]: part["bytes"] for part in plan["forecast"]["memory"]}
+    # Kernels over 1,024 devices, scales of norms over 128 or replicated.
+    assert 0 <= parts["weights"] - 4 * kernels // 1024 <= 4 * (64 * 4096 // 128 + 4096)
+
+
+@pytest.mark.parametrize("option", sorted(path.stem for path in (ROOT / "conf" / "hardware").glob("[a-z]*.yaml")))
+def test_each_figure_of_a_built_in_device_has_its_source(option: str) -> None:
+    text = (ROOT / "conf" / "hardware" / f"{option}.yaml").read_text()
+    for line in text.splitlines():
+        key = line.partition(":")[0]
+        if key in yaml.safe_load(text) and key != "defaults":
+            assert "#" in line, line
+    config = hardware(option)
+    assert config.is_here == (option == "here")
+    if config.kind == "gpu" and config.target is not None:
+        assert (ROOT / "runner" / "engine" / "jax" / "targets" / f"{config.target}.txtpb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("axes", "axis", "members", "gb_s"),
+    [
+        ({"batch": 8}, "batch", None, 450.0),
+        # 64 devices in one ring: all 8 adapters of a node send at once, 400 GB/s.
+        ({"batch": 64}, "batch", 8, 400.0),
+        # The last axis fills the nodes, the first one has one device in each.
+        ({"batch": 8, "model": 8}, "model", None, 450.0),
+        ({"batch": 8, "model": 8}, "batch", 1, 50.0),
+        ({"batch": 16, "model": 4}, "batch", 2, 100.0),
+        ({"batch": 4, "model": 16}, "model", 8, 400.0),
+        ({"batch": 4, "model": 16}, "batch+model", 8, 400.0),
+    ],
+)
+def test_a_ring_is_as_fast_as_the_adapters_of_its_devices_in_a_node(
+    axes: dict[str, int], axis: str, members: int | None, gb_s: float
+) -> None:
+    h100 = hardware("h100")
+    assert node_members(h100, axes, axis) == members
+    rates = hardware_rates(PlanConfig(), h100, "bfloat16")
+    assert group_gb_s(rates, members) == gb_s
+    (group,) = traffic([Collective("all_reduce", axis, "backward", "x", 1, 10**9)], axes, rates, (), h100)
+    devices = 1
+    for name in axis.split("+"):
+        devices *= axes[name]
+    assert group.seconds == pytest.approx(2 * (devices - 1) / devices / gb_s)
+    assert group.crosses == (members is not None)
+
+
+def test_all_chips_of_a_slice_have_the_same_links() -> None:
+    assert node_members(hardware("v5p"), {"batch": 128, "model": 8}, "batch") is None
+
+
+def _two_layers(axes: dict[str, int], column: tuple[str | None, ...], row: tuple[str | None, ...]) -> PlacedModel:
+    """Returns a dense layer of 8 to 32 numbers and one back to 8, on a batch of 16."""
+    placements = {
+        "up/kernel": Placement("up/kernel", (8, 32), column, None),
+        "down/kernel": Placement("down/kernel", (32, 8), row, None),
+    }
+    outputs = [LayerOutput("up", "Dense", (16, 32), "float32"), LayerOutput("down", "Dense", (16, 8), "float32")]
+    return PlacedModel(
+        placements, set(placements), outputs, axes, {"x": ("batch", None)}, dict.fromkeys(placements, 4)
+    )
+
+
+def test_data_parallelism_sums_gradients_and_fsdp_gathers_and_scatters() -> None:
+    plain = _two_layers({"batch": 4}, (None, None), (None, None))
+    found = communication.collectives(plain, compute_width=2, recomputes=False, microbatches=1)
+    assert [(entry.kind, entry.phase, entry.bytes) for entry in found] == [("all_reduce", "backward", 4 * 8 * 32)] * 2
+    sharded = _two_layers({"batch": 4}, ("batch", None), ("batch", None))
+    found = communication.collectives(sharded, compute_width=2, recomputes=False, microbatches=3)
+    kinds = {(entry.kind, entry.phase): entry.bytes for entry in found}
+    # Gathers are of what layers compute in, sums of the gradients' own dtype; three microbatches do all of it thrice.
+    assert kinds == {
+        ("all_gather", "forward"): 3 * 2 * 8 * 32,
+        ("all_gather", "backward"): 3 * 2 * 8 * 32,
+        ("reduce_scatter", "backward"): 3 * 4 * 8 * 32,
+    }
+
+
+@pytest.mark.parametrize(("recomputes", "backward"), [(False, 1), (True, 2)])
+def test_tensor_parallelism_sums_activations_once_per_pass(*, recomputes: bool, backward: int) -> None:
+    model = _two_layers({"batch": 4, "model": 2}, (None, "model"), ("model", None))
+    found = communication.collectives(model, compute_width=2, recomputes=recomputes, microbatches=1)
+    sums = {entry.phase: entry.bytes for entry in found if entry.axis == "model"}
+    own_output = 16 // 4 * 8 * 2
+    assert sums == {"forward": own_output, "backward": backward * own_output}
+
+
+def test_kept_arrays_are_sharded_as_the_batch_and_as_the_weights_that_make_them() -> None:
+    model = _two_layers({"batch": 4, "model": 2}, (None, "model"), ("model", None))
+    saved = [((16, 32), "bfloat16"), ((16, 8), "float32"), ((8, 32), "bfloat16")]
+    # Hidden units over both axes, outputs over the batch, a weight's copy as the weight.
+    assert memory.saved_bytes(model, saved, 16) == 16 * 32 * 2 // 8 + 16 * 8 * 4 // 4 + 8 * 32 * 2 // 2
+
+
+def test_memory_by_kind_is_that_of_the_shards() -> None:
+    model = _two_layers({"batch": 4, "model": 2}, ("batch", "model"), ("model", "batch"))
+    infos = {
+        path: VariableInfo(placed.shape, "float32", placed.spec, 128) for path, placed in model.placements.items()
+    }
+    slots = {f"optimizer/moment/{path}": info for path, info in infos.items()}
+    parts = memory.parts(model, infos | slots, [], examples=16, compute_width=2, accumulates=False)
+    by_kind = {part.kind: part.bytes for part in parts}
+    assert by_kind["weights"] == by_kind["optimizer state"] == 2 * 128
+    assert by_kind["gradients"] == 2 * 4 * 8 * 32 // 8
+
+
+def a_forecast(**changes: Any) -> Forecast:
+    fields: dict[str, Any] = {
+        "hardware": "h100",
+        "depth": "arithmetic",
+        "capacity_bytes": 80 * GIB,
+        "memory": (MemoryPart("weights", 30 * GIB, "counted"), MemoryPart("activations", 40 * GIB, "estimated")),
+        "compute_seconds": (1.0, 2.0),
+        "memory_seconds": 0.1,
+        "link_seconds": 0.5,
+        "step_seconds": (1.0, 2.5),
+        "bound": "compute",
+        "examples": 16,
+        "tokens": 1000,
+    }
+    return Forecast(**(fields | changes))
+
+
+def test_the_verdict_comes_first_and_says_by_how_much_and_what_holds_the_most() -> None:
+    plan = cases.plan(forecast=a_forecast(price=3.6))
+    lines = rows.verdict(plan)
+    assert lines[0].startswith(
+        "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; activations hold"
+    )
+    # 8 devices of 3.6 an hour, 400 to 1,000 tokens per second: 8 a second per million tokens is 8 to 20.
+    assert "tokens per second: 400 to 1,000, per device 50 to 125; cost per million tokens: 8 to 20" in lines[-1]
+    change = Change("trainer.accumulate_steps=2", 60 * GIB)
+    crowded = cases.plan(forecast=a_forecast(capacity_bytes=64 * GIB, changes=(change,)))
+    lines = rows.verdict(crowded)
+    assert lines[0].startswith("does not fit: 70.0 GiB of 64.0 GiB per device of hardware=h100, 6.00 GiB too much;")
+    assert lines[1] == "  to fit: trainer.accumulate_steps=2, 60.0 GiB per device (arithmetic)"
+    assert rows.verdict(cases.plan()) == []
+
+
+def test_the_compilers_total_replaces_the_estimated_one() -> None:
+    kinds = (memory.WEIGHTS, memory.OPTIMIZER, memory.GRADIENTS, memory.ACTIVATIONS, memory.TEMPORARIES)
+    parts = [MemoryPart(kind, 10, "estimated") for kind in kinds]
+    program = ProgramCost(20, 20, 20, 17, 0.0, 0.0, peak_bytes=37)
+    compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
+    assert compiled == {"weights": 10, "optimizer state": 10, "activations": 10, "gradients": 7, "temporaries": 0}
+    assert sum(compiled.values()) == 37
+
+
+def test_a_plan_of_other_hardware_is_read_back_from_its_file() -> None:
+    plan = cases.plan(forecast=a_forecast(changes=(Change("model.remat=full", 7),)))
+    read = from_dict(json.loads(json.dumps(plan.to_dict())))
+    assert read.forecast == plan.forecast
+    assert rows.verdict(read)[0] in repr(read)
+
+
+def test_the_slowest_link_bounds_a_step_that_only_communicates() -> None:
+    group = Traffic("all_reduce", "batch", "backward", 1, 1, 9.0)
+    plan = cases.plan(forecast=a_forecast(link_seconds=9.0, bound="links"), traffic=(group,))
+    assert "bound by links" in rows.verdict(plan)[1]
+
+
+INVALID = [
+    ("hardware=h100 mesh.axes.batch=-1", "mesh.axes.batch=-1", "no GPU here to count"),
+    ("hardware=h100 mesh.device=cpu", "mesh.device=cpu", "hardware=h100 is of kind gpu"),
+    ("hardware=h100 hardware.memory_gib=null", "hardware.memory_gib=null", "hardware=h100 needs it"),
+    ("hardware=h100 +hardware.peak_tflops.int8=1", "hardware.peak_tflops", "int8"),
+    ("hardware=h100 hardware.efficiency=[0.9,0.1]", "hardware.efficiency", "smaller share first"),
+    ("plan.compiler=target engine=jax", "plan.compiler=target", "needs the hardware"),
+    ("plan.compiler=arithmetic engine=jax", "plan.compiler=arithmetic", "needs the figures of the hardware"),
+    ("plan.compiler=arithmetic", "plan.compiler=arithmetic", "engine=keras_dtensor supports cpu only"),
+    ("hardware=l4 engine=jax plan.compiler=target", "plan.compiler=target", "hardware.target is null"),
+    ("hardware=v5p mesh.axes={batch:512} dataset.batch_size=512", "hardware=v5p", "at most 256 devices, not 512"),
+]
+
+
+@pytest.mark.parametrize(("words", "key", "problem"), INVALID)
+def test_invalid_hardware_is_one_line(words: str, key: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        convert(composed(*words.split()))
+    line = str(raised.value)
+    assert "\n" not in line
+    assert key in line
+    assert problem in line
+
+
+def test_a_run_rejects_hardware_that_is_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runner", "hardware=h100"]
+    done: subprocess.CompletedProcess[str] = forks.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=100
+    )
+    assert done.returncode == 2
+    assert "hardware=h100: only python -m runner.plan plans for other hardware" in done.stderr

@@ -1,0 +1,95 @@
+"""The marker `rotates`: a campaign of which each state of the code runs some cases, and `--whole` all.
+
+`@pytest.mark.rotates(every=4)` runs each fourth case. With `by=["engine"]`, the cases of each value of the test's
+parameter `engine` are such a list of their own, of which at least one case runs: what a test is about, such as the
+engine or the kind, is named there, so that none is left out. Which cases run depends on the digest of the runner's
+code, options and pinned versions alone (see `tests.digests`): it is the same on every machine and in every order, and
+differs with the next change of the code. So the whole table runs in the course of some commits, and a failure stays
+until the code changes.
+
+With `over="trained"`, cases with the same value of the parameter `trained` run together or not at all, in all tests of
+the file: that is for a fixture which computes much for each of its values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests import digests
+
+MARKER = "rotates"
+_CASE = pytest.StashKey["Case"]()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case of a list of which some run.
+
+    Attributes:
+      name: of the list.
+      place: of the case in it, from 0.
+      length: of the list.
+      every: one of how many runs.
+    """
+
+    name: str
+    place: int
+    length: int
+    every: int
+
+    def runs(self, state: str) -> bool:
+        """Returns whether it runs at a state of the code, given by a digest. One case of a list does at least."""
+        digest = hashlib.sha256(f"{state} {self.name}".encode()).digest()
+        first = int.from_bytes(digest[:8], "big") % min(self.every, self.length)
+        return self.place % self.every == first
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Notes the place of each campaign's case in its list; a case alone, as asked for by its id, always runs.
+
+    Raises:
+      pytest.UsageError: `by` or `over` names no parameter of the test.
+    """
+    lists: dict[str, list[object]] = {}
+    places: dict[pytest.Item, tuple[str, int, int]] = {}
+    for item in items:
+        marker = item.get_closest_marker(MARKER)
+        if marker is None or item.get_closest_marker("campaign") is None:
+            continue
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        by, over = marker.kwargs.get("by", []), marker.kwargs.get("over")
+        unknown = {*by, over} - {*parameters, None}
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid}: pytest.mark.rotates names {unknown}, of {[*parameters]}")
+        value: object
+        if over is None:
+            name = " ".join([item.nodeid.partition("[")[0], *(str(parameters[name]) for name in by)])
+            value = item.nodeid
+        else:
+            name = f"{item.nodeid.partition('::')[0]} {over}"
+            value = parameters[over]
+        values = lists.setdefault(name, [])
+        if value not in values:
+            values.append(value)
+        places[item] = (name, values.index(value), marker.kwargs["every"])
+    for item, (name, place, every) in places.items():
+        item.stash[_CASE] = Case(name, place, len(lists[name]), every)
+
+
+def state_of_code() -> str:
+    """Returns the digest of all of the runner."""
+    return digests.digest(("runner", "hydra_plugins"), ())
+
+
+def skip_others(item: pytest.Item, state: Callable[[], str] = state_of_code) -> None:
+    """Skips a case that does not run at this state of the code.
+
+    It is called as a test is set up, since the digest takes seconds, and most sessions have no such test.
+    """
+    case = item.stash.get(_CASE, None)
+    if case is not None and not case.runs(state()):
+        pytest.skip(f"one of {case.every} cases runs, by the digest of the code; --whole runs all")

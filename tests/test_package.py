@@ -1,0 +1,98 @@
+"""What tools and hosting sites read from the top folder: one version, existing files, and the commands of .ci/run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_string
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import runner
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = ROOT / ".github" / "workflows"
+FORMS = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+
+
+def test_every_file_has_the_same_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert PROJECT["version"] == runner.__version__ == citation["version"]
+
+
+def test_classifiers_name_the_versions_of_python_that_are_required() -> None:
+    named = [found[1] for one in PROJECT["classifiers"] if (found := re.fullmatch(r".*:: (3\.\d+)", one))]
+    assert named == ["3.11", "3.12", "3.13"]
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_its_options_and_no_tests(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("mesh_runner-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata_file,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_string(archive.read(metadata_file).decode())
+    assert {"runner/py.typed", "runner/conf/config.yaml", "hydra_plugins/runner_sweep.py"} <= names
+    assert {name.partition("/")[0] for name in names} == {"runner", "hydra_plugins", metadata_file.partition("/")[0]}
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(PROJECT["optional-dependencies"]) == set(metadata.get_all("Provides-Extra"))
+
+
+def _steps(workflow: str) -> list[str]:
+    jobs = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"]
+    return [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+
+
+def test_the_workflows_run_the_commands_of_this_repository() -> None:
+    assert _steps("ci") == [".ci/run"]
+    assert _steps("site")[-1] == "python -m tests.docs.site"
+    assert "docs" in PROJECT["optional-dependencies"]
+
+
+def test_pre_commit_runs_the_linters_of_ci() -> None:
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    commands = [hook["entry"] for hook in repo["hooks"]]
+    assert commands == re.findall(r"^\.venv/bin/(?:ruff|mypy).*$", (ROOT / ".ci/run").read_text(), flags=re.M)
+
+
+def test_the_image_copies_what_exists_and_installs_extras_that_exist() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    sources = {name for line in re.findall(r"^COPY (.*) \S+$", text, flags=re.M) for name in line.split()}
+    assert all((ROOT / name).exists() for name in sources)
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert kept == sources
+    extras = {extra for found in re.findall(r"EXTRAS=([\w,-]+)", text) for extra in found.split(",")}
+    assert {"jax", "cuda", "tf-cuda"} == extras <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_has_what_the_hosting_site_requires(path: Path) -> None:
+    form = yaml.safe_load(path.read_text())
+    assert form["name"]
+    assert form["description"]
+    ids = [field["id"] for field in form["body"]]
+    assert len(ids) == len(set(ids))
+    assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_a_report_of_wrong_numbers_asks_for_verify_md() -> None:
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/wrong_numbers.yml").read_text())
+    required = {field["id"] for field in form["body"] if field.get("validations", {}).get("required")}
+    assert {"command", "verify", "versions"} <= required
+
+
+@pytest.mark.parametrize("name", ["SECURITY", "CODE_OF_CONDUCT"])
+def test_links_of_the_other_files_have_a_target(name: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", (ROOT / f"{name}.md").read_text()):
+        assert (ROOT / target).exists(), target

@@ -1,0 +1,86 @@
+"""The marker `rotates` runs some cases of a campaign, of every kind, and all of them in turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rotation import Case
+
+CONFTEST = """
+from tests import rotation
+
+def pytest_collection_modifyitems(items):
+    rotation.mark(items)
+
+def pytest_runtest_setup(item):
+    rotation.skip_others(item, lambda: "{state}")
+"""
+MARKED = """
+import pytest
+
+@pytest.mark.campaign
+@pytest.mark.rotates(every=4, by=['engine'])
+@pytest.mark.parametrize('case', range(6))
+@pytest.mark.parametrize('engine', ['a', 'b'])
+def test_table(case, engine): ...
+
+@pytest.fixture(scope="module", params=["one", "two", "three"])
+def trained(request):
+    return request.param
+
+@pytest.mark.campaign
+@pytest.mark.rotates(every=3, over='trained')
+def test_losses(trained): ...
+
+@pytest.mark.campaign
+@pytest.mark.rotates(every=3, over='trained')
+@pytest.mark.parametrize('case', [1, 2])
+def test_states(trained, case): ...
+
+@pytest.mark.rotates(every=4)
+@pytest.mark.parametrize('case', [1, 2])
+def test_no_campaign(case): ...
+"""
+
+
+def passed(pytester: pytest.Pytester, state: str, *chosen: str) -> set[str]:
+    pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
+    pytester.makeconftest(CONFTEST.replace("{state}", state))
+    pytester.makepyfile(test_it=MARKED)
+    done = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", *chosen)
+    reports, _, failed = done.listoutcomes()
+    assert failed == []
+    return {report.nodeid.partition("::")[2] for report in reports}
+
+
+def test_some_cases_of_each_kind_run_and_all_in_turn(pytester: pytest.Pytester) -> None:
+    ran = [passed(pytester, f"state {number}") for number in range(12)]
+    for names in ran:
+        for engine in ("a", "b"):
+            assert 1 <= sum(name.startswith(f"test_table[{engine}-") for name in names) <= 2
+        (mesh,) = [name for name in ("one", "two", "three") if f"test_losses[{name}]" in names]
+        assert {name for name in names if "states" in name} == {f"test_states[{mesh}-1]", f"test_states[{mesh}-2]"}
+        assert {"test_no_campaign[1]", "test_no_campaign[2]"} <= names
+    assert len(set.union(*ran)) == 14 + 9
+    assert passed(pytester, "state 3") == ran[3]
+
+
+def test_a_case_that_is_asked_for_runs(pytester: pytest.Pytester) -> None:
+    for case in range(6):
+        assert passed(pytester, "state", f"test_it.py::test_table[a-{case}]") == {f"test_table[a-{case}]"}
+
+
+@pytest.mark.parametrize(("length", "every"), [(1, 9), (3, 9), (9, 9), (10, 9), (20, 3), (5, 1)])
+def test_each_list_runs_one_case_of_so_many_and_at_least_one(length: int, every: int) -> None:
+    for state in "abcdefgh":
+        count = sum(Case("list", place, length, every).runs(state) for place in range(length))
+        assert max(1, length // every) <= count <= -(-length // every)
+
+
+def test_what_names_no_parameter_is_an_error(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_it=MARKED.replace("by=['engine']", "by=['engin']"))
+    done = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*pytest.mark.rotates names {'engin'}, of *engine*"])
