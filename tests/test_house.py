@@ -22,7 +22,21 @@ HEAVY = ("numpy", "tensorflow", "tf_keras", "keras", "jax", "mlflow", "matplotli
 # `__main__` is every module of that name: each starts a command.
 ORDER = (
     *("__main__", "notebook", "cli"),
-    *("run", "export", "generate", "evaluate", "verify", "plan", "runs", "look", "init", "record", "sweep", "compare"),
+    *(
+        "run",
+        "export",
+        "generate",
+        "evaluate",
+        "verify",
+        "plan",
+        "runs",
+        "look",
+        "init",
+        "record",
+        "sweep",
+        "compare",
+        "supervise",
+    ),
     *("training", "checks", "tracking", "engine"),
     *("model", "task", "optim", "processes", "layout", "data", "arrays"),
     *("report", "config", "host", "errors"),

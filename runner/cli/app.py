@@ -31,15 +31,16 @@ from runner.errors import (
     DataError,
     EngineError,
     Interrupted,
+    NotFiniteError,
     Refused,
     TrackingError,
     in_one_line,
 )
-from runner.host import paths, secrets, session, stages
+from runner.host import paths, secrets, session, stages, work
 from runner.host.late import late
 from runner.host.signals import current, interruption
 from runner.processes import lifecycle as processes
-from runner.processes import outputs
+from runner.processes import outputs, restarts
 from runner.processes.team import ProcessError
 from runner.processes.team import current as current_team
 from runner.sweep import launch, member, resume, state
@@ -88,6 +89,7 @@ def run_command(command: Command, end: Callable[[int], int] | None = None) -> in
     # Lets errors reach us, in place of Hydra's own printer, which ends the process with its text and exit code 1.
     os.environ[_FULL_ERROR] = "1"
     _find_modules_of_the_user()
+    work.begin_command()
     with session.opened(sys.argv[0], sys.argv[1:]) as opened, paths.project():
         try:
             opened.arguments = tuple(secrets.hide_arguments(sys.argv[1:]))
@@ -105,8 +107,19 @@ def run_command(command: Command, end: Callable[[int], int] | None = None) -> in
             if interruption(error) is not None or isinstance(error, BrokenPipeError):
                 raise
             line, code = _described(error, opened.arguments)
+            if code == EXIT_REFUSED or _is_of_a_nan(error):
+                restarts.note_final(line)
             _report(line, code, error if wants_traceback else None)
         return code if end is None else end(code)
+
+
+def _is_of_a_nan(error: BaseException | None) -> bool:
+    """Returns whether a NaN or Inf loss is the cause of an error; another start would compute it again."""
+    while error is not None:
+        if isinstance(error, NotFiniteError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _find_modules_of_the_user() -> None:

@@ -6,6 +6,7 @@ Hydra makes a run's folder, its own files and the log in it before it calls the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NoReturn
@@ -16,6 +17,7 @@ from runner.checks import hardware as checks_hardware
 from runner.checks import task as checks_task
 from runner.checks.composed import convert
 from runner.config.convert import as_typed, flatten, resolved
+from runner.config.durations import seconds_of
 from runner.config.hydra_node import directory, without_hydra
 from runner.config.schema import RunConfig
 from runner.engine import devices, registry
@@ -24,7 +26,7 @@ from runner.host import accelerators, folders
 from runner.host.commands import command_module
 from runner.host.versions import installed
 from runner.layout.mesh import size
-from runner.processes import launch, outputs
+from runner.processes import launch, outputs, restarts
 from runner.processes import lifecycle as processes
 from runner.processes.team import current
 from runner.sweep import member
@@ -172,7 +174,17 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     if config.mesh.device == "gpu":
         gpus = accelerators.take(size(config.mesh.axes))
     count = int(config.cluster.processes or 1)
-    raise SystemExit(launch.run(count, member.environment(), gpus, config.mesh.device))
+    signals: list[int] = []
+
+    def start(variables: Mapping[str, str]) -> int:
+        return launch.run(count, {**member.environment(), **variables}, gpus, config.mesh.device, signals)
+
+    most = config.cluster.restarts
+    # A supervisor around this command starts it again, and counts.
+    if not most or restarts.is_supervised():
+        raise SystemExit(start({}))
+    limits = restarts.Restarts(most, seconds_of(config.cluster.restart_window))
+    raise SystemExit(restarts.run(start, limits, lambda: bool(signals)))
 
 
 def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> dict[str, object]:

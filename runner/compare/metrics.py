@@ -9,12 +9,13 @@ from runner.compare.records import RunRecord
 from runner.task import metrics
 
 _TRAIN_LOSS = f"{metrics.TRAIN}loss"
-_SPEED = ("throughput/examples_per_second", "throughput/step_ms")
+_SPEED = ("throughput/examples_per_second", "throughput/step_ms", "goodput/training")
 # Parts of the names of metrics that no task declares.
 _LOWER_IS_BETTER = ("loss", "ms", "seconds", "bytes", "error", "mae", "mse", "rmse")
 _SHORT_TITLES = {
     "throughput/step_ms": "step ms",
     "throughput/examples_per_second": "examples/s",
+    "goodput/training": "goodput",
     "plan/bytes_per_device": "bytes/device",
     "plan/collective_bytes": "moved/step",
     "plan/flops_per_device": "flops/device",

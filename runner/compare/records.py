@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _SPLITS = ("train", "eval", "test")
+_GOODPUT = "goodput"
 _STEP_MS = "step_ms"
 # Characters of a library's error that are shown.
 _MAX_REASON = 200
@@ -157,6 +158,8 @@ def _metrics_of(summary: Mapping[str, object]) -> dict[str, float]:
             metrics[f"{split}/{name}"] = float(value)
         elif key == _STEP_MS:
             metrics[f"throughput/{key}"] = float(value)
+        elif key == _GOODPUT:
+            metrics[f"{key}/training"] = float(value)
     return metrics
 
 

@@ -26,6 +26,9 @@ _LONGEST_NAME = 255
 # have thousands of such rules, and compiling each would take longer than the rest of the checks.
 _LITERAL = re.compile(r"(?:[\w/.-]|\\\W)*")
 
+# Seconds, minutes, hours or days.
+_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)[smhd]", re.ASCII)
+
 # Names of arrays, which may be those of a file's columns in any language.
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
@@ -289,6 +292,14 @@ def blank_problem(value: str) -> str | None:
     if value.strip():
         return None
     return "must not be empty"
+
+
+def duration_problem(value: str) -> str | None:
+    """Returns what is wrong with a duration such as `1h`, or None."""
+    match = _DURATION.fullmatch(value)
+    if match is None or float(match[1]) <= 0.0:
+        return "must be a number above 0 with a unit, s, m, h or d"
+    return None
 
 
 def path_problem(value: str) -> str | None:

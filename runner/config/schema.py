@@ -14,6 +14,7 @@ from runner.config.fields import (
     IDENTIFIER,
     checked,
     choice,
+    duration_problem,
     empty_problem,
     file_path,
     integer,
@@ -157,6 +158,9 @@ class ClusterConfig:
       timeout: longest wait in a collective, in seconds.
       start_timeout: time within which all processes must have connected, in seconds.
       requeue: Slurm: before the time limit, save, requeue the job and resume the same run.
+      restarts: how often a run that was lost is started again within `restart_window`, by the launcher of
+        `cluster=local` or by `runner.supervise`; not after an invalid config or a NaN or Inf loss.
+      restart_window: a duration with a unit, such as `30m`, `1h` or `2d`.
       open_ports: DTensor: accept that its ports are open on all network interfaces without authentication: whoever
         reaches them can run code as you.
       secret_file: file of mode 0600 with the secret that all processes share; null: the variable
@@ -173,6 +177,9 @@ class ClusterConfig:
     timeout: float = number(600.0, at_least=1.0, at_most=1e6, unit="seconds")
     start_timeout: float = number(120.0, at_least=1.0, at_most=1e6, unit="seconds")
     requeue: bool = False
+    # A choice: more would only hide that something is wrong.
+    restarts: int = integer(0, at_least=0, at_most=1000, example=10)
+    restart_window: str = checked("1h", test=duration_problem, rule="duration", example="1h")
     open_ports: bool = False
     secret_file: str | None = None
 

@@ -11,6 +11,7 @@ import runner
 # Module to description; `python -m` runs the module.
 COMMANDS = {
     "runner": "trains; -m runs a sweep; resume=latest resumes a run",
+    "runner.supervise": "starts a command again when its run is lost: python -m runner.supervise -- <command>",
     "runner.plan": "shows memory, communication and FLOPs of a run before it starts",
     "runner.verify": "compares a mesh with one device",
     "runner.evaluate": "evaluates a checkpoint, run=latest",

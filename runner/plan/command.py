@@ -15,7 +15,7 @@ from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
-from runner.host import stages
+from runner.host import stages, work
 from runner.plan import depth
 from runner.plan.base import Plan
 from runner.plan.make import make_plan
@@ -107,7 +107,7 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
             name: np.zeros((capacity, batch_size, *spec.shape), spec.dtype) for name, spec in data.arrays.items()
         }
     batches = HostBatches({**arrays, WEIGHT: weights}, weights, capacity)
-    with stages.stage("compiling the step"):
+    with stages.stage("compiling the step"), work.clock().doing(work.COMPILE):
         engine.compile(engine.place(batches))
 
 

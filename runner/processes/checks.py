@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from runner.config.schema import ClusterConfig, RunConfig
+from runner.config.schema import AUTO, ClusterConfig, RunConfig
 from runner.errors import invalid
 from runner.host.commands import command_module
 from runner.layout import mesh
-from runner.processes import place
+from runner.processes import place, restarts
 
 # Commands that start no processes.
 _STARTS_NOTHING = ("runner.plan", "runner.data")
+_TRAINS = "runner"
 
 
 def check(config: RunConfig, port_openers: Collection[str]) -> None:
@@ -36,6 +37,8 @@ def check(config: RunConfig, port_openers: Collection[str]) -> None:
         )
     if config.cluster.requeue:
         _check_requeue(config)
+    if config.cluster.restarts and command_module() == _TRAINS:
+        _check_restarts(config)
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
     if count > 1 and command_module() not in _STARTS_NOTHING:
@@ -50,6 +53,24 @@ def _check_requeue(config: RunConfig) -> None:
     if not config.trainer.checkpoint.enabled:
         problem = "needs checkpoints to resume from, but trainer.checkpoint.enabled=false"
         raise invalid(key, True, problem=problem, fix="set trainer.checkpoint.enabled=true")
+
+
+def _check_restarts(config: RunConfig) -> None:
+    """Checks that something starts the run again, and that it then continues."""
+    key = "cluster.restarts"
+    value = config.cluster.restarts
+    if config.resume is None:
+        problem = "needs resume=auto, with which a restart continues the run"
+        raise invalid(key, value, problem=problem, fix="add resume=auto name=exp1")
+    starts_itself = config.cluster.name == "local" or restarts.is_supervised() or place.is_presumed()
+    # A recorded run is resumed by hand, as often as it takes.
+    if config.resume == AUTO and not starts_itself:
+        raise invalid(
+            key,
+            value,
+            problem=f"cluster={config.cluster.name} has nothing that starts the run again",
+            fix="write python -m runner.supervise -- before the command",
+        )
 
 
 def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import IO
@@ -50,7 +50,13 @@ _OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-def run(count: int, environment: dict[str, str], gpus: Sequence[str] = (), device: str = "") -> int:
+def run(
+    count: int,
+    environment: Mapping[str, str],
+    gpus: Sequence[str] = (),
+    device: str = "",
+    signals: list[int] | None = None,
+) -> int:
     """Runs this command as several processes until all have ended.
 
     Args:
@@ -58,17 +64,18 @@ def run(count: int, environment: dict[str, str], gpus: Sequence[str] = (), devic
       environment: variables of each in addition to this process's.
       gpus: numbers of the GPUs to divide between them; empty: they compute on CPUs.
       device: type of the mesh's devices.
+      signals: gets the signals that this process receives; None: nobody asks for them.
 
     Returns:
       The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n for signal n.
     """
+    received = [] if signals is None else signals
     place = Place(0, count, "127.0.0.1", free_port(), secrets.token_hex(16), "local", device)
-    signals: list[int] = []
     previous_handlers = {}
     for signum in SIGNALS:
         # Under nohup, a hangup stays ignored.
         if signal.getsignal(signum) != signal.SIG_IGN:
-            previous_handlers[signum] = signal.signal(signum, lambda number, _: signals.append(number))
+            previous_handlers[signum] = signal.signal(signum, lambda number, _: received.append(number))
     # Process 0 may write to the terminal from its group, whatever `stty tostop` says.
     previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     children: list[Child] = []
@@ -80,7 +87,7 @@ def run(count: int, environment: dict[str, str], gpus: Sequence[str] = (), devic
                 end = (index + 1) * len(gpus) // count
                 own[_GPUS] = ",".join(gpus[first_gpu:end])
             children.append(Child(replace(place, index=index), {**environment, **own}))
-        return _watch(children, place, signals)
+        return _watch(children, place, received)
     finally:
         for child in children:
             child.kill()

@@ -15,6 +15,7 @@ from runner import arrays
 from runner.config.schema import RunConfig
 from runner.data.base import Array, DataSource
 from runner.engine.base import Engine, SavesLight, ShowsPieces
+from runner.host import work
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import spared
 from runner.layout import mesh
@@ -27,6 +28,7 @@ from runner.tracking import Tracker
 from runner.training import lengths, loop, plots
 from runner.training.display import result_table, shown
 from runner.training.feed import Splits
+from runner.training.goodput import Goodput
 from runner.training.lengths import RunLength
 from runner.training.recorder import prefixed
 
@@ -45,6 +47,7 @@ class Outcome:
       result: of the training loop.
       used: share of a device's peak that training used; None where that is not known.
       peak_gflops: the peak, `plan.gflops` or that of a known GPU.
+      goodput: of all attempts of the run; None: they are not recorded.
     """
 
     config: RunConfig
@@ -53,6 +56,7 @@ class Outcome:
     result: loop.Result
     used: float | None
     peak_gflops: float | None = None
+    goodput: Goodput | None = None
 
     @property
     def length(self) -> RunLength:
@@ -131,6 +135,11 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     if rates:
         title = schedules.description(outcome.config.optimizer) or "learning rate"
         files[LEARNING_RATE_PICTURE] = lambda path: plots.learning_rates(path, rates, title)
+    goodput = outcome.goodput
+    if goodput is not None and len(goodput.attempts) > 1:
+        content = json.dumps(goodput.content(), indent=2) + "\n"
+        files["attempts.json"] = lambda path: path.write_text(content)
+        files["goodput.png"] = lambda path: plots.goodput(path, goodput)
     files |= report.files
     files["summary.json"] = lambda path: path.write_text(summary)
     if isinstance(outcome.engine, ShowsPieces):
@@ -202,6 +211,8 @@ def _summary(outcome: Outcome) -> dict[str, object]:
         "input_wait": meter.input_wait,
         "model_flop_utilization": outcome.used,
     }
+    if outcome.goodput is not None:
+        summary["goodput"] = outcome.goodput.whole.share(work.TRAINING)
     summary |= prefixed("train_", result.epoch_means)
     for prefix, evaluation in (("eval", result.evaluation), ("test", result.test)):
         if evaluation is not None:

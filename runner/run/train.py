@@ -25,11 +25,11 @@ from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, cache_on_device, caches_split
 from runner.errors import EngineError, UnsavedError
-from runner.host import folders, paths, stages
+from runner.host import folders, paths, stages, work
 from runner.host.console import Console
 from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
-from runner.host.outputs import required, spared
+from runner.host.outputs import required, spared, warn
 from runner.host.signals import StopRequest, heard
 from runner.layout import mesh
 from runner.optim import schedules
@@ -48,17 +48,23 @@ from runner.task import registry as task_registry
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking import Tracker
-from runner.training import feed, lengths, loop, padded, profile, stopping
+from runner.training import feed, goodput, lengths, loop, padded, profile, stopping
 from runner.training.checkpoint import named, recovery, resume
+from runner.training.checkpoint.attempts import Journal
 from runner.training.checkpoint.resume import Previous, check_data, load
 from runner.training.display import Display, make_display
+from runner.training.goodput import Goodput
 from runner.training.lengths import RunLength
 from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
+from runner.training.watchdog import Watchdog, leave
 from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
+
+# A tag of a run: what its watchdog has reported last.
+_STALLED = "runner.stalled"
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -82,6 +88,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     Cheap checks come before slow ones. Whatever can make the config invalid is known before the tracked run is opened,
     which would be recorded as one that failed. And what a person reads comes in the order in which it is decided.
     """
+    work.begin_run()
     console = Console()
     team = current()
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -225,19 +232,27 @@ class _Training:
                 partial(samples.take, before=agreed_stop.raise_if_requested),
                 journal,
             )
-            with stop.deferring():  # the loop asks for a signal between device calls
-                result = loop.train(config, engine, splits, hooks, checkpoint)
+            watchdog = self._watchdog(journal)
+            watchdog.start()
+            try:
+                with stop.deferring():  # the loop asks for a signal between device calls
+                    result = loop.train(config, engine, splits, hooks, checkpoint)
+            finally:
+                watchdog.close()
+            work.clock().become(work.REPORT)
             stop.raise_if_requested()
             if result.steps < self.length.total:
                 _print(self.console, result.ended)
             tracker.set_tags({ENDED: result.ended})
             outcome = self._outcome(engine, splits, result, measures, points)
+            outcome = replace(outcome, goodput=self._goodput(journal, points, result.steps))
             tracker.page.results |= outcome.results
             with _unsaved(result, tracker):
                 with stages.stage("writing the results"):
                     record_result(outcome, tracker, self.folder)
                 self._record_profile(profiler.folder)
                 show_result(outcome, self.console)
+                self._print_goodput(outcome.goodput)
                 for line in samples.lines(result.taken):
                     _print(self.console, line)
 
@@ -274,6 +289,43 @@ class _Training:
             speed["throughput/model_flop_utilization"] = used
         points.log(result.steps, speed)
         return Outcome(config, engine, splits, result, used, peak_gflops)
+
+    def _watchdog(self, journal: Journal) -> Watchdog:
+        """Returns what watches this process; process 0 ends the run, and the others then see that it is gone."""
+        team = current()
+
+        def report(line: str) -> None:
+            warn(line)
+            self.tracker.set_tags({_STALLED: line})
+
+        def end(why: str) -> None:
+            warn(why)
+            journal.end(why)
+            self.tracker.set_tags({ENDED: why})
+            self.tracker.finish("FAILED", in_haste=True)
+            leave()
+
+        config = self.config.trainer.watchdog
+        return Watchdog(config, work.clock(), self.folder, team.index, report, end if team.is_first else None)
+
+    def _goodput(self, journal: Journal, points: recovery.NewPoints, step: int) -> Goodput | None:
+        """Returns the goodput of the run up to now, and logs it; None if the run records no attempts."""
+        attempts = journal.attempts()
+        if not attempts:
+            return None
+        measured = goodput.of(attempts)
+        points.log(step, measured.metrics())
+        if len(attempts) > 1:
+            self.tracker.set_tags({goodput.TAG: goodput.causes(measured)})
+        return measured
+
+    def _print_goodput(self, measured: Goodput | None) -> None:
+        if measured is None:
+            return
+        every_minutes = self.config.trainer.checkpoint.every_minutes
+        line = goodput.line(measured, every_minutes, work.clock().mean(work.SAVE))
+        if line is not None:
+            _print(self.console, line)
 
     def _counted(self, engine: Engine, measures: Mapping[str, float]) -> Mapping[str, float]:
         """Returns the plan's measures, with a language model's operations as its parameters count them."""
@@ -317,7 +369,7 @@ class _Training:
     def _print_warnings(self, engine: Engine, splits: feed.Splits) -> None:
         """Prints the warnings that need the model's outputs, and which examples are used for what."""
         config = self.config
-        with stages.stage("compiling the evaluation"):
+        with stages.stage("compiling the evaluation"), work.clock().doing(work.COMPILE):
             padded.check(config, engine, splits.train)
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
             batches = feed.evaluation_of(config, splits.selecting, 1)

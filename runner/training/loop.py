@@ -13,6 +13,7 @@ from runner.config.schema import RunConfig
 from runner.data.base import Array
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.errors import EngineError, Interrupted, NotFiniteError
+from runner.host import work
 from runner.optim import norms, schedules
 from runner.processes.lifecycle import AgreedStop
 from runner.processes.team import current
@@ -182,7 +183,8 @@ def train(
     """
     training = _begin(config, engine, splits, hooks, start)
     try:
-        ended = _train_with_restores(training)
+        with work.clock().doing(work.TRAINING):
+            ended = _train_with_restores(training)
         return _finish(training, ended, start)
     except Interrupted as interrupted:
         _save_interrupted(training, interrupted)
@@ -275,7 +277,7 @@ def _train_periods(training: _Training) -> str:
     # One source of batches for all periods: those of the next one are made ready while the last call and the
     # evaluation of this one run.
     with training.batches() as batches:
-        calls = training.meter.timed(batches)
+        calls = work.clock().waiting(training.meter.timed(batches), work.INPUT)
         for end in _period_ends(training):
             # Asked before a period and not after it, so that a run which is resumed after its end trains no further
             # step.
@@ -525,12 +527,13 @@ def _evaluate(training: _Training, examples: feed.Examples, *, keep_outputs: boo
             training.hooks.stop.raise_if_requested()
             yield batch
 
-    if trainer.eval_mean == "examples":
-        return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
-    evaluations: list[Evaluation] = []
-    for batch in interruptible():
-        evaluations.append(training.engine.evaluate([batch], keep_outputs=keep_outputs))
-    return _mean(evaluations)
+    with work.clock().doing(work.EVALUATION):
+        if trainer.eval_mean == "examples":
+            return training.engine.evaluate(interruptible(), keep_outputs=keep_outputs)
+        evaluations: list[Evaluation] = []
+        for batch in interruptible():
+            evaluations.append(training.engine.evaluate([batch], keep_outputs=keep_outputs))
+        return _mean(evaluations)
 
 
 def _mean(batches: Sequence[Evaluation]) -> Evaluation:

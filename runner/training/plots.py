@@ -14,6 +14,8 @@ from runner.data.base import Array, ArraySpec
 from runner.report import palette
 from runner.report.figures import log_axis, save, show_last_tenth, subplots
 from runner.task.base import LOSS, Evaluation
+from runner.training.goodput import KINDS as GOODPUT_KINDS
+from runner.training.goodput import Goodput
 from runner.training.lengths import RunLength
 
 # The loss axis is logarithmic if the largest loss is more than so many times the smallest. Below that a linear axis
@@ -253,6 +255,30 @@ def _draw_view(panel: Axes, pieces: Pieces, dims: tuple[int, int], axes: Mapping
             fontsize=9,
             color=palette.ink_on(face),
         )
+
+
+def goodput(path: Path, measured: Goodput) -> None:
+    """Draws the wall time of a run by attempt and kind of work.
+
+    Args:
+      path: PNG file to write.
+      measured: the run's goodput.
+    """
+    shares = measured.shares
+    figure, axes = subplots(1, 1, figsize=(8.0, 1.6 + 0.5 * len(shares)))
+    colors = (*palette.SERIES, palette.TRAIN_STEPS, palette.OTHER)
+    starts = [0.0] * len(shares)
+    rows = [f"attempt {attempt.number}" for attempt in measured.attempts]
+    for kind, color in zip(GOODPUT_KINDS, colors, strict=True):
+        widths = [share.seconds.get(kind, 0.0) for share in shares]
+        if any(widths):
+            axes.barh(rows, widths, left=starts, color=color, label=kind)
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    axes.set_title(f"goodput {measured.whole.share(GOODPUT_KINDS[0]):.0%} of {measured.whole.wall:,.0f} s")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=4, fontsize=8, frameon=False)
+    save(figure, path)
 
 
 def _shared_coordinates(devices: Sequence[int], axes: Mapping[str, int]) -> dict[str, int]:

@@ -15,9 +15,10 @@ import numpy as np
 from runner.training.checkpoint import index, storage
 from runner.training.checkpoint.reading import Checkpoint
 
-_RATES, _USAGE = "throughput/", "system/"
-_TIMES = (_RATES, _USAGE)  # metrics that measure time
-_OF_THE_RUN = "throughput/input_wait"  # logged once, when the run has ended
+_RATES, _USAGE, _GOODPUT = "throughput/", "system/", "goodput/"
+_TIMES = (_RATES, _USAGE, _GOODPUT)  # metrics that measure time
+_OF_THE_RUN = ("throughput/input_wait", _GOODPUT)  # logged once, when the run has ended
+_OF_ATTEMPTS = ("attempts.json", "goodput.png")  # files of a run that had several
 _LEFT_OVER = re.compile(r"\.unfinished.*|\.tmp.*|.*\.replaced")  # names of what is not whole
 _WINDOWS = ("train/", "learning_rate")  # metrics of a few steps each
 _SHARP, _SHARP_STEPS = 1e-5, 20  # relative difference of losses, and how many steps after a move it holds for
@@ -78,7 +79,7 @@ def left_in(folder: Path, uri: str) -> Left:
         Checkpoint(storage.place(place, storage.steps(place)[-1])),
         index.read_best(place),
         points,
-        tuple(sorted(item.path for item in client.list_artifacts(run_id))),
+        tuple(sorted({item.path for item in client.list_artifacts(run_id)} - {*_OF_ATTEMPTS})),
         {name: summary[name] for name in _RESULTS},
         tuple(faults),
     )
@@ -115,7 +116,7 @@ def differences(whole: Left, resumed: Left, *, again: bool = False, asked: int =
         found += [] if again else _twice(key, others)
         if key.startswith(_TIMES):  # when these come is a matter of time, but for the end of an epoch
             ends = {step for step, _ in resumed.points.get("eval/loss", [])}
-            ends = {max(ends)} if ends and key == _OF_THE_RUN else ends if key.startswith(_RATES) else set()
+            ends = {max(ends)} if ends and key.startswith(_OF_THE_RUN) else ends if key.startswith(_RATES) else set()
             lacking = sorted(ends - {step for step, _ in others})
             found += [f"{key} lacks steps {lacking}"] if len(lacking) > asked + starts else []
         else:

@@ -68,7 +68,8 @@ def composed(arguments: Sequence[str]) -> list[RunConfig]:
     """
     arranged = command_line.arranged(arguments)
     overrides = [one for one in arranged if not one.startswith("-")]
-    overrides = [one for one in overrides if one.partition("=")[0] not in _RECORDED]
+    # A named run needs no record of an earlier one.
+    overrides = [one for one in overrides if one == "resume=auto" or one.partition("=")[0] not in _RECORDED]
     kept = [one for one in overrides if one.startswith(_SEARCHED) or not one.startswith(_OF_HYDRA)]
     with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
         compose(

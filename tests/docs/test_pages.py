@@ -68,6 +68,8 @@ def check(command: Command, page: str) -> None:
     program, module = command.words[0], command.module
     if module == "runner.init":
         assert importlib.import_module("runner.init.command").main(command.arguments) == 0
+    elif module == "runner.supervise":
+        assert importlib.import_module("runner.supervise.command")._problem(command.arguments[1:]) is None
     elif (parser := reference.parser_of(module) if module else None) is not None:
         getattr(parser, "read", parser.parse_args)(command.arguments)  # `read` also accepts keys in place of flags
     elif module.split(".")[0] == "runner":

@@ -20,7 +20,7 @@ from typing import Any
 
 from runner.config.build import build
 from runner.errors import ConfigError, invalid
-from runner.host import outputs
+from runner.host import outputs, work
 from runner.tracking import process
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json
 
@@ -53,7 +53,7 @@ class Attempt:
       first: training steps done when it began.
       step: training steps done when the file was last written.
       ended: why it ended, in words; empty: it runs, or was killed.
-      seconds: seconds by kind of work, such as `training`.
+      seconds: seconds by kind of work since its process was started; see `runner.host.work`.
     """
 
     number: int = 1
@@ -150,6 +150,10 @@ class Journal:
     def update(self, **changes: Any) -> None:
         """Changes fields of the attempt; they are written with the next beat."""
 
+    def attempts(self) -> list[Attempt]:
+        """Returns the run's attempts up to now, this one last; none of a run that records none."""
+        return []
+
     def end(self, why: str) -> None:
         """Records the end of the attempt, and why it ended."""
 
@@ -175,16 +179,18 @@ class AttemptJournal(Journal):
         """
         identity = process.identity()
         now = time.time()
+        seconds = work.clock().seconds()
         self._folder = folder
         self._lost = lost
         self._attempt = Attempt(
             number,
             host=identity[process.HOST],
             pid=identity[process.PID],
-            began=now,
+            began=now - sum(seconds.values()),
             seen=now,
             first=first,
             step=first,
+            seconds=seconds,
         )
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -195,10 +201,12 @@ class AttemptJournal(Journal):
         self._thread = threading.Thread(target=self._beat, name="attempt-journal", daemon=True)
         self._thread.start()
 
-    @property
-    def attempt(self) -> Attempt:
-        """The attempt as it is recorded."""
-        return self._attempt
+    def attempts(self) -> list[Attempt]:
+        """Returns the run's attempts up to now, this one last; those of another process are read."""
+        with self._lock:
+            self._attempt = replace(self._attempt, seen=time.time(), seconds=work.clock().seconds())
+            own = self._attempt
+        return [*(attempt for attempt in read(self._folder) if attempt.number < own.number), own]
 
     def update(self, **changes: Any) -> None:
         """Changes fields of the attempt; they are written with the next beat."""
@@ -226,9 +234,9 @@ class AttemptJournal(Journal):
 
     def _write(self) -> None:
         """Replaces the file; not synced, because a power cut may cost the last few seconds of this record."""
-        self._attempt = replace(self._attempt, seen=time.time())
+        self._attempt = replace(self._attempt, seen=time.time(), seconds=work.clock().seconds())
         path = path_of(self._folder, self._attempt.number)
-        temporary = path.with_name(f".unfinished-{path.name}")
+        temporary = _temporary(path)
         try:
             temporary.write_text(_as_text(self._attempt), encoding="utf-8")
             temporary.replace(path)
@@ -238,16 +246,21 @@ class AttemptJournal(Journal):
             self._over.set()
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".unfinished-{path.name}")
+
+
 def _as_text(attempt: Attempt) -> str:
     return json.dumps(asdict(attempt)) + "\n"
 
 
-def begin(folder: Path, first: int) -> AttemptJournal:
+def begin(folder: Path, first: int, earlier_end: str = "") -> AttemptJournal:
     """Begins the next attempt of a run; process 0 calls this.
 
     Args:
       folder: of the run's checkpoints.
       first: training steps done.
+      earlier_end: why the attempt before this one ended, if that one could not record it; empty: unknown.
 
     Raises:
       ConfigError: another process has begun one at the same time.
@@ -255,6 +268,15 @@ def begin(folder: Path, first: int) -> AttemptJournal:
     """
     numbers = [int(name.removeprefix("attempt-").removesuffix(".json")) for name in names(folder)]
     number = max(numbers, default=0) + 1
+    earlier = read(folder)
+    for name in names(folder):
+        # A process that was killed while it wrote has left it.
+        with suppress(OSError):
+            _temporary(folder / name).unlink()
+    if earlier_end and earlier and not earlier[-1].ended:
+        with suppress(OSError):
+            ended = _as_text(replace(earlier[-1], ended=earlier_end))
+            path_of(folder, earlier[-1].number).write_text(ended, encoding="utf-8")
     try:
         return AttemptJournal(folder, number, first, _leave)
     except FileExistsError:

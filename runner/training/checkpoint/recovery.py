@@ -20,7 +20,7 @@ from runner.engine.base import Engine
 from runner.errors import in_one_line
 from runner.host.outputs import warn
 from runner.host.versions import installed
-from runner.processes import lifecycle, requeue
+from runner.processes import lifecycle, requeue, restarts
 from runner.processes.team import current
 from runner.tracking import Tracker
 from runner.training.checkpoint import attempts, runs
@@ -241,7 +241,7 @@ def begin_attempt(
     run = _registered(config, tracker, folder, resumed, origin, locks)
     if not current().is_first:
         return BegunAttempt(run, Journal())
-    journal = attempts.begin(run.folder, start)
+    journal = attempts.begin(run.folder, start, restarts.earlier_end())
     # A lost process ends this one from another thread, without the stack.
     lifecycle.on_end(lambda reason, _: journal.end(reason))
     locks.push(partial(_end_journal, journal))

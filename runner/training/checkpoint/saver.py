@@ -21,6 +21,7 @@ import numpy as np
 from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
 from runner.errors import Interrupted
+from runner.host import work
 from runner.processes.team import ALONE, ProcessError, Team
 from runner.training.checkpoint import index as checkpoint_index
 from runner.training.checkpoint import storage
@@ -349,6 +350,11 @@ class CheckpointSaver(Saver):
             self._thread.join()
 
     def _put(self, step: int, recorder: MetricRecorder, best: BestRecord | None) -> None:
+        """Copies the state and hands it to the writer thread; see `_take_and_write`."""
+        with work.clock().doing(work.SAVE):
+            self._take_and_write(step, recorder, best)
+
+    def _take_and_write(self, step: int, recorder: MetricRecorder, best: BestRecord | None) -> None:
         """Copies the state and hands it to the writer thread.
 
         Args:
@@ -386,8 +392,9 @@ class CheckpointSaver(Saver):
 
     def _wait(self) -> None:
         """Waits for every write, and applies the outcomes."""
-        for write in self._writes:
-            write.outcome.result()
+        with work.clock().doing(work.SAVE):
+            for write in self._writes:
+                write.outcome.result()
         self._settle()
 
     def _settle(self) -> None:

@@ -1,0 +1,139 @@
+"""Restarts of a run after a loss: how many, after which wait, and after which ends there is none.
+
+What starts a run again (the launcher of `cluster=local`, or `runner.supervise`) passes the path of a file to the run
+in an environment variable. A process whose run would fail again for the same reason, an invalid config or a NaN or Inf
+loss, writes that reason there. Every other failure is a loss.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from runner.errors import EXIT_DONE, EXIT_REFUSED
+
+# The file for the reason why the run would fail again, and why the attempt before this one ended.
+FINAL_VARIABLE = "RUNNER_FINAL_ERROR"
+BEFORE_VARIABLE = "RUNNER_EARLIER_END"
+
+# Seconds before the first restart in a row, doubled for each further one, and the longest wait. A lost peer's ports
+# and a scheduler need a moment; a machine that reboots needs minutes, and asking it every minute costs nothing.
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+
+# An attempt that lasted this many seconds has trained, so the wait begins at the first one again.
+LASTED_S = 600.0
+
+_SIGNALED = 128
+
+
+def note_final(why: str) -> None:
+    """Records that the run would fail again for this reason; does nothing if nobody would start it again."""
+    path = os.environ.get(FINAL_VARIABLE)
+    if path:
+        with suppress(OSError):
+            Path(path).write_text(why, encoding="utf-8")
+
+
+def is_supervised() -> bool:
+    """Returns whether a supervisor or a launcher with restarts has started this process."""
+    return bool(os.environ.get(FINAL_VARIABLE))
+
+
+def earlier_end() -> str:
+    """Returns why the attempt before this one ended, as far as what started this process knows; empty: unknown."""
+    return os.environ.get(BEFORE_VARIABLE, "")
+
+
+class Restarts:
+    """Decides whether a run is started again, and when."""
+
+    def __init__(self, most: int, window_s: float) -> None:
+        """Takes the limits.
+
+        Args:
+          most: restarts within any window of time.
+          window_s: its length in seconds.
+        """
+        self._most = most
+        self._window_s = window_s
+        self._restarted: deque[float] = deque()
+        self._in_a_row = 0
+
+    def wait(self, now: float, lasted_s: float) -> float | None:
+        """Returns the seconds to wait before the next start; None: there have been too many.
+
+        Args:
+          now: seconds of a clock that never goes back.
+          lasted_s: seconds that the lost attempt had lasted.
+        """
+        while self._restarted and now - self._restarted[0] > self._window_s:
+            self._restarted.popleft()
+        if len(self._restarted) >= self._most:
+            return None
+        if lasted_s >= LASTED_S:
+            self._in_a_row = 0
+        wait = min(FIRST_WAIT_S * 2.0**self._in_a_row, LONGEST_WAIT_S)
+        self._restarted.append(now)
+        self._in_a_row += 1
+        return wait
+
+
+def described(code: int) -> str:
+    """Returns an exit code in words; that of `subprocess` or of a shell for a process that a signal has killed."""
+    signum = -code if code < 0 else code - _SIGNALED
+    if signum > 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(signum).name}"
+    return f"ended with exit code {code}"
+
+
+def run(
+    start: Callable[[Mapping[str, str]], int],
+    restarts: Restarts,
+    is_stopped: Callable[[], bool],
+    sleep: Callable[[float], object] = time.sleep,
+) -> int:
+    """Runs something again and again until it ends well, for good, or too often.
+
+    Args:
+      start: runs it with variables in addition to this process's, and returns its exit code.
+      restarts: the limits.
+      is_stopped: returns whether this process has received a signal that ends it.
+      sleep: waits for so many seconds, or until a signal comes.
+
+    Returns:
+      The last exit code.
+    """
+    before = ""
+    with tempfile.TemporaryDirectory(prefix="runner-restarts-") as folder:
+        final = Path(folder) / "final"
+        while True:
+            began = time.monotonic()
+            code = start({FINAL_VARIABLE: str(final), BEFORE_VARIABLE: before})
+            if code == EXIT_DONE or is_stopped():
+                return code
+            if code == EXIT_REFUSED or final.exists():
+                _say("not started again: the run would fail for the same reason")
+                return code
+            now = time.monotonic()
+            wait = restarts.wait(now, now - began)
+            before = described(code)
+            if wait is None:
+                _say(f"not started again: {before}, and there were too many restarts (cluster.restarts)")
+                return code
+            _say(f"{before}; starting the run again in {wait:.0f} s")
+            sleep(wait)
+            if is_stopped():
+                return code
+
+
+def _say(line: str) -> None:
+    print(f"restarts: {line}", file=sys.stderr, flush=True)

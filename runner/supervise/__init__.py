@@ -1,0 +1,1 @@
+"""`runner.supervise`: starts a command again when its run is lost."""

@@ -1,0 +1,103 @@
+"""Restarts: how many, after which wait, and after which ends there is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from runner.config.durations import seconds_of
+from runner.config.fields import duration_problem
+from runner.errors import EngineError, NotFiniteError
+from runner.processes import restarts
+from runner.processes.restarts import Restarts
+
+
+def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[float], int]:
+    """Runs something that ends with these codes; returns the earlier ends as passed, the waits and the code."""
+    earlier: list[str] = []
+    waits: list[float] = []
+
+    def start(variables: Mapping[str, str]) -> int:
+        earlier.append(variables[restarts.BEFORE_VARIABLE])
+        if len(earlier) == notes_at:
+            Path(variables[restarts.FINAL_VARIABLE]).write_text("the loss is nan")
+        return codes[len(earlier) - 1]
+
+    code = restarts.run(start, Restarts(3, 3600.0), lambda: False, waits.append)
+    return earlier, waits, code
+
+
+def test_a_lost_run_is_started_again_with_back_off_until_it_ends_well() -> None:
+    assert ends(1, -9, 137, 0) == (
+        ["", "ended with exit code 1", "killed by SIGKILL", "killed by SIGKILL"],
+        [1.0, 2.0, 4.0],
+        0,
+    )
+
+
+@pytest.mark.parametrize(("codes", "notes_at", "starts"), [((2, 0), None, 1), ((1, 1, 0), 2, 2), ((0, 0), None, 1)])
+def test_an_invalid_config_and_a_nan_are_final(codes: tuple[int, ...], notes_at: int | None, starts: int) -> None:
+    earlier, _, code = ends(*codes, notes_at=notes_at)
+    assert len(earlier) == starts
+    assert code == codes[starts - 1]
+
+
+def test_there_is_an_end_to_restarts(capsys: pytest.CaptureFixture[str]) -> None:
+    earlier, _, code = ends(1, 1, 1, 1, 0)
+    assert (len(earlier), code) == (4, 1)
+    assert "too many restarts (cluster.restarts)" in capsys.readouterr().err
+
+
+def test_a_signal_to_the_supervisor_is_no_loss() -> None:
+    starts: list[int] = []
+
+    def start(_: Mapping[str, str]) -> int:
+        starts.append(1)
+        return 143
+
+    assert restarts.run(start, Restarts(3, 3600.0), lambda: bool(starts)) == 143
+    assert len(starts) == 1
+
+
+def test_only_restarts_within_the_window_count_and_a_long_attempt_ends_the_back_off() -> None:
+    limits = Restarts(2, 100.0)
+    assert limits.wait(0.0, 1.0) == 1.0
+    assert limits.wait(10.0, 1.0) == 2.0
+    assert limits.wait(20.0, 1.0) is None
+    assert limits.wait(111.0, restarts.LASTED_S) == 1.0, "both are older than the window"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30.0), ("1.5m", 90.0), ("1h", 3600.0), ("2d", 172_800.0)])
+def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
+    assert duration_problem(text) is None
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "0h", "-1h", "1 h", "1hh", "1e3s"])
+def test_other_durations_are_rejected(text: str) -> None:
+    assert duration_problem(text) == "must be a number above 0 with a unit, s, m, h or d"
+
+
+def test_a_process_that_nobody_starts_again_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
+    restarts.note_final("why")
+    assert not restarts.is_supervised()
+    monkeypatch.setenv(restarts.FINAL_VARIABLE, str(tmp_path / "final"))
+    restarts.note_final("why")
+    assert restarts.is_supervised()
+    assert (tmp_path / "final").read_text() == "why"
+    assert os.environ.get(restarts.BEFORE_VARIABLE) is None
+
+
+def test_a_nan_is_recognized_behind_another_error() -> None:
+    from runner.cli.app import _is_of_a_nan
+
+    nan = NotFiniteError(3, float("nan"), "stop")
+    after_restores = EngineError("the loss is nan at step 3 after 3 restores")
+    after_restores.__cause__ = nan
+    assert _is_of_a_nan(nan)
+    assert _is_of_a_nan(after_restores)
+    assert not _is_of_a_nan(EngineError("a device is lost"))
