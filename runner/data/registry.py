@@ -97,6 +97,13 @@ SOURCES: dict[str, SourceEntry] = {
         is_users_data=True,
         check=checks_source.check_images,
     ),
+    "parquet": SourceEntry(
+        f"{_FOLDER}.parquet",
+        keys=("path", "features", "channels", "cache_mib", "shuffle_window"),
+        tokens="maybe",
+        is_users_data=True,
+        check=checks_source.check_parquet,
+    ),
     "pydoc": SourceEntry(f"{_FOLDER}.pydoc", tokens="always"),
     "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", tokens="always"),
     "text": SourceEntry(

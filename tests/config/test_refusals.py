@@ -295,6 +295,8 @@ REFUSALS = [
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
+    refusal("dataset=parquet dataset.path=nowhere.parquet", "dataset.path=nowhere.parquet", "a folder of them"),
+    refusal("+dataset.shuffle_window=4", "dataset.shuffle_window=4", "set dataset=parquet"),
     refusal("dataset=custom dataset._target_=user_module.nope", "dataset._target_=user_module.nope", "no 'nope'"),
     refusal(
         "+dataset._target_=user_module.build",

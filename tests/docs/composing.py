@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
@@ -26,6 +29,8 @@ _SEARCHED = "hydra.searchpath="  # folders with the options of a project
 def give_data(folder: Path) -> None:
     """Writes small files with the names that pages use for the reader's own data."""
     (folder / "houses.csv").write_text("area,rooms,price\n" + "".join(f"{n},{n % 3},{2 * n}\n" for n in range(1, 401)))
+    table = pa.csv.read_csv(folder / "houses.csv")
+    pq.write_table(table, folder / "houses.parquet", row_group_size=50)
     label = np.arange(400) % 4
     np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
     np.savez(folder / "tags.npz", features=np.ones((400, 4), "float32"), tags=np.ones((400, 3), "int32"))
