@@ -12,6 +12,7 @@ least that any order can cost. Memory is the peak of the process above its impor
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -64,6 +65,16 @@ def make(folder: Path, rows: int) -> None:
     parquet.close()
 
 
+def save_to_disk(folder: Path) -> None:
+    """Writes the table as the library `datasets` does."""
+    command = (
+        f"import datasets; table = datasets.Dataset.from_parquet({str(folder / 'table.parquet')!r}, "
+        f"cache_dir={str(folder / 'prepared')!r}); table.save_to_disk({str(folder / 'saved')!r}, num_shards=1)"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    subprocess.run([sys.executable, "-c", command], env=environment, check=True, stderr=subprocess.DEVNULL)
+
+
 def ours(**keys: object) -> Callable[[], Iterator[int]]:
     """Returns what reads one shuffled epoch as a run does, in calls of 16 steps."""
 
@@ -89,6 +100,22 @@ def pyarrow_in_order() -> Iterator[int]:
             yield batch.num_rows
 
 
+def library(*, shuffled: bool) -> Callable[[], Iterator[int]]:
+    """Returns what reads the Arrow files with the library `datasets`, as NumPy arrays."""
+
+    def read() -> Iterator[int]:
+        import datasets
+
+        table = datasets.load_from_disk("saved").with_format("numpy")
+        if shuffled:
+            table = table.shuffle(seed=SEED, keep_in_memory=True)
+        yield 0
+        for batch in table.iter(batch_size=BATCH):
+            yield len(batch["label"])
+
+    return read
+
+
 def contenders(rows: int) -> dict[str, Callable[[], Iterator[int]]]:
     """Returns what is compared, by name."""
     decoded_mib = rows * (COLUMNS + 1) * 4 // (1 << 20)
@@ -102,6 +129,9 @@ def contenders(rows: int) -> dict[str, Callable[[], Iterator[int]]]:
         "parquet, a quarter, windows": ours(**parquet, cache_mib=small, shuffle_window=window),
         "parquet, a quarter, exact": ours(**parquet, cache_mib=small),
         "PyArrow, in the file's order": pyarrow_in_order,
+        "huggingface, Arrow, exact": ours(name="huggingface", path="saved"),
+        "datasets, shuffled": library(shuffled=True),
+        "datasets, in the files' order": library(shuffled=False),
     }
 
 
@@ -142,6 +172,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder, options.rows)
+        has_library = importlib.util.find_spec("datasets") is not None
+        if has_library:
+            save_to_disk(folder)
         # An empty cache, so that every contender prepares its data.
         environment = os.environ | {
             "XDG_CACHE_HOME": name,
@@ -151,7 +184,8 @@ def main() -> None:
             print(f"{file}: {(folder / file).stat().st_size / (1 << 20):,.0f} MiB")
         print("| reads | first start (s) | examples per second | peak memory (MiB) |\n|---|---|---|---|")
         for contender in contenders(options.rows):
-            if options.only not in contender:
+            is_possible = has_library or contender.startswith(("arrays", "parquet", "PyArrow"))
+            if options.only not in contender or not is_possible:
                 continue
             command = [sys.executable, "-m", "benchmarks.sources", "--rows", str(options.rows), "--measure", contender]
             out = subprocess.run(command, cwd=name, env=environment, check=True, stdout=subprocess.PIPE, text=True)

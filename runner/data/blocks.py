@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from runner.data import images
-from runner.data.base import Array, ArraySpec, Rows, empty_arrays
+from runner.data.base import Array, ArraySpec, Rows, empty_arrays, stack_examples
 from runner.data.sampler import StoredBlocks
 from runner.errors import DataError
 
@@ -146,6 +146,46 @@ class ImageDecoder:
 
 
 @dataclass(frozen=True, eq=False)
+class RowDecoder:
+    """Decodes the images of single rows.
+
+    Attributes:
+      columns: decoders of the columns of images.
+      place: returns the name of an example for messages, by its row.
+    """
+
+    columns: Mapping[str, ImageDecoder]
+    place: Callable[[int], str]
+
+    def decode(
+        self, block: Block, row_in_block: int, row: int, decode: Callable[[ImageDecoder, bytes], Array]
+    ) -> dict[str, Array]:
+        """Returns the arrays of one example.
+
+        Args:
+          block: has the row.
+          row_in_block: its position there.
+          row: of the source, for errors.
+          decode: `ImageDecoder.resized` or `ImageDecoder.original`.
+
+        Raises:
+          DataError: an image can't be decoded.
+        """
+        arrays: dict[str, Array] = {}
+        for name, column in block.items():
+            if not isinstance(column, EncodedImages):
+                arrays[name] = column[row_in_block]
+                continue
+            try:
+                arrays[name] = decode(self.columns[name], column[row_in_block])
+            except ValueError as error:
+                raise DataError(
+                    f"{self.place(row)}: the image {name} can't be decoded ({error}); fix or remove that row"
+                ) from error
+        return arrays
+
+
+@dataclass(frozen=True, eq=False)
 class BlockSource:
     """Examples that are stored in blocks.
 
@@ -253,35 +293,108 @@ class ImageBlockSource(BlockSource):
 
     def example_name(self, row: int) -> str:
         """Returns the example's name for messages."""
-        number, row_in_block = self._locate(row)
-        return self.place(number, row_in_block)
+        return self.place(*self._locate(row))
+
+    @cached_property
+    def _rows(self) -> RowDecoder:
+        return RowDecoder(self.decoders, self.example_name)
 
     def _example(self, row: int, decode: Callable[[ImageDecoder, bytes], Array]) -> dict[str, Array]:
         number, row_in_block = self._locate(row)
-        return self._decoded(self._block(number), number, row_in_block, decode)
+        return self._rows.decode(self._block(number), row_in_block, row, decode)
 
     def _locate(self, row: int) -> tuple[int, int]:
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         return number, int(row - self._starts[number])
 
-    def _decoded(
-        self, block: Block, number: int, row: int, decode: Callable[[ImageDecoder, bytes], Array]
-    ) -> dict[str, Array]:
-        arrays: dict[str, Array] = {}
-        for name, column in block.items():
-            if not isinstance(column, EncodedImages):
-                arrays[name] = column[row]
-                continue
-            try:
-                arrays[name] = decode(self.decoders[name], column[row])
-            except ValueError as error:
-                raise DataError(
-                    f"{self.place(number, row)}: the image {name} can't be decoded ({error}); fix or remove that row"
-                ) from error
-        return arrays
-
     def _copy(self, number: int, rows: Rows, arrays: Mapping[str, Array], positions: Rows) -> None:
         block = self._block(number)
-        for row, position in zip(rows, positions, strict=True):
-            for name, array in self._decoded(block, number, int(row), ImageDecoder.resized).items():
+        for row_in_block, position in zip(rows.tolist(), positions.tolist(), strict=True):
+            row = row_in_block + int(self._starts[number])
+            example = self._rows.decode(block, row_in_block, row, ImageDecoder.resized)
+            for name, array in example.items():
                 arrays[name][position] = array
+
+
+@dataclass(frozen=True, eq=False)
+class RowSource:
+    """Examples of a format whose rows can be read alone, such as memory-mapped Arrow files.
+
+    Nothing is cached here: the system caches the pages of the files.
+
+    Attributes:
+      specs: of the arrays.
+      size: number of examples.
+      read_rows: returns some rows, sorted and each once, as a block: all columns, or the one that is named.
+      place: returns the name of an example for messages, by its row.
+    """
+
+    specs: Mapping[str, ArraySpec]
+    size: int
+    read_rows: Callable[[Rows, str | None], Block]
+    place: Callable[[int], str]
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples, read in the order of the files."""
+        if not len(rows):
+            return empty_arrays(self.specs, 0)
+        sorted_rows, positions = np.unique(rows, return_inverse=True)
+        examples: dict[str, Array] = {}
+        for name, column in self.read_rows(sorted_rows, None).items():
+            assert not isinstance(column, EncodedImages), "images have a source of their own"
+            examples[name] = column[positions]
+        return examples
+
+    def column(self, name: str) -> Array | None:
+        """Returns one complete array, or None if it is large or has images."""
+        spec = self.specs[name]
+        if spec.is_image or self.size * spec.bytes > _COLUMN_BYTES:
+            return None
+        whole = self.read_rows(np.arange(self.size), name)[name]
+        assert not isinstance(whole, EncodedImages), "images were excluded above"
+        return whole
+
+
+@dataclass(frozen=True, eq=False)
+class ImageRowSource(RowSource):
+    """Rows with encoded images, which workers decode.
+
+    Attributes:
+      decoders: of the columns of images.
+      holds_gil: False, because decoding releases the GIL.
+    """
+
+    decoders: Mapping[str, ImageDecoder] = field(default_factory=dict)
+    holds_gil: bool = False
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples."""
+        return stack_examples(self.specs, rows, self.example)
+
+    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
+        """Returns the arrays of one example.
+
+        Raises:
+          DataError: an image can't be decoded.
+        """
+        del epoch
+        return self._example(row, ImageDecoder.resized)
+
+    def original(self, row: int) -> dict[str, Array]:
+        """Returns the arrays of one example, whose images have their own size.
+
+        Raises:
+          DataError: an image can't be decoded.
+        """
+        return self._example(row, ImageDecoder.original)
+
+    def example_name(self, row: int) -> str:
+        """Returns the example's name for messages."""
+        return self.place(row)
+
+    @cached_property
+    def _rows(self) -> RowDecoder:
+        return RowDecoder(self.decoders, self.place)
+
+    def _example(self, row: int, decode: Callable[[ImageDecoder, bytes], Array]) -> dict[str, Array]:
+        return self._rows.decode(self.read_rows(np.array([row]), None), 0, row, decode)

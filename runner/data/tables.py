@@ -190,10 +190,12 @@ def convert_column(place: str, column: pa.ChunkedArray) -> Column:
     Raises:
       DataError: a value is missing, or the type is another one.
     """
-    if isinstance(column.type, pa.FixedShapeTensorType):
-        shape = tuple(column.type.shape)
-        vectors: Array = _vectors(place, pa.chunked_array([chunk.storage for chunk in column.chunks]))
-        return vectors.reshape(len(column), *shape)
+    if isinstance(column.type, pa.BaseExtensionType):
+        stored = convert_column(place, pa.chunked_array([chunk.storage for chunk in column.chunks]))
+        if isinstance(column.type, pa.FixedShapeTensorType):
+            assert isinstance(stored, np.ndarray), "a tensor is stored as a list of numbers"
+            return stored.reshape(len(column), *column.type.shape)
+        return stored
     types = pa.types
     dtype = column.type
     if column.null_count:

@@ -59,6 +59,7 @@ NEEDS = {
     ],
     "dataset/arrays": ["dataset.path=own.csv"],
     "dataset/custom": ["dataset._target_=own_code.load"],
+    "dataset/huggingface": ["dataset.path=photos"],
     "dataset/image_folder": ["dataset.path=photos"],
     "dataset/tfds": ["dataset.name=emnist/letters"],
     "dataset/parquet": ["dataset.path=own.parquet"],

@@ -35,7 +35,12 @@ class ParquetTable:
     @property
     def names(self) -> list[str]:
         """Names of the columns."""
-        return list(self._metadata.schema.to_arrow_schema().names)
+        return list(self.schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of the columns, with the metadata of the file."""
+        return self._metadata.schema.to_arrow_schema().with_metadata(self._metadata.metadata)
 
     @cached_property
     def lengths(self) -> list[int]:

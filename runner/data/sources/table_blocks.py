@@ -11,14 +11,17 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
 from runner.config.schema_data import DatasetConfig
-from runner.data.base import DataSource, Encoding, FullDataset
-from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource
+from runner.data.base import DataSource, Encoding, FullDataset, Rows
+from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource
 from runner.data.encode import by_clean_name, cleaned, join_names
 from runner.data.sources.columns import Columns, ScannedColumn, ScannedTable, combine
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
@@ -67,6 +70,23 @@ class TableFile(Protocol):
         ...
 
 
+@runtime_checkable
+class RandomAccessFile(TableFile, Protocol):
+    """A file whose rows can be read without decoding their blocks."""
+
+    def take(self, rows: Rows, columns: Sequence[str]) -> pa.Table:
+        """Returns some columns of some rows.
+
+        Args:
+          rows: int64 (n,), rows of the file, sorted and each once.
+          columns: names.
+
+        Raises:
+          DataError: the file can't be read.
+        """
+        ...
+
+
 Files = Mapping[str, Sequence[TableFile]]
 
 
@@ -107,14 +127,48 @@ class _SplitBlocks:
     def decode(self, number: int, name: str | None) -> Block:
         """Returns a block, or one column of it."""
         file, number_in_file = self.blocks[number]
-        names = list(self.columns.raw_names) if name is None else [name]
-        table = _read(file, number_in_file, {name: self.columns.raw_names[name] for name in names})
+        names = _names(self.columns, name)
+        table = _renamed(file.read(number_in_file, list(names.values())), names)
         return self.columns.decode(table, _place(file, number_in_file))
 
     def place(self, number: int, row: int) -> str:
         """Returns the name of a row for messages."""
         file, number_in_file = self.blocks[number]
         return f"{_place(file, number_in_file)}, row {row + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class _SplitRows:
+    """The rows of a split's files, numbered one after the other.
+
+    Attributes:
+      files: each with rows.
+      columns: of all files.
+    """
+
+    files: Sequence[RandomAccessFile]
+    columns: Columns
+
+    @cached_property
+    def starts(self) -> Rows:
+        """First row of each file, and the number of rows."""
+        return np.cumsum([0, *(sum(file.lengths) for file in self.files)])
+
+    def read(self, rows: Rows, name: str | None) -> Block:
+        """Returns some rows, sorted and each once, or one column of them."""
+        names = _names(self.columns, name)
+        bounds = np.searchsorted(rows, self.starts)
+        pieces = []
+        for number, file in enumerate(self.files):
+            own = rows[bounds[number] : bounds[number + 1]] - self.starts[number]
+            if len(own):
+                pieces.append(_renamed(file.take(own, list(names.values())), names))
+        return self.columns.decode(pa.concat_tables(pieces), self.place(int(rows[0])))
+
+    def place(self, row: int) -> str:
+        """Returns the name of a row for messages."""
+        number = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return f"{self.files[number].path}, row {row - self.starts[number] + 1}"
 
 
 def load(
@@ -147,7 +201,15 @@ def load(
     splits: dict[str, DataSource] = {}
     for split, split_files in files.items():
         splits[split] = _source(split, split_files, columns, config, cache)
-    _check_cache(config, tables)
+    if not all(isinstance(file, RandomAccessFile) for file in _all(files)):
+        _check_cache(config, tables)
+    elif config.shuffle_window is not None:
+        raise invalid(
+            "dataset.shuffle_window",
+            config.shuffle_window,
+            problem="is for Parquet files; Arrow files are shuffled exactly, because their rows are read alone",
+            fix="remove it",
+        )
     return FullDataset(
         name=path.absolute().name,
         version="",
@@ -161,6 +223,13 @@ def load(
 def _source(
     split: str, files: Sequence[TableFile], columns: Columns, config: DatasetConfig, cache: BlockCache
 ) -> DataSource:
+    random_access = [file for file in files if isinstance(file, RandomAccessFile) and any(file.lengths)]
+    if random_access:
+        rows = _SplitRows(random_access, columns)
+        size = int(rows.starts[-1])
+        if columns.decoders:
+            return ImageRowSource(columns.specs, size, rows.read, rows.place, columns.decoders)
+        return RowSource(columns.specs, size, rows.read, rows.place)
     blocks = []
     for file in files:
         blocks += [(file, number) for number, length in enumerate(file.lengths) if length]
@@ -173,9 +242,13 @@ def _source(
     return BlockSource(*arguments)
 
 
+def _all(files: Files) -> list[TableFile]:
+    return list(chain.from_iterable(files.values()))
+
+
 def _select(files: Files, config: DatasetConfig) -> dict[str, str]:
     """Returns array -> name of its column, the same in every file."""
-    all_files = [file for split_files in files.values() for file in split_files]
+    all_files = _all(files)
     first = all_files[0]
     for file in all_files[1:]:
         different = sorted(set(file.names) ^ set(first.names))
@@ -201,9 +274,15 @@ def _select(files: Files, config: DatasetConfig) -> dict[str, str]:
     return by_clean_name([(name, name) for name in names], str(first.path))
 
 
-def _read(file: TableFile, number: int, raw_names: Mapping[str, str]) -> pa.Table:
-    """Returns columns of a block, by the names of their arrays."""
-    table = file.read(number, list(raw_names.values()))
+def _names(columns: Columns, name: str | None) -> Mapping[str, str]:
+    """Returns array -> name of its column, of all or of one array."""
+    if name is None:
+        return columns.raw_names
+    return {name: columns.raw_names[name]}
+
+
+def _renamed(table: pa.Table, raw_names: Mapping[str, str]) -> pa.Table:
+    """Returns the columns of a table by the names of their arrays."""
     return table.select(list(raw_names.values())).rename_columns(list(raw_names))
 
 
@@ -217,10 +296,9 @@ def _scan_all(files: Files, path: Path, raw_names: Mapping[str, str]) -> dict[st
     records_path = cache_folder("blocks") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     recorded = _read_records(records_path)
     scans = {}
-    for split_files in files.values():
-        for file in split_files:
-            name = str(file.path)
-            scans[name] = _scan(file, recorded.get(name), raw_names)
+    for file in _all(files):
+        name = str(file.path)
+        scans[name] = _scan(file, recorded.get(name), raw_names)
     if scans != recorded:
         latest = latest_recordable_ns()
         write_records(
@@ -243,7 +321,7 @@ def _scan(file: TableFile, recorded: _Scanned | None, raw_names: Mapping[str, st
     table = ScannedTable()
     for number, length in enumerate(file.lengths):
         if length:
-            table.add(_read(file, number, raw_names), _place(file, number))
+            table.add(_renamed(file.read(number, list(raw_names.values())), raw_names), _place(file, number))
     return _Scanned(stat.st_size, stat.st_ctime_ns, sha256, table)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 else:
-    # Takes a second to import, and only .parquet files need it.
+    # Takes a second to import, and only .parquet and .arrow files need it.
     pa = late("pyarrow")
     pq = late("pyarrow.parquet")
 
@@ -83,6 +83,9 @@ def pieces(inputs: Sequence[TextInput], column: str) -> Iterator[Piece]:
                     yield from _split([text])
             elif suffix == ".parquet":
                 for text in _read_parquet(text_input, column):
+                    yield from _split([text])
+            elif suffix == ".arrow":
+                for text in _read_arrow(text_input, column):
                     yield from _split([text])
             else:
                 yield from _split(_read_txt(text_input))
@@ -207,24 +210,45 @@ def _text_field(where: str, content: object, column: str) -> str:
 
 
 def _read_parquet(path: Path, column: str) -> Iterator[str]:
-    """Yields the text of each row."""
+    """Yields the text of each row of a .parquet file."""
     try:
         with pq.ParquetFile(path) as file:
-            columns = file.schema_arrow.names
-            if column not in columns:
-                names = ", ".join(columns[:_SHOWN_NAMES])
-                raise DataError(
-                    f"{path}: there is no column {column!r} (the columns: {names}); set dataset.column to one"
-                )
-            row = 0
-            for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False):
-                for text in batch.column(0).to_pylist():
-                    row += 1
-                    if not isinstance(text, str):
-                        problem = f"must be a string, not {type(text).__name__}"
-                        if text is None:
-                            problem = "is missing"
-                        raise DataError(f"{path}, {column}: row {row:,} {problem}; fix that row or remove it")
-                    yield text
+            _check_column(path, column, file.schema_arrow.names)
+            batches = file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False)
+            yield from _texts(path, column, batches)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:_MAX_REASON]}") from error
+        raise _unreadable(path, error) from error
+
+
+def _read_arrow(path: Path, column: str) -> Iterator[str]:
+    """Yields the text of each row of an .arrow file, in the format of streams that `save_to_disk` writes."""
+    try:
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            _check_column(path, column, stream.schema.names)
+            yield from _texts(path, column, (batch.select([column]) for batch in stream))
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _check_column(path: Path, column: str, columns: Sequence[str]) -> None:
+    if column not in columns:
+        names = ", ".join(columns[:_SHOWN_NAMES])
+        raise DataError(f"{path}: there is no column {column!r} (the columns: {names}); set dataset.column to one")
+
+
+def _texts(path: Path, column: str, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    """Yields the strings of batches with one column."""
+    row = 0
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            row += 1
+            if not isinstance(text, str):
+                problem = f"must be a string, not {type(text).__name__}"
+                if text is None:
+                    problem = "is missing"
+                raise DataError(f"{path}, {column}: row {row:,} {problem}; fix that row or remove it")
+            yield text
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} can't be read: {' '.join(str(error).split())[:_MAX_REASON]}")
