@@ -43,13 +43,20 @@ def _standardize_problem(value: object) -> str | None:
     return "must be true, false or a list of array names"
 
 
+def _parts_problem(value: object) -> str | None:
+    """Returns what is wrong with the form of `dataset.parts`, or None."""
+    if isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value):
+        return None
+    return "must be a list of mappings, each with a name and the keys of that dataset"
+
+
 @dataclass(frozen=True)
 class DatasetConfig:
     """A dataset and how its batches are made.
 
     Attributes:
-      name: `arrays`, `parquet`, `huggingface`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's),
-        `shakespeare`, `pydoc`, or the name of a TFDS builder.
+      name: `arrays`, `parquet`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits`
+        (scikit-learn's), `shakespeare`, `pydoc`, or the name of a TFDS builder.
       path: arrays, parquet, huggingface, image_folder, text: file or folder, for parquet and text also a glob;
         relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
@@ -91,6 +98,8 @@ class DatasetConfig:
       cache_mib: Parquet files: memory for decoded row groups, in MiB; one row group is kept in any case.
       shuffle_window: Parquet files: row groups whose examples are shuffled together, after the row groups were put
         into a random order; null: all, so every order of the examples is equally likely.
+      parts: mixture: its datasets, each with `name`, the keys of that dataset, and `weight` (default 1): its share of
+        the training examples, relative to the other weights.
       prefetch: batches prefetched, in device calls.
     """
 
@@ -130,4 +139,10 @@ class DatasetConfig:
     skip_broken: bool = False
     cache_mib: int = integer(1024, at_least=1, unit="MiB")
     shuffle_window: int | None = integer(None, at_least=1, unit="row groups", example=16)
+    parts: list[dict[str, Any]] = checked(
+        [],
+        whole=_parts_problem,
+        rule="each with `name` and the keys of that dataset",
+        example=[{"name": "arrays", "path": "a.npz", "weight": 0.7}, {"name": "arrays", "path": "b.npz"}],
+    )
     prefetch: int = integer(2, at_least=1)

@@ -309,10 +309,13 @@ def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[st
 
 
 def sources(source: DataSource) -> list[DataSource]:
-    """Returns the sources of a selection, or the source itself."""
-    if isinstance(source, Selection):
-        return [piece for piece, _ in source.pieces]
-    return [source]
+    """Returns the sources of a selection, which may itself select from selections, or the source itself."""
+    if not isinstance(source, Selection):
+        return [source]
+    inner = []
+    for piece, _ in source.pieces:
+        inner += sources(piece)
+    return inner
 
 
 def name_of(source: DataSource, row: int) -> str:

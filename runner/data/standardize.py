@@ -22,6 +22,7 @@ from runner.data.base import (
     column,
 )
 from runner.data.sampler import StoredBlocks, stored_blocks
+from runner.data.selection import Selection
 from runner.errors import invalid
 
 _KEY = "dataset.standardize"
@@ -164,6 +165,9 @@ def _standardized_source(source: DataSource, statistics: Mapping[str, Statistics
         specs[name] = replace(specs[name], dtype="float32")
     if isinstance(source, ArraySource):
         return ArraySource(_scaled(source.arrays, statistics), specs)
+    if isinstance(source, Selection):
+        pieces = [(_standardized_source(piece, statistics), rows) for piece, rows in source.pieces]
+        return replace(source, pieces=pieces, specs=specs)
     if isinstance(source, ExampleSource):
         return StandardizedExamples(source, specs, statistics, source.holds_gil)
     return Standardized(source, specs, statistics)

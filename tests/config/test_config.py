@@ -62,6 +62,7 @@ NEEDS = {
     "dataset/huggingface": ["dataset.path=photos"],
     "dataset/image_folder": ["dataset.path=photos"],
     "dataset/tfds": ["dataset.name=emnist/letters"],
+    "dataset/mixture": ["dataset.parts=[{name: arrays, path: own.csv}, {name: arrays, path: own.csv, weight: 2}]"],
     "dataset/parquet": ["dataset.path=own.parquet"],
     "dataset/pydoc": ["task=language_model", "model=gpt"],
     "dataset/shakespeare": ["task=language_model", "model=gpt"],
