@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.config.options import task_options
+from runner.config.options import output_tasks, task_options
 from runner.config.schema import RunConfig
 from runner.config.schema_augment import STEPS
 from runner.config.schema_data import DatasetConfig
@@ -25,8 +25,9 @@ def check(config: RunConfig) -> None:
     dataset = config.dataset
     task = config.task
     entry = tasks.entry(task)
-    if entry.labels_positions:
-        _check_steps(dataset, task)
+    if any(each.labels_positions for each in tasks.entries(task)):
+        _check_masks(dataset, task)
+    _check_microbatches(config)
     is_text = checks_text.is_text(dataset)
     if is_text and entry.predicts == "example":
         raise invalid(
@@ -54,17 +55,43 @@ def check(config: RunConfig) -> None:
         _check_sample(dataset, task)
 
 
-def _check_steps(dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that no step of augmentation blends the class numbers of a mask."""
+def _check_masks(dataset: DatasetConfig, task: TaskConfig) -> None:
+    """Checks that neither a resize by the source nor a step of augmentation blends the class numbers of a mask."""
+    if dataset.image_size is not None:
+        height, width = dataset.image_size
+        raise invalid(
+            "dataset.image_size",
+            dataset.image_size,
+            problem=f"blends pixels, but task={task.name} needs the class numbers of its masks as they are",
+            fix=f"set dataset.augment=[{{name: resize, size: [{height}, {width}]}}] on images and masks of one size",
+        )
     for index, step in enumerate(dataset.augment):
         options = STEPS.get(step.name)
         if options is not None and options.blends:
             raise invalid(
                 f"dataset.augment[{index}].name",
                 step.name,
-                problem=f"blends values, but task={task.name} needs the class numbers of its positions as they are",
-                fix="remove the step, and store images and masks of the final size",
+                problem=f"mixes examples, but task={task.name} needs the class numbers of its positions as they are",
+                fix="remove the step",
             )
+
+
+def _check_microbatches(config: RunConfig) -> None:
+    """Checks that a step is not split if the share of an example depends on the labels of the whole step."""
+    microbatches = config.trainer.accumulate_steps
+    if microbatches == 1:
+        return
+    for output, output_task in output_tasks(config.task).items():
+        for option in tasks.entry(output_task).counting_options:
+            value = output_task.options[option]
+            if value is not None:
+                raise invalid(
+                    "trainer.accumulate_steps",
+                    microbatches,
+                    problem=f"must be 1 with task.outputs.{output}.{option}={value}, by which the labels of a whole "
+                    "step are counted",
+                    fix=f"remove trainer.accumulate_steps, or set task.outputs.{output}.{option}=null",
+                )
 
 
 def _no_tokens(dataset: DatasetConfig, task: TaskConfig) -> ConfigError:

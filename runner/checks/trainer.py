@@ -12,7 +12,26 @@ from runner.errors import invalid
 from runner.task.metrics import AUTO, default, selecting
 
 # Keys that each set the length of an epoch.
-_LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
+_EPOCH_LENGTHS = ("steps_per_epoch", "limit_train_batches", "overfit_batches")
+
+# Keys that each set the length of the run.
+_RUN_LENGTHS = ("epochs", "steps", "tokens")
+
+
+def default_epochs(steps: object, tokens: object) -> int | None:
+    """Returns the default of `trainer.epochs`; conf/trainer/default.yaml refers to it.
+
+    Args:
+      steps: `trainer.steps`.
+      tokens: `trainer.tokens`.
+
+    Example:
+      >>> default_epochs(None, None), default_epochs(1000, None)
+      (3, None)
+    """
+    if steps is None and tokens is None:
+        return TrainerConfig.epochs
+    return None
 
 
 def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[str] = ()) -> None:
@@ -26,7 +45,7 @@ def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[
     Raises:
       ConfigError: the first problem.
     """
-    lengths = [key for key in _LENGTHS if getattr(config, key) is not None]
+    lengths = [key for key in _EPOCH_LENGTHS if getattr(config, key) is not None]
     if len(lengths) > 1:
         first, second = lengths[:2]
         raise invalid(
@@ -38,6 +57,49 @@ def check(config: TrainerConfig, directions: Mapping[str, str], steps: Sequence[
     with_metrics(config, directions, steps)
     if config.on_nan == "restore":
         _check_restore(config)
+
+
+def check_length(config: TrainerConfig, task: str, *, counts_tokens: bool) -> None:
+    """Checks the keys that set the length of the run and the steps between evaluations.
+
+    Args:
+      config: whose single values are checked.
+      task: name of the task.
+      counts_tokens: whether the task's examples may consist of tokens.
+
+    Raises:
+      ConfigError: the run has no length or two, or one that its task can't count.
+    """
+    lengths = [key for key in _RUN_LENGTHS if getattr(config, key) is not None]
+    if not lengths:
+        raise invalid(
+            "trainer.epochs",
+            None,
+            problem="a run needs a length",
+            fix=f"set trainer.epochs={TrainerConfig.epochs}, trainer.steps or trainer.tokens",
+        )
+    if len(lengths) > 1:
+        first, second = lengths[:2]
+        raise invalid(
+            f"trainer.{second}",
+            getattr(config, second),
+            problem=f"a run has one length, but trainer.{first}={getattr(config, first)} is set too",
+            fix=f"set trainer.{first}=null or trainer.{second}=null",
+        )
+    if config.tokens is not None and not counts_tokens:
+        raise invalid(
+            "trainer.tokens",
+            config.tokens,
+            problem=f"task={task} has no tokens to count",
+            fix="set trainer.steps or trainer.epochs",
+        )
+    if config.evaluate_every_steps is not None and config.evaluate_every != TrainerConfig.evaluate_every:
+        raise invalid(
+            "trainer.evaluate_every_steps",
+            config.evaluate_every_steps,
+            problem=f"evaluations have one interval, but trainer.evaluate_every={config.evaluate_every} is set too",
+            fix="set trainer.evaluate_every=1 or trainer.evaluate_every_steps=null",
+        )
 
 
 def _check_restore(config: TrainerConfig) -> None:

@@ -33,6 +33,9 @@ _KEYS: Mapping[str, str] = {
     "wd": "optimizer.weight_decay",
     **dict.fromkeys(("seed", "random_seed", "manual_seed"), "trainer.seed"),
     **dict.fromkeys(("max_epochs", "num_epochs", "n_epochs", "num_train_epochs"), "trainer.epochs"),
+    **dict.fromkeys(("max_steps", "num_steps", "n_steps", "num_train_steps", "train_steps"), "trainer.steps"),
+    **dict.fromkeys(("train_tokens", "training_tokens"), "trainer.tokens"),
+    **dict.fromkeys(("eval_steps", "eval_interval", "val_check_interval"), "trainer.evaluate_every_steps"),
     **dict.fromkeys(("bs", "batchsize", "global_batch_size", "train_batch_size"), "dataset.batch_size"),
     **dict.fromkeys(
         ("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accum", "gradient_accumulation"),

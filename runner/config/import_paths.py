@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.config.options import output_tasks
 from runner.config.schema import RunConfig
 
 
@@ -21,8 +22,10 @@ def before_the_model(config: RunConfig) -> list[str]:
     paths = [config.dataset.target, config.dataset.builder or ""]
     paths += [step.target for step in config.dataset.augment]
     # As in other groups, `target` (`_target_` in YAML) is a user's function; then all other strings are functions too.
-    if "target" in config.task.options:
-        for value in config.task.options.values():
+    for task in (config.task, *output_tasks(config.task).values()):
+        if "target" not in task.options:
+            continue
+        for value in task.options.values():
             if isinstance(value, str):
                 paths.append(value)
             elif isinstance(value, list):

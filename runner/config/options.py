@@ -20,14 +20,18 @@ from runner.config.schema import (
     DatasetConfig,
     ModelConfig,
     OptimizerConfig,
+    PrepareConfig,
     ScheduleConfig,
     TaskConfig,
 )
 from runner.config.schema_keras_optimizers import KerasOptions
+from runner.config.schema_task import OutputConfig
 from runner.config.values import check_name
-from runner.errors import invalid, shown
+from runner.errors import ConfigError, invalid, shown
 
 _TARGET = "_target_"
+# Key of a task that is made of others.
+_OUTPUTS = "outputs"
 
 # Fields that are written in another form in YAML.
 _NOT_IN_YAML = ("target", "options")
@@ -112,6 +116,10 @@ def _dataset(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(steps, list):
         arranged_steps = [_step(index, step) for index, step in enumerate(steps)]
         content = content | {"augment": arranged_steps}
+    layers = content.get("prepare")
+    if isinstance(layers, list):
+        arranged_layers = [_layer(index, layer) for index, layer in enumerate(layers)]
+        content = content | {"prepare": arranged_layers}
     if _TARGET in content:
         return _with_options("dataset", DatasetConfig, content)
     for name in _NOT_IN_YAML:
@@ -128,6 +136,23 @@ def _step(index: int, step: object) -> object:
     if not isinstance(step, Mapping):
         return step
     return _with_options(f"dataset.augment[{index}]", AugmentConfig, step)
+
+
+def _layer(index: int, layer: object) -> object:
+    """Returns a layer of preparation as its dataclass has it.
+
+    One that is no mapping is rejected by its type later.
+    """
+    if not isinstance(layer, Mapping):
+        return layer
+    own_values, options = _divided(layer, _yaml_keys(PrepareConfig))
+    if "column" in options:
+        column = options.pop("column")
+        if "columns" in own_values:
+            key = f"dataset.prepare[{index}].column"
+            raise invalid(key, column, problem="can't be combined with columns", fix="name all in columns")
+        own_values["columns"] = [column]
+    return {**own_values, "options": options}
 
 
 def _schedule(content: dict[str, Any]) -> dict[str, Any]:
@@ -151,31 +176,111 @@ def _schedule(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _task(content: dict[str, Any]) -> dict[str, Any]:
-    name = str(content.get("name", TaskConfig.name))
-    check_name("task.name", name, schema_task.OPTIONS)
-    kind = schema_task.OPTIONS[name]
     own = list(fields_of(TaskConfig))
     own.remove("options")
-    own_values, options = _divided(content, own)
-    allowed = list(fields_of(kind))
-    if "target" in allowed:
-        allowed[allowed.index("target")] = _TARGET
-    for key in options:
-        if key not in allowed:
-            raise unknown_key(f"task.{key}", [*own, *allowed], of=f"task={name}")
-    if _TARGET in options:
-        # In YAML, `target` names the arrays to predict.
-        options["target"] = options.pop(_TARGET)
-    typed = build(kind, options, "task")
+    name = str(content.get("name", TaskConfig.name))
+    own_values, options = _typed_options(name, content, own, "task")
     target = _as_list(content.get("target"))
     if target is None:
         target = []
+    if _OUTPUTS in options:
+        target = _target_of_outputs(target, options[_OUTPUTS])
     return {
         **own_values,
         "target": target,
         "inputs": _as_list(content.get("inputs")),
-        "options": asdict(typed),
+        "options": options,
     }
+
+
+def _typed_options(
+    name: str, content: Mapping[str, Any], own: Sequence[str], key: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the keys that every task has, and those of one task with their types.
+
+    Args:
+      name: of the task.
+      content: keys and plain values.
+      own: the keys that every task has.
+      key: dotted key of the content.
+    """
+    check_name(f"{key}.name", name, schema_task.OPTIONS)
+    kind = schema_task.OPTIONS[name]
+    own_values, options = _divided(content, own)
+    allowed = list(fields_of(kind))
+    if "target" in allowed:
+        allowed[allowed.index("target")] = _TARGET
+    for option in options:
+        if option not in allowed:
+            raise unknown_key(f"{key}.{option}", [*own, *allowed], of=f"task={name}")
+    if _TARGET in options:
+        # In YAML, `target` names the arrays to predict.
+        options["target"] = options.pop(_TARGET)
+    # In YAML, null lets the command line set a whole mapping without `+`.
+    if _OUTPUTS in options and options[_OUTPUTS] is None:
+        options[_OUTPUTS] = {}
+    if isinstance(options.get(_OUTPUTS), Mapping):
+        options[_OUTPUTS] = _outputs(options[_OUTPUTS])
+    return own_values, asdict(build(kind, options, key))
+
+
+def _outputs(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the outputs of a task of several as their dataclass has them."""
+    own = list(fields_of(OutputConfig))
+    own.remove("options")
+    outputs: dict[str, Any] = {}
+    for name, output in content.items():
+        # `age: regression` is short for `age: {name: regression}`.
+        if isinstance(output, str):
+            output = {"name": output}
+        if not isinstance(output, Mapping) or "name" not in output:
+            raise invalid(
+                f"task.outputs.{name}",
+                output,
+                problem="needs the task that judges this output",
+                fix=f"set task.outputs.{name}.name=regression or another task",
+            )
+        key = f"task.outputs.{name}"
+        own_values, options = _typed_options(str(output["name"]), output, own, key)
+        if options.get("target") == "":
+            raise ConfigError(f"{key}.{_TARGET} is required; set {key}.{_TARGET}=package.module.function")
+        target = _as_list(output.get("target"))
+        outputs[str(name)] = {**own_values, "target": target or [str(name)], "options": options}
+    return outputs
+
+
+def _target_of_outputs(target: object, outputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns the arrays that the outputs predict, each once.
+
+    Args:
+      target: `task.target`, which such a task does not have.
+      outputs: by name.
+    """
+    if target:
+        raise invalid(
+            "task.target",
+            target,
+            problem="can't be set with task.outputs, which have a target each",
+            fix="remove task.target, and set task.outputs.<name>.target",
+        )
+    names: dict[str, None] = {}
+    for output in outputs.values():
+        names |= dict.fromkeys(output["target"])
+    return list(names)
+
+
+def output_tasks(config: TaskConfig) -> dict[str, TaskConfig]:
+    """Returns the config of the task that judges each output, by the output's name; empty for a task of one output."""
+    tasks = {}
+    for name, output in config.options.get(_OUTPUTS, {}).items():
+        tasks[name] = TaskConfig(
+            name=output["name"],
+            target=output["target"],
+            inputs=config.inputs,
+            example_weight=output["example_weight"] or config.example_weight,
+            options=output["options"],
+        )
+    return tasks
 
 
 # Arguments of Keras's optimizers that are keys of ours, the same for every optimizer.

@@ -22,7 +22,7 @@ from runner.config.fields import (
     pattern_problem,
     text,
 )
-from runner.config.schema_data import AugmentConfig, DatasetConfig
+from runner.config.schema_data import AugmentConfig, DatasetConfig, PrepareConfig
 from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
@@ -33,6 +33,7 @@ __all__ = [
     "DatasetConfig",
     "EarlyStoppingConfig",
     "PlateauConfig",
+    "PrepareConfig",
     "ProfileConfig",
     "ScheduleConfig",
     "TaskConfig",
@@ -472,6 +473,8 @@ class GenerateConfig:
       top_p: draw from the most probable tokens that together have this probability; null: from all.
       greedy: always take the most probable token, and draw nothing.
       seed: of the draws; null: `trainer.seed`.
+      cache: keep the keys and values of earlier tokens, if engine and model can; false: compute the whole row for each
+        token.
     """
 
     prompt: str | None = checked(None, test=empty_problem, rule="not empty", example="Once upon a time")
@@ -483,6 +486,7 @@ class GenerateConfig:
     top_p: float | None = number(None, above=0.0, at_most=1.0, example=0.95)
     greedy: bool = False
     seed: int | None = integer(None, at_least=0, example=0)
+    cache: bool = True
 
 
 @dataclass(frozen=True)

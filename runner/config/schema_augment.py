@@ -25,7 +25,7 @@ class StepOptions:
     Attributes:
       name: of the step in `dataset.augment`.
       sizes: the step returns images of one size, whatever their size before.
-      blends: the step computes new values between those of pixels or examples, which is wrong for class numbers.
+      blends: the step mixes examples, which is wrong for masks of class numbers; others move a mask with its image.
     """
 
     name: ClassVar[str] = ""
@@ -42,7 +42,6 @@ class Resize(StepOptions):
     """
 
     name: ClassVar[str] = "resize"
-    blends: ClassVar[bool] = True
     sizes: ClassVar[bool] = True
     size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
 
@@ -91,7 +90,6 @@ class RandomResizedCrop(StepOptions):
     """
 
     name: ClassVar[str] = "random_resized_crop"
-    blends: ClassVar[bool] = True
     sizes: ClassVar[bool] = True
     size: list[int] = entries(MISSING, names=_SIDES, at_least=1, example=[224, 224])
     # The paper's ranges.
@@ -130,7 +128,6 @@ class Rotate(StepOptions):
     """
 
     name: ClassVar[str] = "rotate"
-    blends: ClassVar[bool] = True
     degrees: float = number(15.0, at_least=0.0)
 
 

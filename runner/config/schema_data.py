@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number, text
+from runner.config.fields import IDENTIFIER, checked, choice, empty_problem, entries, file_path, integer, number, text
 
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
@@ -32,6 +32,21 @@ class AugmentConfig:
 
     name: str = ""
     target: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """One layer of preparation, which works like the class of Keras with its name.
+
+    Attributes:
+      layer: such as `TextVectorization`.
+      columns: arrays that it replaces; each gets a layer of its own. In YAML, `column` names a single one.
+      options: arguments of the class; in YAML they are written next to `layer`.
+    """
+
+    layer: str = ""
+    columns: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -74,6 +89,12 @@ class DatasetConfig:
       holdout: fraction of train that is held out as validation split, chosen with the run's seed; 0: none.
       standardize: standardize numeric inputs with the mean and standard deviation of the train split: true (float
         arrays and integer columns, but no target), false, or the names of the arrays.
+      prepare: arrays, custom: layers that replace arrays, in order, as Keras's preprocessing layers do. They are
+        fitted on the train split and recorded with the run.
+      pad: custom: sequences of different lengths: array name to the value that pads its sequences at their
+        end; null: none.
+      pad_length: custom: steps of the padded arrays; null: those of the longest sequence of each. It is recorded with
+        the run, and a longer sequence is an error.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       column: text: field of .jsonl files and column of .parquet and .arrow files with the text; null: `text`.
@@ -118,6 +139,9 @@ class DatasetConfig:
     # With 1 nothing would be left to train on.
     holdout: float = number(0.0, at_least=0.0, below=1.0, example=0.1)
     standardize: Any = checked(False, whole=_standardize_problem, rule="boolean, or list of names", example=True)
+    prepare: list[PrepareConfig] = field(default_factory=list)
+    pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, names=IDENTIFIER)
+    pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
     shuffle: bool = True
     remainder: str = choice("drop", "drop", "pad")
     column: str | None = None

@@ -27,6 +27,21 @@ class KerasOptions:
 
 
 @dataclass(frozen=True)
+class Moments(KerasOptions):
+    """Base of the options of Adam and its relatives.
+
+    Attributes:
+      beta_1: decay of the first moment.
+      beta_2: decay of the second moment.
+      epsilon: added to the denominator for numerical stability.
+    """
+
+    beta_1: float = number(0.9, at_least=0.0, below=1.0)
+    beta_2: float = number(0.999, at_least=0.0, below=1.0)
+    epsilon: float = number(1e-7, above=0.0)
+
+
+@dataclass(frozen=True)
 class Adadelta(KerasOptions):
     """Adadelta (Zeiler, 2012).
 
@@ -72,19 +87,13 @@ class Adagrad(KerasOptions):
 
 
 @dataclass(frozen=True)
-class Adam(KerasOptions):
+class Adam(Moments):
     """Adam (Kingma and Ba, 2015).
 
     Attributes:
-      beta_1: decay of the first moment.
-      beta_2: decay of the second moment.
-      epsilon: added to the denominator for numerical stability.
       amsgrad: divide by the largest second moment so far (Reddi et al., 2018).
     """
 
-    beta_1: float = number(0.9, at_least=0.0, below=1.0)
-    beta_2: float = number(0.999, at_least=0.0, below=1.0)
-    epsilon: float = number(1e-7, above=0.0)
     amsgrad: bool = False
 
 
@@ -96,18 +105,13 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True)
-class Adamax(KerasOptions):
+class Adamax(Moments):
     """Adamax: Adam with the infinity norm (Kingma and Ba, 2015).
 
     Attributes:
-      beta_1: decay of the first moment.
       beta_2: decay of the infinity norm.
       epsilon: added to the norm for numerical stability.
     """
-
-    beta_1: float = number(0.9, at_least=0.0, below=1.0)
-    beta_2: float = number(0.999, at_least=0.0, below=1.0)
-    epsilon: float = number(1e-7, above=0.0)
 
 
 @dataclass(frozen=True)
@@ -133,18 +137,8 @@ class Ftrl(KerasOptions):
 
 
 @dataclass(frozen=True)
-class Lamb(KerasOptions):
-    """LAMB (You et al., 2020): Adam scaled by the norms of each variable and its update.
-
-    Attributes:
-      beta_1: decay of the first moment.
-      beta_2: decay of the second moment.
-      epsilon: added to the denominator for numerical stability.
-    """
-
-    beta_1: float = number(0.9, at_least=0.0, below=1.0)
-    beta_2: float = number(0.999, at_least=0.0, below=1.0)
-    epsilon: float = number(1e-7, above=0.0)
+class Lamb(Moments):
+    """LAMB (You et al., 2020): Adam scaled by the norms of each variable and its update."""
 
 
 @dataclass(frozen=True)
@@ -200,18 +194,8 @@ class Muon(KerasOptions):
 
 
 @dataclass(frozen=True)
-class Nadam(KerasOptions):
-    """Nadam: Adam with Nesterov momentum (Dozat, 2016).
-
-    Attributes:
-      beta_1: decay of the first moment.
-      beta_2: decay of the second moment.
-      epsilon: added to the denominator for numerical stability.
-    """
-
-    beta_1: float = number(0.9, at_least=0.0, below=1.0)
-    beta_2: float = number(0.999, at_least=0.0, below=1.0)
-    epsilon: float = number(1e-7, above=0.0)
+class Nadam(Moments):
+    """Nadam: Adam with Nesterov momentum (Dozat, 2016)."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import checked, empty_problem, entries, integer, number
+from runner.config.fields import IDENTIFIER, checked, empty_problem, entries, integer, number
 from runner.errors import shown
 
 
@@ -17,7 +17,7 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
-        `sequence_to_sequence`, `ctc`, `custom` or `step`.
+        `sequence_to_sequence`, `ctc`, `several`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
@@ -91,6 +91,7 @@ class ClassificationOptions:
       top_k: also report `top_<k>`, which counts an example as correct if its label is among the k largest outputs;
         null: not reported.
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
+      from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
     """
 
     # With 1, every class would have the same probability whatever the label is.
@@ -104,6 +105,7 @@ class ClassificationOptions:
     # With k = 1 it would be the accuracy.
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
+    from_logits: bool = True
 
 
 def _thresholds_problem(thresholds: object) -> str | None:
@@ -182,11 +184,19 @@ class MultilabelOptions:
 
     Attributes:
       threshold: probability above which a label is predicted.
+      thresholds: more thresholds, for each of which `precision_<threshold>` and `recall_<threshold>` are reported.
+      auc_thresholds: number of thresholds that `auc`, `auc_pr` and their means over the labels are computed from
+        (Keras's `num_thresholds`); null: they are not reported.
       label_smoothing: fraction of each label that is moved to 0.5.
+      from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
     """
 
     threshold: float = number(0.5, above=0.0, below=1.0)
+    thresholds: list[float] = entries([], whole=_thresholds_problem, rule="above 0 and below 1", example=[0.3])
+    # A batch needs memory for one number per example, label and threshold, so the areas are not computed unasked.
+    auc_thresholds: int | None = integer(None, at_least=3, at_most=100_000, example=200)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+    from_logits: bool = True
 
 
 @dataclass(frozen=True)
@@ -312,6 +322,54 @@ class StepOptions:
     exported: str = ""
 
 
+def _outputs_problem(outputs: object) -> str | None:
+    """Returns what is wrong with the outputs of a task of several, or None."""
+    assert isinstance(outputs, dict)
+    if len(outputs) < 2:
+        return f"needs at least two outputs of the model, but has {len(outputs) or 'none'}"
+    # Their values are checked one by one afterwards.
+    weights = [output.weight for output in outputs.values() if isinstance(output, OutputConfig)]
+    if weights and not any(weights):
+        return "at least one output must have a weight above 0"
+    return None
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """One output of a model, the task that judges it, and its share of the loss.
+
+    Attributes:
+      name: of the task, such as `regression`.
+      target: arrays to predict, a name or a list in YAML; empty: the array with the name of the output.
+      weight: factor of its loss in the sum (Keras's `loss_weights`).
+      example_weight: array with one number per example that its loss is multiplied by; null: `task.example_weight`.
+      options: the keys of the task's own dataclass in `OPTIONS`.
+    """
+
+    name: str
+    target: list[str] = field(default_factory=list)
+    weight: float = number(1.0, at_least=0.0)
+    example_weight: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SeveralOptions:
+    """Several outputs, each with a task of its own; the loss is the weighted sum of their losses.
+
+    Attributes:
+      outputs: output of the model -> its task's name, the options of that task, and `weight`, the factor of its loss.
+    """
+
+    outputs: dict[str, OutputConfig] = checked(
+        {},
+        whole=_outputs_problem,
+        rule="at least two",
+        example={"age": {"name": "regression"}, "gender": {"name": "binary"}},
+        names=IDENTIFIER,
+    )
+
+
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
     "binary": BinaryOptions,
@@ -321,6 +379,7 @@ OPTIONS: dict[str, type[Any]] = {
     "language_model": LanguageModelOptions,
     "sequence_to_sequence": SequenceToSequenceOptions,
     "ctc": CtcOptions,
+    "several": SeveralOptions,
     "custom": CustomOptions,
     "step": StepOptions,
 }

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from runner.config.fields import choice, file_path, integer, number
 
+# The largest int64. Only steps are counted on devices, in int32.
+_LARGEST_INT64 = 2**63 - 1
+
 
 @dataclass(frozen=True)
 class CheckpointConfig:
@@ -65,7 +68,11 @@ class TrainerConfig:
     """Length and procedure of the training.
 
     Attributes:
-      epochs: passes over the training split.
+      epochs: passes over the training split, which set the length of the run; null: `steps` or `tokens` sets it. The
+        default is 3, or null if one of these is set.
+      steps: length of the run in training steps, in place of `epochs`; null: not by steps.
+      tokens: length of the run in training tokens, in place of `epochs`, for tasks on tokens. All tokens of a batch
+        count, padding included, and the last step is whole; null: not by tokens.
       steps_per_epoch: exact number of steps per epoch, which the split must have; null: the whole split.
       limit_train_batches: maximum steps per epoch, for smoke tests; null: no limit.
       eval_mean: what the means of an evaluation and of training steps are over: `examples`, or `batches`, where a
@@ -76,7 +83,8 @@ class TrainerConfig:
         for activations, except that batch normalization uses the statistics of each microbatch.
       steps_per_call: training steps per device call; null: chosen by the runner.
       seed: seed of initial weights, data order and dropout.
-      evaluate_every: epochs between evaluations; the last epoch is always evaluated.
+      evaluate_every: epochs between evaluations; there is always one at the end of the run.
+      evaluate_every_steps: steps between evaluations, in place of `evaluate_every`; null: by epochs.
       early_stopping: ends the run when its evaluation metric no longer improves.
       log_every_steps: steps per logged point of a training metric, which is their mean.
       log_model: log the trained model to MLflow.
@@ -90,7 +98,9 @@ class TrainerConfig:
       profile: profiler trace of a few steps.
     """
 
-    epochs: int = integer(3, at_least=1)
+    epochs: int | None = integer(3, at_least=1)
+    steps: int | None = integer(None, at_least=1, example=1000)
+    tokens: int | None = integer(None, at_least=1, at_most=_LARGEST_INT64, example=1_000_000_000)
     steps_per_epoch: int | None = integer(None, at_least=1, example=100)
     limit_train_batches: int | None = integer(None, at_least=1, example=10)
     eval_mean: str = choice("examples", "examples", "batches")
@@ -101,6 +111,7 @@ class TrainerConfig:
     # An arbitrary number, the same in all runs so that they can be compared.
     seed: int = integer(1337, at_least=0)
     evaluate_every: int = integer(1, at_least=1)
+    evaluate_every_steps: int | None = integer(None, at_least=1, example=100)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
     log_every_steps: int = integer(10, at_least=1)
     log_model: bool = True

@@ -123,7 +123,8 @@ def problem_of(value: object, constraint: Constraint) -> str | None:
 def _problem_of_integer(value: int, constraint: Constraint) -> str | None:
     if not constraint.is_within(value):
         return f"must be {constraint.bounds()}"
-    if value > _LARGEST_INT32:
+    # A field whose own bound is larger is not counted on devices.
+    if value > _LARGEST_INT32 and constraint.at_most is None:
         return f"must be at most {_LARGEST_INT32:,} (int32)"
     if value < _SMALLEST_INT32:
         return f"must be at least {_SMALLEST_INT32:,} (int32)"

@@ -200,7 +200,9 @@ def example_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
 
-def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bool) -> DataSource:
+def augmented(
+    source: DataSource, config: DatasetConfig, seed: int, *, train: bool, masks: Mapping[str, int] | None = None
+) -> DataSource:
     """Returns a source with the config's augmentation.
 
     It is the source itself if the config has none.
@@ -210,6 +212,7 @@ def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bo
       config: its `augment` lists the steps.
       seed: the run's.
       train: whether the steps are random; False for evaluations.
+      masks: names of the arrays whose numbers are not blended, see `runner.data.augment_steps.Step`; None: none.
 
     Raises:
       ConfigError: a step does not fit the arrays.
@@ -226,7 +229,7 @@ def augmented(source: DataSource, config: DatasetConfig, seed: int, *, train: bo
             step = _custom_step(key, step_config, Augmented(source, tuple(steps), seed, train, specs))
         else:
             step_class = STEP_CLASSES[step_config.name]
-            step = step_class(options(step_config), key, specs, source.size)
+            step = step_class(options(step_config), key, specs, source.size, masks or {})
         step.check()
         steps.append(step)
         specs = step.after()
@@ -251,7 +254,15 @@ def _custom_step(key: str, config: AugmentConfig, before: Augmented) -> CustomSt
     keywords = dict(config.options)
     keywords.pop(ON, None)
     function: CustomFunction = import_path.load(config.target, f"{key}._target_")
-    step = CustomStep(StepOptions(), key, before.specs, before.size, function, keywords, in_evaluations)
+    step = CustomStep(
+        StepOptions(),
+        key,
+        before.specs,
+        before.size,
+        function=function,
+        keywords=keywords,
+        in_evaluations=in_evaluations,
+    )
     trial = Augmented(before.source, (*before.steps, step), before.seed, True, before.specs)
     arrays = trial._after_steps(0, 0, len(trial.steps))
     result = {}

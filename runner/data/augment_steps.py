@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -24,6 +24,8 @@ Specs = Mapping[str, ArraySpec]
 # row -> that example, as it arrives at this step
 Partner = Callable[[int], Arrays]
 Options = TypeVar("Options", bound=schema.StepOptions, covariant=True)
+# (pixels (H, W, C), number of a mask outside of it or None for an image) -> changed pixels
+Change = Callable[[Array, int | None], Array]
 
 # Attempts of a random resized crop to draw a window that fits, as in the reference code of its paper.
 _ATTEMPTS = 10
@@ -41,12 +43,15 @@ class Step(Generic[Options]):
       key: of the step, for messages.
       specs: of the arrays it receives.
       size: number of examples in the split.
+      masks: names of arrays whose numbers must not be blended, such as class numbers of pixels, each with its number
+        for pixels from outside of the image.
     """
 
     options: Options
     key: str
     specs: Specs
     size: int
+    masks: Mapping[str, int] = field(default_factory=dict)
 
     def check(self) -> None:
         """Checks that the step supports these arrays.
@@ -65,13 +70,40 @@ class Step(Generic[Options]):
     def _images(self) -> list[str]:
         return [name for name, spec in self.specs.items() if spec.is_image]
 
+    @cached_property
+    def _pixels(self) -> list[str]:
+        """Names of the arrays with values per pixel: the images, and masks and maps of an image's height and width.
+
+        A mask (H, W) of a file has no names of its dims, but is moved together with its image.
+        """
+        sizes = {self.specs[name].shape[:2] for name in self._images}
+        names = []
+        for name, spec in self.specs.items():
+            is_map = not spec.dims and len(spec.shape) in (2, 3) and spec.shape[:2] in sizes
+            if spec.is_image or is_map:
+                names.append(name)
+        return names
+
+    def _outside(self, name: str) -> int | None:
+        """Returns the number of a mask outside of its image; None for an image, whose pixels may be blended."""
+        spec = self.specs[name]
+        dtype = np.dtype(spec.dtype)
+        # Integers that are no image count something, even if no task says so.
+        is_mask = name in self.masks or (not spec.is_image and dtype.kind in "biu")
+        if not is_mask:
+            return None
+        outside = self.masks.get(name, 0)
+        # A number that the dtype does not have, such as -1 of uint8, marks nothing in this mask.
+        has_outside = dtype.kind not in "iu" or np.iinfo(dtype).min <= outside <= np.iinfo(dtype).max
+        return outside if has_outside and dtype.kind != "b" else 0
+
     def after(self) -> dict[str, ArraySpec]:
         """Returns the specs of the result."""
         return dict(self.specs)
 
     def keeps(self, name: str) -> bool:
         """Returns whether the step leaves an array unchanged in every example."""
-        return name not in self._images
+        return name not in self._pixels
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         """Returns a randomly changed example; every draw comes from `rng`."""
@@ -82,20 +114,23 @@ class Step(Generic[Options]):
         """Returns an example with the same specs as `train`, without randomness."""
         return arrays
 
-    def _on_images(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
-        changed = {}
-        for name, array in arrays.items():
-            if name in self._images:
-                array = change(array)
-            changed[name] = array
+    def _on_pixels(self, arrays: Arrays, change: Change) -> Arrays:
+        """Returns an example whose images and masks are changed alike."""
+        changed = dict(arrays)
+        for name in self._pixels:
+            outside = self._outside(name)
+            if arrays[name].ndim == 2:
+                changed[name] = change(arrays[name][..., None], outside)[..., 0]
+            else:
+                changed[name] = change(arrays[name], outside)
         return changed
 
     def _with_image_size(self, size: list[int]) -> dict[str, ArraySpec]:
-        """Returns the specs with images of another height and width."""
+        """Returns the specs with images and masks of another height and width."""
         specs = dict(self.specs)
-        for name in self._images:
+        for name in self._pixels:
             spec = self.specs[name]
-            specs[name] = replace(spec, shape=(*size, spec.shape[2]))
+            specs[name] = replace(spec, shape=(*size, *spec.shape[2:]))
         return specs
 
     def _check_image_dims(self) -> None:
@@ -110,7 +145,7 @@ class Step(Generic[Options]):
 
     def _check_resizable(self) -> None:
         self._check_common_size()
-        dtypes = {self.specs[name].dtype for name in self._images}
+        dtypes = {self.specs[name].dtype for name in self._pixels if self._outside(name) is None}
         self._require(
             dtypes <= {"uint8", "float32"}, f"images of uint8 or float32, not of {', '.join(sorted(dtypes))}"
         )
@@ -127,7 +162,7 @@ class Resize(Step[schema.Resize]):
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         height, width = self.options.size
-        return self._on_images(arrays, lambda image: images.resize(image, (height, width)))
+        return self._on_pixels(arrays, lambda image, outside: _resized(image, (height, width), None, outside))
 
 
 class CenterCrop(Step[schema.CenterCrop]):
@@ -141,7 +176,7 @@ class CenterCrop(Step[schema.CenterCrop]):
 
     def evaluate(self, arrays: Arrays) -> Arrays:
         height, width = self.options.size
-        return self._on_images(arrays, lambda image: _center(image, (height, width)))
+        return self._on_pixels(arrays, lambda image, outside: _center(image, (height, width), outside))
 
 
 class RandomCrop(Step[schema.RandomCrop]):
@@ -174,10 +209,11 @@ class RandomCrop(Step[schema.RandomCrop]):
         height, width = arrays[self._images[0]].shape[:2]
         top = int(rng.integers(height + 2 * padding - crop_height + 1)) - padding
         left = int(rng.integers(width + 2 * padding - crop_width + 1)) - padding
-        return self._on_images(arrays, lambda image: images.crop(image, top, left, (crop_height, crop_width)))
+        size = (crop_height, crop_width)
+        return self._on_pixels(arrays, lambda image, outside: images.crop(image, top, left, size, outside or 0))
 
     def evaluate(self, arrays: Arrays) -> Arrays:
-        return self._on_images(arrays, lambda image: _center(image, self._crop_size()))
+        return self._on_pixels(arrays, lambda image, outside: _center(image, self._crop_size(), outside))
 
 
 class RandomResizedCrop(Step[schema.RandomResizedCrop]):
@@ -194,7 +230,7 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
         height, width = arrays[self._images[0]].shape[:2]
         box = self._random_box(height, width, rng)
         size = (self.options.size[0], self.options.size[1])
-        return self._on_images(arrays, lambda image: images.resize(image, size, box))
+        return self._on_pixels(arrays, lambda image, outside: _resized(image, size, box, outside))
 
     def _random_box(self, height: int, width: int, rng: np.random.Generator) -> images.Box:
         smallest_ratio, largest_ratio = self.options.ratio
@@ -221,11 +257,11 @@ class RandomResizedCrop(Step[schema.RandomResizedCrop]):
     def evaluate(self, arrays: Arrays) -> Arrays:
         size = (self.options.size[0], self.options.size[1])
 
-        def resize_center(image: Array) -> Array:
+        def resize_center(image: Array, outside: int | None) -> Array:
             height, width = image.shape[:2]
-            return images.resize(image, size, images.center_box(height, width, size, self.options.center))
+            return _resized(image, size, images.center_box(height, width, size, self.options.center), outside)
 
-        return self._on_images(arrays, resize_center)
+        return self._on_pixels(arrays, resize_center)
 
 
 class Flip(Step[schema.Flip]):
@@ -235,9 +271,9 @@ class Flip(Step[schema.Flip]):
         del partner
         direction = self.options.direction
         if direction in ("horizontal", "both") and rng.random() < self.options.probability:
-            arrays = self._on_images(arrays, lambda image: images.flip(image, vertical=False))
+            arrays = self._on_pixels(arrays, lambda image, _: images.flip(image, vertical=False))
         if direction in ("vertical", "both") and rng.random() < self.options.probability:
-            arrays = self._on_images(arrays, lambda image: images.flip(image, vertical=True))
+            arrays = self._on_pixels(arrays, lambda image, _: images.flip(image, vertical=True))
         return arrays
 
     def check(self) -> None:
@@ -253,15 +289,24 @@ class Rotate(Step[schema.Rotate]):
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
         del partner
         degrees = self.options.degrees * _symmetric(rng)
-        return self._on_images(arrays, lambda image: images.rotate(image, degrees))
+        return self._on_pixels(arrays, lambda image, outside: _rotated(image, degrees, outside))
 
 
 class Color(Step[schema.Color]):
     """Changes brightness, contrast, saturation and hue."""
 
+    @cached_property
+    def _colored(self) -> list[str]:
+        """Names of the images that are no masks."""
+        return [name for name in self._images if name not in self.masks]
+
+    def keeps(self, name: str) -> bool:
+        return name not in self._colored
+
     def check(self) -> None:
         self._check_common_size()
-        formats = {(self.specs[name].dtype, self.specs[name].shape[2]) for name in self._images}
+        self._require(bool(self._colored), "images, and the dataset has masks only")
+        formats = {(self.specs[name].dtype, self.specs[name].shape[2]) for name in self._colored}
         self._require(formats <= {("uint8", 1), ("uint8", 3)}, "images of uint8 with one or three channels")
 
     def train(self, arrays: Arrays, rng: np.random.Generator, partner: Partner) -> Arrays:
@@ -271,7 +316,10 @@ class Color(Step[schema.Color]):
         contrast = max(0.0, 1 + options.contrast * _symmetric(rng))
         saturation = max(0.0, 1 + options.saturation * _symmetric(rng))
         hue = options.hue * _symmetric(rng)
-        return self._on_images(arrays, lambda image: images.color(image, brightness, contrast, saturation, hue))
+        changed = dict(arrays)
+        for name in self._colored:
+            changed[name] = images.color(arrays[name], brightness, contrast, saturation, hue)
+        return changed
 
 
 class _Mix(Step[Options]):
@@ -321,7 +369,7 @@ class _Mix(Step[Options]):
         """
         mixed = dict(arrays)
         for name, array in arrays.items():
-            if mix_images or name not in self._images:
+            if mix_images or name not in self._pixels:
                 mixed[name] = _blend(array, other[name], weight)
         return mixed
 
@@ -365,7 +413,7 @@ class Cutmix(_Mix[schema.Cutmix]):
         unchanged = height * width - max(0, bottom - top) * max(0, right - left)
         weight = round(_UNIT_WEIGHT * unchanged / (height * width))
         mixed = self._mixed(weight, arrays, other, mix_images=False)
-        for name in self._images:
+        for name in self._pixels:
             pasted = mixed[name].copy()
             pasted[top:bottom, left:right] = other[name][top:bottom, left:right]
             mixed[name] = pasted
@@ -393,10 +441,24 @@ def _blend(array: Array, other: Array, weight: int) -> Array:
     return (array * share + other * (1 - share)).astype(array.dtype)
 
 
-def _center(image: Array, size: tuple[int, int]) -> Array:
+def _center(image: Array, size: tuple[int, int], outside: int | None) -> Array:
     top = (image.shape[0] - size[0]) // 2
     left = (image.shape[1] - size[1]) // 2
-    return images.crop(image, top, left, size)
+    return images.crop(image, top, left, size, outside or 0)
+
+
+def _resized(image: Array, size: tuple[int, int], box: images.Box | None, outside: int | None) -> Array:
+    """Returns an image, or a mask whose numbers are not blended, of another size."""
+    if outside is None:
+        return images.resize(image, size, box)
+    return images.resize_nearest(image, size, box)
+
+
+def _rotated(image: Array, degrees: float, outside: int | None) -> Array:
+    """Returns a rotated image, or a mask whose numbers are not blended."""
+    if outside is None:
+        return images.rotate(image, degrees)
+    return images.rotate_nearest(image, degrees, outside)
 
 
 STEPS: Mapping[str, Callable[..., Step[schema.StepOptions]]] = {

@@ -204,26 +204,34 @@ class Encoding:
       mean: float array -> the mean that was subtracted, one number per column (one if the array has no dims).
       deviation: float array -> the standard deviation that it was then divided by, in the same form.
       vocabulary: of text; None for other data.
+      lengths: array of sequences -> the steps that it was padded to.
+      prepared: the fitted layers of `dataset.prepare`, in order, as plain values; see `runner.data.prepare`.
     """
 
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mean: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     deviation: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     vocabulary: Vocabulary | None = None
+    prepared: tuple[Mapping[str, Any], ...] = ()
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Mapping[str, object]]:
+    def to_json(self) -> dict[str, Any]:
         """Returns plain values for the record of a run."""
-        content: dict[str, Mapping[str, object]] = {
+        content: dict[str, Any] = {
             "categories": _as_lists(self.categories),
             "mean": _as_lists(self.mean),
             "deviation": _as_lists(self.deviation),
         }
         if self.vocabulary is not None:
             content["vocabulary"] = self.vocabulary.to_json()
+        if self.lengths:
+            content["lengths"] = dict(self.lengths)
+        if self.prepared:
+            content["prepared"] = list(self.prepared)
         return content
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Mapping[str, Sequence[Any]]]) -> Encoding:
+    def from_json(cls, content: Mapping[str, Any]) -> Encoding:
         """Reads the result of `to_json`."""
         vocabulary = None
         if content.get("vocabulary") is not None:
@@ -233,6 +241,8 @@ class Encoding:
             mean=_as_tuples(content.get("mean", {}), float),
             deviation=_as_tuples(content.get("deviation", {}), float),
             vocabulary=vocabulary,
+            prepared=tuple(content.get("prepared", ())),
+            lengths=dict(content.get("lengths", {})),
         )
 
 

@@ -205,6 +205,24 @@ def resize(image: Array, size: tuple[int, int], box: Box | None = None) -> Array
     return _joined(bands, image)
 
 
+def resize_nearest(image: Array, size: tuple[int, int], box: Box | None = None) -> Array:
+    """Resizes a mask or a window of it: each pixel is the one at its center, so that no numbers are blended.
+
+    Args:
+      image: (H, W, C) of any dtype.
+      size: target height and width.
+      box: window to cut out first; None: the whole mask.
+    """
+    if box is not None:
+        left, top, right, bottom = box
+        image = image[top:bottom, left:right]
+    # The center of pixel i is at (i + 1/2) * old size / new size, as in `resize`; in integers, which are exact.
+    rows = (2 * np.arange(size[0]) + 1) * image.shape[0] // (2 * size[0])
+    columns = (2 * np.arange(size[1]) + 1) * image.shape[1] // (2 * size[1])
+    resized: Array = image[rows[:, None], columns]
+    return resized
+
+
 def rotate(image: Array, degrees: float) -> Array:
     """Rotates an image counter-clockwise around its center, bilinear.
 
@@ -212,6 +230,23 @@ def rotate(image: Array, degrees: float) -> Array:
     """
     bands = [np.asarray(band.rotate(degrees, Image.Resampling.BILINEAR)) for band in _as_pillow(image)]
     return _joined(bands, image)
+
+
+def rotate_nearest(image: Array, degrees: float, outside: int) -> Array:
+    """Rotates a mask as `rotate` does an image: each pixel is the nearest one, or a number outside of the mask.
+
+    Args:
+      image: (H, W, C) of any dtype.
+      degrees: counter-clockwise.
+      outside: number of the pixels from outside.
+    """
+    height, width, channels = image.shape
+    # The numbers of the pixels are rotated, from 1, as Pillow can't rotate every dtype; it gives 0 outside.
+    numbers = np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
+    source = np.asarray(Image.fromarray(numbers).rotate(degrees, Image.Resampling.NEAREST))
+    rotated: Array = image.reshape(-1, channels)[np.maximum(source - 1, 0)]
+    rotated[source == 0] = outside
+    return rotated
 
 
 def flip(image: Array, *, vertical: bool = False) -> Array:
@@ -225,21 +260,22 @@ def flip(image: Array, *, vertical: bool = False) -> Array:
     return image[:, ::-1]
 
 
-def crop(image: Array, top: int, left: int, size: tuple[int, int]) -> Array:
-    """Cuts out a window; its pixels outside the image are 0.
+def crop(image: Array, top: int, left: int, size: tuple[int, int], outside: int = 0) -> Array:
+    """Cuts out a window.
 
     Args:
       image: (H, W, C).
       top: first row of the window, may be negative.
       left: first column of the window, may be negative.
       size: height and width of the window.
+      outside: number of its pixels outside of the image.
     """
     height, width = image.shape[:2]
     bottom = top + size[0]
     right = left + size[1]
     if top >= 0 and left >= 0 and bottom <= height and right <= width:
         return image[top:bottom, left:right]
-    window = np.zeros((*size, image.shape[2]), image.dtype)
+    window = np.full((*size, image.shape[2]), outside, image.dtype)
     rows = slice(max(top, 0), min(bottom, height))
     columns = slice(max(left, 0), min(right, width))
     if rows.start < rows.stop and columns.start < columns.stop:

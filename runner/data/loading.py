@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from runner.config.options import output_tasks
 from runner.config.schema import RunConfig
 from runner.config.schema_data import DatasetConfig
+from runner.config.schema_task import TaskConfig
 from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
+from runner.data.checks_prepare import prepared_columns
 from runner.data.packing import LABEL_WEIGHT
+from runner.data.prepare import prepared
 from runner.data.selection import make_dataset
 from runner.data.standardize import columns_to_standardize, measure, standardized
 from runner.host import stages
@@ -28,19 +32,52 @@ def load_run(config: RunConfig, encoding: Encoding | None = None) -> Dataset:
     task = config.task
     # Targets and weights are not inputs, so `dataset.standardize=true` leaves them unchanged.
     unscaled = list(task.target or TARGETS)
-    if task.example_weight:
-        unscaled.append(task.example_weight)
-    # Tasks of tokens have this option; null means the array of this name.
-    if "label_weight" in task.options:
-        unscaled.append(task.options["label_weight"] or LABEL_WEIGHT)
+    masks: dict[str, int] = {}
+    outputs = output_tasks(task)
+    for name_of_output, output_task in outputs.items():
+        unscaled += _weights(output_task)
+        masks.update(_masks(output_task, output_task.target or (name_of_output,)))
+    if not outputs:
+        unscaled += _weights(task)
+        masks = _masks(task, task.target or TARGETS)
     dataset = config.dataset
     name = dataset.builder or dataset.path or dataset.target or dataset.name
     with stages.stage(f"preparing {name}"):
-        return load(dataset, config.trainer.seed, encoding, unscaled)
+        return load(dataset, config.trainer.seed, encoding, unscaled, masks)
+
+
+def _weights(task: TaskConfig) -> list[str]:
+    """Returns the arrays of weights that a task reads."""
+    weights = []
+    if task.example_weight:
+        weights.append(task.example_weight)
+    # Tasks of tokens have this option; null means the array of this name.
+    if "label_weight" in task.options:
+        weights.append(task.options["label_weight"] or LABEL_WEIGHT)
+    return weights
+
+
+def _masks(task: TaskConfig, targets: Collection[str]) -> dict[str, int]:
+    """Returns the arrays that augmentation does not blend, with the value outside of an image.
+
+    Tasks of class numbers per position have the option `ignore_index`. A label from outside of an image is one that is
+    not counted, if there is one.
+    """
+    if "ignore_index" not in task.options:
+        return {}
+    masks = dict.fromkeys((*targets, *_weights(task)), 0)
+    outside = task.options["ignore_index"]
+    if outside is not None:
+        masks.update(dict.fromkeys(targets, outside))
+    return masks
 
 
 def load(
-    config: DatasetConfig, seed: int = 0, encoding: Encoding | None = None, unscaled: Collection[str] = TARGETS
+    config: DatasetConfig,
+    seed: int = 0,
+    encoding: Encoding | None = None,
+    unscaled: Collection[str] = TARGETS,
+    masks: Mapping[str, int] | None = None,
 ) -> Dataset:
     """Loads a dataset and selects its splits.
 
@@ -51,6 +88,7 @@ def load(
       seed: the run's, which chooses the held-out examples.
       encoding: of the run that other data is read for; None: the data gets an encoding of its own.
       unscaled: arrays that `dataset.standardize=true` leaves unchanged.
+      masks: arrays that augmentation does not blend, see `runner.data.augment_steps.Step`; None: none.
 
     Returns:
       The dataset.
@@ -66,7 +104,11 @@ def load(
     """
     source = registry.entry(config).import_module()
     full = source.load(config, encoding)
+    if config.prepare or (encoding is not None and encoding.prepared):
+        full = prepared(full, config, encoding, lambda loaded: make_dataset(loaded, config, seed))
     dataset = make_dataset(full, config, seed)
+    # A layer of preparation has given its array the scale that it is meant to have.
+    unscaled = [*unscaled, *prepared_columns(config)]
     names = columns_to_standardize(config.standardize, dataset.specs, unscaled)
     if names:
         # The statistics are those of the train split, which exists only after the selection. All splits are then
@@ -77,10 +119,10 @@ def load(
         dataset = make_dataset(standardized(full, statistics, names), config, seed)
     validation = dataset.validation
     if validation is not None:
-        validation = augmented(validation, config, seed, train=False)
+        validation = augmented(validation, config, seed, train=False, masks=masks)
     return replace(
         dataset,
-        train=augmented(dataset.train, config, seed, train=True),
+        train=augmented(dataset.train, config, seed, train=True, masks=masks),
         validation=validation,
-        test=augmented(dataset.test, config, seed, train=False),
+        test=augmented(dataset.test, config, seed, train=False, masks=masks),
     )

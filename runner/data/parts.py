@@ -26,7 +26,7 @@ _TARGET = "_target_"
 _KEYS = (
     *("name", "builder", "path", "features", "train", "validation", "test", "data_dir", "download", "mirror"),
     *("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents"),
-    *("image_size", "channels", "skip_broken", "cache_mib", "shuffle_window"),
+    *("image_size", "channels", "skip_broken", "cache_mib", "shuffle_window", "pad", "pad_length"),
 )
 
 
@@ -74,6 +74,11 @@ def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Pa
             f"{key}.name", mixture.name, problem="a part can't be a mixture", fix="list its parts in dataset.parts"
         )
     for name in own:
+        if name == "prepare":
+            # Its layers are fitted on the train split, which is that of the mixture, before the parts are one.
+            raise invalid(
+                f"{key}.{name}", own[name], problem="can't be used in a mixture", fix="prepare the files before"
+            )
         is_of_mixture = name in fields_of(DatasetConfig) and name not in _KEYS
         if is_of_mixture:
             raise invalid(

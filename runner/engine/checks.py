@@ -150,6 +150,24 @@ def check_keras_3(config: RunConfig, *, needs_keras_3: bool) -> None:
             raise invalid(key, engine, problem=problem, fix="set engine=jax")
 
 
+def check_outputs(config: RunConfig, *, has_several: bool) -> None:
+    """Rejects engines whose models have a single output, if the task judges several.
+
+    Args:
+      config: whose single values are checked.
+      has_several: the task judges several outputs, see `runner.task.registry.TaskEntry`.
+
+    Raises:
+      ConfigError: names the key to change.
+    """
+    if not has_several:
+        return
+    for key, engine in (("engine", config.engine.name), ("against.engine", config.against.engine)):
+        if engine is not None and ENGINES[engine].takes_layouts:
+            problem = f"trains models of one output, but task={config.task.name} judges several"
+            raise invalid(key, engine, problem=problem, fix="set engine=keras_dtensor or engine=jax")
+
+
 def check_own_step(config: RunConfig, *, own_step: bool) -> None:
     """Rejects what a custom step does not go with.
 

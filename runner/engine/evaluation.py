@@ -148,11 +148,10 @@ class _Sums(Generic[T]):
 
     def evaluation(self) -> Evaluation:
         """Returns the metrics of all batches."""
-        metrics = {LOSS: 0.0}
-        if self._weight:
-            metrics[LOSS] = self._loss / self._weight
         totals = self._totals | {LOSS: np.asarray(self._loss), WEIGHT: np.asarray(self._weight)}
+        metrics = {LOSS: 0.0}
         if self._examples:
+            metrics[LOSS] = self._task.mean_loss(totals)
             metrics |= self._task.summary(self._totals)
         outputs: Array = np.zeros((0,), np.float32)
         if self._outputs:

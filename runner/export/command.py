@@ -17,6 +17,7 @@ from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.base import Array, ArraySource, Dataset
+from runner.data.prepare import PREPARATION, to_text
 from runner.data.vocabulary import TOKENIZER, Vocabulary
 from runner.engine import devices, registry
 from runner.errors import EngineError
@@ -108,6 +109,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "step": saved.checkpoint.step,
                 "signature": served.describe(_first(outputs)),
                 "names": served.names(),
+                "prepared": {layer["column"]: layer["layer"] for layer in data.encoding.prepared},
                 "vocabulary": None if data.vocabulary is None else _vocabulary(data.vocabulary),
                 "left_out": list(written.left_out),
                 "compared": {name: asdict(comparison) for name, comparison in compared.items()},
@@ -115,6 +117,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             }
             (unfinished / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
             (unfinished / "config.yaml").write_text(config_yaml)
+            if data.encoding.prepared:
+                (unfinished / PREPARATION).write_text(to_text(data.encoding), "utf-8")
             if data.vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         _print(console, _written_lines(target, written))
@@ -249,10 +253,13 @@ def _written_lines(target: Path, written: Written) -> list[str]:
         names.append(SAVED_MODEL)
     if written.keras:
         names.append(written.keras)
-    if (target / TOKENIZER).is_file():
-        names.append(TOKENIZER)
+    for name in (TOKENIZER, PREPARATION):
+        if (target / name).is_file():
+            names.append(name)
     lines = [str(target / name) for name in names]
     lines += [f"left out {line}" for line in written.left_out]
+    if (target / PREPARATION).is_file():
+        lines.append(f"the model takes arrays as the layers in {PREPARATION} prepare them")
     return lines
 
 
@@ -275,8 +282,9 @@ def _record(
     if metrics:
         store.log_metrics(step, metrics)
     artifacts = [target / folders.RECORD]
-    if (target / TOKENIZER).is_file():
-        artifacts.append(target / TOKENIZER)
+    for name in (TOKENIZER, PREPARATION):
+        if (target / name).is_file():
+            artifacts.append(target / name)
     store.log_artifacts(artifacts, "export")
     if not written.saved_model:
         return None

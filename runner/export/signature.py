@@ -103,7 +103,10 @@ class Served:
 
     def names(self) -> dict[str, list[str]]:
         """Returns the names of the categories or columns of the outputs and of each input, as far as they have any."""
-        names = {"outputs": self.spec.task.outputs.names}
+        outputs = self.spec.task.outputs
+        names = {"outputs": outputs.names}
+        for name, output in outputs.by_name.items():
+            names[name] = output.names
         for name, spec in self.inputs.items():
             names[name] = spec.names
         return {name: list(categories) for name, categories in names.items() if categories}

@@ -76,11 +76,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         # Every process takes part in this, and process 0 reports.
         with stages.stage("generating"):
             ask, multiple = samples.asking(config, engine)
-            texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple)
+            write = samples.writing(engine) if options.cache else None
+            texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple, write)
     if not team.is_first:
         return
     for line in device_lines:
         console.print(line, soft_wrap=True, markup=False)
+    if options.cache and write is None:
+        problem = f"engine={config.engine.name} and this model have no key/value cache"
+        console.print(f"{problem}: each token computed its whole row", soft_wrap=True, markup=False)
     for number, text in enumerate(texts):
         if len(texts) > 1:
             console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True, markup=False)

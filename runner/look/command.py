@@ -76,10 +76,14 @@ def _tables(config: RunConfig, data: Dataset) -> list[contents.Table]:
     targets = _targets(config, data)
     if data.vocabulary is not None:
         return [*contents.outline(data, targets), *text_contents.tables(data, data.vocabulary)]
-    tables = contents.tables(data, targets, measures=tasks.entry(config.task).has_measurements)
+    tables = contents.tables(data, targets, measures=_has_measurements(config))
     if _image(data) is None:  # images are shown in pictures
         tables.append(contents.examples(data.train, data.specs))
     return tables
+
+
+def _has_measurements(config: RunConfig) -> bool:
+    return any(entry.has_measurements for entry in tasks.entries(config.task))
 
 
 def _targets(config: RunConfig, data: Dataset) -> list[str]:

@@ -177,6 +177,27 @@ def check_kind(model: Any, kind: type, config: ModelConfig, library: str) -> Non
         )
 
 
+def with_named_outputs(model: Any, keras: Any, data: DataSpec) -> Any:
+    """Returns a functional model that returns a list as one that returns a dict, if the task needs outputs by name.
+
+    An output's name is that of its layer, by which Keras finds its loss in `compile(loss={...})`. Layers and variables
+    are the same.
+
+    Args:
+      model: of the builder.
+      keras: the module that the model was made with.
+      data: inputs and task that the engine is built for.
+    """
+    # A subclass may compute more than its layers; its own class has to return the names.
+    is_plain = type(model).__name__ == "Functional"
+    if not data.task.outputs.by_name or not is_plain or not isinstance(model.output, list | tuple):
+        return model
+    names = list(model.output_names)
+    if len(set(names)) < len(names):
+        return model
+    return keras.Model(model.input, dict(zip(names, model.output, strict=True)), name=model.name)
+
+
 def check_trainable(trainable: Sequence[Any], config: ModelConfig) -> None:
     """Checks that a model has something to train.
 

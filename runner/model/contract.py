@@ -186,19 +186,25 @@ def _variables_problem(model: object, dtypes: Collection[str]) -> str:
 
 def _outputs_problem(model: object) -> str:
     """Returns what is wrong with a model's outputs, with a fix; empty if nothing is."""
-    for output in _listed(model, "outputs"):
+    outputs = _listed(model, "outputs")
+    names = _listed(model, "output_names")
+    for index, output in enumerate(outputs):
         if getattr(output, "_keras_mask", None) is None:
             continue
+        subject = "its output"
+        if len(outputs) > 1 and index < len(names):
+            subject = f"its output {names[index]}"
         if len(output.shape) > 2:
             return (
-                "its output carries a mask of the steps (tokens), by which Keras weights the loss and a run does not; "
+                f"{subject} carries a mask of the steps (tokens), by which Keras weights the loss and a run does not; "
                 "end the mask before the last layer with a layer whose compute_mask returns None (or leave mask_zero "
-                "out), and weight the labels: task.label_weight names an array of weights for task=language_model, "
-                "and a loss of task=custom reads one from its batch; for one output per example, pool the steps "
+                "out), and leave steps out by their labels: task.ignore_index or task.label_weight of task=positions, "
+                "task.label_weight of task=language_model, task.padding of task=sequence_to_sequence; a loss of "
+                "task=custom reads an array of weights from its batch; for one output per example, pool the steps "
                 "first, for example with keras.layers.GlobalAveragePooling1D"
             )
         return (
-            "its output carries a mask, by which Keras weights the loss and a run does not; pool the masked steps "
+            f"{subject} carries a mask, by which Keras weights the loss and a run does not; pool the masked steps "
             "with a layer that ends the mask, such as keras.layers.GlobalAveragePooling1D or an RNN"
         )
     return ""

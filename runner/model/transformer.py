@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.model import attention, scope
 from runner.model.portable import PortableLayer, Tensor, bind
@@ -68,6 +68,32 @@ class Sizes:
         return self.dim // self.heads
 
 
+class KeyValueCache(NamedTuple):
+    """Keys and values of earlier tokens, one slot per token; a scan stacks those of its blocks in a first dim.
+
+    Attributes:
+      keys: (B, S, G, K), rotated if positions are.
+      values: (B, S, G, K).
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+class CachedTokens(NamedTuple):
+    """Where new tokens are written into a cache, and what they attend to.
+
+    Attributes:
+      positions: int32 (B, T), of each new token in its row.
+      slot: int32 (), of the first new token; the others follow it.
+      mask: bool, broadcast to (B, 1, T, S): the slots that each new token attends to.
+    """
+
+    positions: Tensor
+    slot: Tensor
+    mask: Tensor
+
+
 class TokenEmbedding(PortableLayer):
     """Embeds token ids (B, T) as (B, T, D).
 
@@ -114,10 +140,17 @@ class PositionEmbedding(PortableLayer):
         self.embeddings = self.add_weight(shape=shape, initializer=_normal(self.keras), name="embeddings")
         super().build(input_shape)
 
-    def call(self, x_btd: Tensor) -> Tensor:
-        """Returns the tokens with their positions added."""
+    def call(self, x_btd: Tensor, positions: Tensor = None) -> Tensor:
+        """Returns the tokens with their positions added.
+
+        Args:
+          x_btd: tokens.
+          positions: int32 (B, T), of each token; None: their order.
+        """
         tokens = int(x_btd.shape[1])
         table = self.ops.cast(self.ops.convert_to_tensor(self.embeddings), x_btd.dtype)
+        if positions is not None:
+            return x_btd + self.ops.take(table, positions, axis=0)
         if tokens != self.length:
             table = table[:tokens]
         return x_btd + table
@@ -172,6 +205,30 @@ class Mix(PortableLayer):
             q = attention.rotated(self.ops, q, rotation, on_jax=self.on_jax)
             k = attention.rotated(self.ops, k, rotation, on_jax=self.on_jax)
         return attention.attend(self.ops, q, k, v, segments, on_jax=self.on_jax)
+
+    def call_with_cache(
+        self, inputs: Sequence[Tensor], cache: KeyValueCache, new: CachedTokens
+    ) -> tuple[Tensor, KeyValueCache]:
+        """Returns the attended values (B, T, H, K), with Keras on JAX, and the cache with the new tokens.
+
+        Args:
+          inputs: as those of `call`, of the new tokens.
+          cache: of the earlier tokens.
+          new: where the new tokens go.
+        """
+        q, k, v = inputs
+        if self.rotary is not None:
+            # A row has no more tokens than slots, so these have the angles of every position.
+            tables = attention.rotation(int(cache.keys.shape[1]), int(q.shape[3]), self.rotary)
+            cosines, sines = (self.ops.take(self.ops.convert_to_tensor(x), new.positions, axis=0) for x in tables)
+            q = attention.rotated(self.ops, q, (cosines, sines), on_jax=True)
+            k = attention.rotated(self.ops, k, (cosines, sines), on_jax=True)
+        start = (0, new.slot, 0, 0)
+        keys = self.ops.slice_update(cache.keys, start, k)
+        values = self.ops.slice_update(cache.values, start, v)
+        # Fused kernels of GPUs do not take a single query.
+        attended = self.ops.dot_product_attention(q, keys, values, mask=new.mask, flash_attention=False)
+        return attended, KeyValueCache(keys, values)
 
 
 class Block(PortableLayer):
@@ -251,6 +308,14 @@ class Block(PortableLayer):
         first = functools.partial(self._drop, attention_mask)
         second = functools.partial(self._drop, feedforward_mask)
         return self._branches(x_btd, segments, first, second)
+
+    def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
+        """Returns new tokens after the block, without dropout, and the cache with them; see `Mix.call_with_cache`."""
+        normalized = self.attention_norm(x_btd)
+        heads = [self.attention[part](normalized) for part in ("query", "key", "value")]
+        attended, cache = self.attention["mix"].call_with_cache(heads, cache, new)
+        x_btd = x_btd + self.attention["output"](attended)
+        return x_btd + self._feedforward_branch(self.feedforward_norm(x_btd)), cache
 
     def _drop(self, mask: Tensor, x_btd: Tensor) -> Tensor:
         """Applies a dropout mask, scaling what is kept."""
@@ -381,6 +446,21 @@ class Blocks(PortableLayer):
         if sizes.remat != "none":
             body = _checkpointed(step, sizes.remat, scanned=True)
         return ops.scan(body, x_btd, (stacked_values, stacked_masks))[0]
+
+    def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
+        """Returns new tokens after all blocks, and their caches (depth, ...) with them; see `Block`."""
+        block, pairs = self.block_and_pairs()
+        block_variables = [variable for variable, _ in pairs]
+        stacked_values = [self.ops.convert_to_tensor(stacked) for _, stacked in pairs]
+
+        def step(x: Tensor, slices: tuple[list[Tensor], KeyValueCache]) -> tuple[Tensor, KeyValueCache]:
+            values, block_cache = slices
+            with self.keras.StatelessScope(zip(block_variables, values, strict=True)):
+                after, block_cache = block.call_with_cache(x, block_cache, new)
+            return after, block_cache
+
+        after, caches = self.ops.scan(step, x_btd, (stacked_values, cache))
+        return after, caches
 
 
 class Head(PortableLayer):

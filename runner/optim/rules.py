@@ -14,10 +14,12 @@ from types import ModuleType
 from runner import arrays
 from runner.arrays import Tensor
 from runner.config.schema import OptimizerConfig
-from runner.optim.base import Rule
+from runner.optim import groups
+from runner.optim.base import Rule, Slots
+from runner.optim.groups import Settings
 from runner.optim.registry import OPTIMIZERS
 
-__all__ = ["RULE_KEYS", "Rule", "average", "make_rule"]
+__all__ = ["RULE_KEYS", "GroupedRule", "Rule", "average", "make_rule"]
 
 # Optimizer -> keys of the config that its rule uses.
 RULE_KEYS: Mapping[str, tuple[str, ...]] = {name: entry.keys for name, entry in OPTIMIZERS.items()}
@@ -31,6 +33,51 @@ def make_rule(config: OptimizerConfig, ops: ModuleType) -> Rule:
       ops: the module of the tensors, `tensorflow`, `jax.numpy` or `numpy`.
     """
     return OPTIMIZERS[config.name].make_rule(config, arrays.of(ops))
+
+
+class GroupedRule:
+    """The update rule of a config, applied to each variable as its parameter groups say.
+
+    A variable that is frozen is updated like any other: the engine selects its old values.
+
+    Attributes:
+      rule: of a variable in no group.
+    """
+
+    def __init__(self, config: OptimizerConfig, settings: Mapping[str, Settings], ops: ModuleType) -> None:
+        """Makes the rule, and one without weight decay.
+
+        Args:
+          config: checked.
+          settings: of each trainable variable, by path.
+          ops: the module of the tensors.
+        """
+        self.rule = make_rule(config, ops)
+        self._rule_without_decay = make_rule(groups.without_decay(config), ops)
+        self._settings = settings
+        self._xp = arrays.of(ops)
+
+    def update(
+        self, path: str, gradient: Tensor, weight: Tensor, slots: Slots, rate: Tensor, step: Tensor
+    ) -> tuple[Tensor, Slots]:
+        """Returns the new weight and the new slots of a variable.
+
+        Args:
+          path: canonical.
+          gradient: clipped.
+          weight: before.
+          slots: before, by name.
+          rate: float32 (), learning rate of the step.
+          step: float32 (), of the run, counted from 1.
+        """
+        own = self._settings[path]
+        rule = self.rule
+        if not own.decays:
+            rule = self._rule_without_decay
+        # Without a factor there is no product: `rate * 1.0` would be one more operation per variable.
+        if own.rate != 1.0:
+            rate = rate * own.rate
+        return rule.update(gradient, weight, slots, rate, groups.own_step(own, step, self._xp))
 
 
 def average(decay: float, old: Tensor, weight: Tensor, step: Tensor, ops: ModuleType) -> Tensor:

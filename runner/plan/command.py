@@ -43,9 +43,9 @@ def plan_config(config: RunConfig) -> Plan:
     cpu_config = on_cpu(config)
     registry.prepare(cpu_config)
     data = loading.load_run(config)
-    # A length that a run rejects is rejected here too.
-    total_steps = lengths.total_steps(config, data.train.size)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    # A length that a run rejects is rejected here too.
+    total_steps = lengths.run_length(config, data.train.size, task.tokens).total
     spec = DataSpec(task.arrays, task)
     engine = make_engine(cpu_config, spec, 1, planning=True)
     engine.build()

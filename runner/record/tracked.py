@@ -42,8 +42,12 @@ _LISTED_KEYS = (
     "optimizer.schedule.name",
     "trainer.accumulate_steps",
     "trainer.epochs",
+    "trainer.steps",
+    "trainer.tokens",
     "trainer.seed",
 )
+# One of these sets the length of a run.
+_LENGTH_KEYS = ("trainer.epochs", "trainer.steps", "trainer.tokens")
 # A builder's first options are its sizes; a page with all of a transformer's would hide what matters in every run.
 _LISTED_MODEL_KEYS = 5
 
@@ -114,7 +118,8 @@ def listed_params(
     model_keys = [key for key in flat if key.startswith("model.")]
     after_builder = model_keys[1 : 1 + _LISTED_MODEL_KEYS]  # the first key is the builder's path
     for key in (*_LISTED_KEYS, *after_builder):
-        if key in flat:
+        is_unused_length = key in _LENGTH_KEYS and flat.get(key) is None
+        if key in flat and not is_unused_length:
             listed[key] = flat[key]
     typed_paths = [key.lstrip("+~") for key in typed_keys]
     for key, value in flat.items():

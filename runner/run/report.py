@@ -27,6 +27,7 @@ from runner.tracking import Tracker
 from runner.training import lengths, loop, plots
 from runner.training.display import result_table, shown
 from runner.training.feed import Splits
+from runner.training.lengths import RunLength
 from runner.training.recorder import prefixed
 
 _EXAMPLE_ROWS = 2  # of the input example, from which MLflow infers the signature of the logged model
@@ -52,6 +53,12 @@ class Outcome:
     result: loop.Result
     used: float | None
     peak_gflops: float | None = None
+
+    @property
+    def length(self) -> RunLength:
+        """Length of the run by its config; with early stopping it may have ended before."""
+        train = self.splits.train
+        return lengths.run_length(self.config, train.size, train.task.tokens)
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -109,7 +116,7 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     result = outcome.result
     splits = outcome.splits
     task = splits.train.task
-    steps = lengths.epoch_steps(outcome.config, splits.train.size)
+    length = outcome.length
     past = result.history
     # Made now, not when they are written: the engine's state and the examples are at hand.
     report = task.report(result.reported, splits.reported.source, splits.reported_name)
@@ -118,7 +125,7 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     if plots.has_curves(past.train, past.evaluations):
         rising = [name for name, direction in task.directions.items() if direction == MAXIMIZE]
         files["curves.png"] = lambda path: plots.curves(
-            path, past.train, past.evaluations, steps, splits.selecting_name, rising
+            path, past.train, past.evaluations, length, splits.selecting_name, rising
         )
     rates = _actual_rates(outcome)
     if rates:
@@ -137,7 +144,7 @@ def _actual_rates(outcome: Outcome) -> list[tuple[int, float]]:
     if not reduced:
         return []
     config = outcome.config
-    total = lengths.total_steps(config, outcome.splits.train.size)
+    total = outcome.length.total
     steps = {step for step, _ in schedules.sampled(config.optimizer, total)} or {0, outcome.result.steps - 1}
     for at, _ in reduced:
         # The rate jumps here.
@@ -218,10 +225,19 @@ def show_result(outcome: Outcome, console: Console) -> None:
         if outcome.used is not None:
             rows.append(("model FLOP utilization", f"{outcome.used:.1%} of {outcome.peak_gflops:,g} GFLOP/s"))
     for name, value in result.epoch_means.items():
-        rows.append((f"train {name}, last epoch", shown(value)))
+        rows.append((f"train {name}, {_last_period(outcome)}", shown(value)))
     for split, evaluation in outcome.evaluations.items():
         rows += _metric_rows(split, evaluation.metrics, evaluation.examples)
     console.print(result_table(rows))
+
+
+def _last_period(outcome: Outcome) -> str:
+    """Returns which steps the means of the training metrics are over."""
+    if outcome.length.by_epochs:
+        return "last epoch"
+    steps = outcome.result.steps
+    count = steps - outcome.length.start(steps)
+    return f"last {count:,} steps"
 
 
 def _metric_rows(split: str, metrics: Mapping[str, float], examples: int) -> list[tuple[str, str]]:

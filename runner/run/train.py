@@ -20,6 +20,7 @@ from runner.config.differences import differences
 from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data import loading, workers
 from runner.data.base import Dataset
+from runner.data.prepare import PREPARATION, to_text
 from runner.data.vocabulary import TOKENIZER
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, cache_on_device, caches_split
@@ -51,6 +52,7 @@ from runner.training import feed, lengths, loop, padded, profile, stopping
 from runner.training.checkpoint import recovery, resume
 from runner.training.checkpoint.resume import Previous, check_data, load
 from runner.training.display import Display, make_display
+from runner.training.lengths import RunLength
 from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
@@ -102,15 +104,14 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
         trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
         optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
         config = replace(config, trainer=trainer, optimizer=optimizer)
-        total_steps = lengths.total_steps(config, data.train.size)
-        lengths.check_memory(config, data.train)
-        resume.check_unfinished(config, previous, total_steps, task)
+        length = lengths.run_length(config, data.train.size, task.tokens)
+        lengths.check_memory(config, data.train, length.total)
+        resume.check_unfinished(config, previous, length, task)
         run_id = None
         if previous is not None:
             run_id = previous.resumed_run_id
-            steps_per_epoch = lengths.epoch_steps(config, data.train.size)
-            _print(console, previous.describe_position(steps_per_epoch, config.trainer.epochs))
-        profile.check(config.trainer, total_steps)
+            _print(console, previous.describe_position(length))
+        profile.check(config.trainer, length)
         command = typed.command("runner")
         # Closed after the tracker has finished: a run that is killed before that can be resumed, to record the rest.
         after_tracking = ExitStack()
@@ -121,7 +122,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
             if team.is_first:
                 with spared(str(folder / folders.MARK)):
                     folders.note_run(folder, tracker.run_id or folder.name)
-            training = _Training(config, content, data, task, total_steps, folder, console, tracker, previous)
+            training = _Training(config, content, data, task, length, folder, console, tracker, previous)
             training.run(readers, stop, until_exit, after_tracking)
         after_tracking.close()
 
@@ -157,7 +158,7 @@ class _Training:
     content: Mapping[str, object]
     data: Dataset
     task: Task
-    total_steps: int
+    length: RunLength
     folder: Path
     console: Console
     tracker: Tracker
@@ -221,7 +222,7 @@ class _Training:
             with stop.deferring():  # the loop asks for a signal between device calls
                 result = loop.train(config, engine, splits, hooks, checkpoint)
             stop.raise_if_requested()
-            if result.steps < self.total_steps:
+            if result.steps < self.length.total:
                 _print(self.console, result.ended)
             tracker.set_tags({ENDED: result.ended})
             outcome = self._outcome(engine, splits, result, measures, points)
@@ -236,9 +237,8 @@ class _Training:
 
     def _display(self, splits: feed.Splits) -> Display:
         """Returns what shows the run's progress; process 0 alone shows it."""
-        trainer = self.config.trainer
-        progress = trainer.progress if current().is_first else "none"
-        return make_display(progress, self.console, trainer.epochs, splits.selecting_name)
+        progress = self.config.trainer.progress if current().is_first else "none"
+        return make_display(progress, self.console, splits.selecting_name)
 
     def _usage(self, log: LogPoints) -> Usage:
         """Returns what measures the use of processor, memory and GPUs; nothing does in a run that is not tracked."""
@@ -285,7 +285,7 @@ class _Training:
         config = self.config
         spec = DataSpec(self.task.arrays, self.task)
         with quiet_native_log(self.folder / "runner.log"):
-            engine = make_engine(config, spec, self.total_steps)
+            engine = make_engine(config, spec, self.length.total)
             engine.build()
             cache_on_device(engine, self.data.train)
             if self.previous is not None:
@@ -296,7 +296,7 @@ class _Training:
             if not current().is_first:
                 return engine, {}
             try:
-                plan = plan_engine(config, engine, spec, self.total_steps)
+                plan = plan_engine(config, engine, spec, self.length.total)
             except EngineError as error:  # training needs no plan
                 logger.warning("no plan: %s", error)
                 return engine, {}
@@ -315,13 +315,21 @@ class _Training:
             padded.check(config, engine, splits.train)
             # One batch of an evaluation, as the loop makes them: the loop compiles nothing more for it.
             batches = feed.evaluation_of(config, splits.selecting, 1)
-            outputs = engine.evaluate(batches, keep_outputs=True).outputs
+            evaluation = engine.evaluate(batches, keep_outputs=True)
         rate_warnings: list[str] = []
         if not self.task.own_step:
-            rate_warnings = warnings.of_rates(config.optimizer, self.total_steps)
-        for warning in rate_warnings + self.task.warnings(outputs):
+            rate_warnings = warnings.of_rates(config.optimizer, self.length.total)
+        output_warnings = self.task.warnings(evaluation.outputs)
+        if evaluation.named_outputs:
+            output_warnings = self.task.named_warnings(evaluation.named_outputs)
+        for warning in rate_warnings + output_warnings:
             _warn(self.console, warning)
-        for line in (_examples_line(config, splits), _selection_line(config, splits, self.data)):
+        lines = (
+            _length_line(self.length),
+            _examples_line(config, splits),
+            _selection_line(config, splits, self.data),
+        )
+        for line in lines:
             if line:
                 _print(self.console, line)
 
@@ -344,13 +352,18 @@ class _Training:
             _print(self.console, line)
 
     def _log_inputs(self) -> None:
-        """Records the config, the tokenizer and the splits that the run reads."""
+        """Records the config, the tokenizer, the fitted layers of preparation and the splits that the run reads."""
         self.tracker.log_artifact(self.folder / "config.yaml")
         data = self.data
         if current().is_first and data.vocabulary is not None and data.vocabulary.tokenizer:
             with required(self.folder):
                 (self.folder / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
             self.tracker.log_artifact(self.folder / TOKENIZER)
+        if data.encoding.prepared:
+            if current().is_first:
+                with required(self.folder):
+                    (self.folder / PREPARATION).write_text(to_text(data.encoding), "utf-8")
+            self.tracker.log_artifact(self.folder / PREPARATION)
         contexts = ["train"]
         if self.config.trainer.overfit_batches is None:
             contexts += ["eval"] if data.validation is None else ["validation", "test"]
@@ -437,6 +450,16 @@ def _print(console: Console, line: str) -> None:
 
 def _warn(console: Console, warning: str) -> None:
     _print(console, f"warning: {warning}")
+
+
+def _length_line(length: RunLength) -> str:
+    """Returns how many epochs a run is that is measured in steps or tokens; empty where it is set in epochs."""
+    if length.key == "epochs":
+        return ""
+    line = f"trains for {length.total:,} steps"
+    if length.key == "tokens":
+        line += f" of {length.tokens:,} tokens"
+    return f"{line}; an epoch has {length.epoch:,} steps"
 
 
 def _examples_line(config: RunConfig, splits: feed.Splits) -> str:

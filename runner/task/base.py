@@ -15,7 +15,7 @@ from runner.arrays import Arrays, Tensor
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError, invalid
-from runner.task.generation import Sampling
+from runner.task.generation import Sampling, Write
 from runner.task.metrics import LOSS_NAME
 
 # Computes `Task.next_logits`, float32 (B, V), of a batch's arrays (B, ...).
@@ -71,10 +71,12 @@ class OutputSpec:
     Attributes:
       units: size of the last dim of the model's output; None: any size.
       names: names of the units, such as class names; empty: they have none.
+      by_name: the outputs that the task needs by name; empty: it needs a single one.
     """
 
     units: int | None
     names: tuple[str, ...] = ()
+    by_name: Mapping[str, OutputSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,23 @@ class Task(ABC):
         """Whether `weights` reads other arrays than `weight`, which marks padding."""
         return type(self).weights is not Task.weights
 
+    def counted_terms(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B,), `weights` of a batch on the devices.
+
+        Args:
+          ops: the engine's.
+          batch: arrays (B, ...) by name.
+        """
+        return ops.cast(batch[WEIGHT], "float32")
+
+    def mean_loss(self, totals: Mapping[str, Array]) -> float:
+        """Returns the mean loss of an evaluation.
+
+        Args:
+          totals: sums of `addends` over all batches, and of each example's loss and weight as `loss` and `weight`.
+        """
+        return float(totals[LOSS]) / (float(totals[WEIGHT]) or 1.0)
+
     def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
         """Returns what `loss`, `metrics` and `totals` are computed from; they accept a model's outputs as well.
 
@@ -276,7 +295,7 @@ class Task(ABC):
             listed = ", ".join(str(list(shape)) for shape in shapes.values())
             raise ConfigError(
                 f"model._target_: the model has {len(shapes)} outputs of shapes {listed}, but the task takes one; "
-                "return a single output"
+                "set task=several, which gives each output a task of its own, or return a single output"
             )
 
     def check_split(self, source: DataSource, split: str) -> None:
@@ -347,7 +366,14 @@ class Task(ABC):
         )
 
     def generate(
-        self, ask: Ask, prompts: Sequence[Array], tokens: int | None, sampling: Sampling, seed: int, multiple: int = 1
+        self,
+        ask: Ask,
+        prompts: Sequence[Array],
+        tokens: int | None,
+        sampling: Sampling,
+        seed: int,
+        multiple: int = 1,
+        write: Write | None = None,
     ) -> list[str]:
         """Returns the texts that the model writes after prompts; only for a task that has samples.
 
@@ -358,6 +384,17 @@ class Task(ABC):
           sampling: how a token is drawn.
           seed: of the draws.
           multiple: number that must divide the size of a batch.
+          write: continues rows with a key/value cache; None: the whole row is computed for each token, by `ask`.
+        """
+        raise NotImplementedError
+
+    def marked_logits(self, ops: Arrays, outputs: Outputs, mark_bt: Tensor) -> Tensor:
+        """Returns float32 (B, V), the logits after one token per row; only for a task that has samples.
+
+        Args:
+          ops: the engine's.
+          outputs: the model's, of tokens (B, T).
+          mark_bt: float32, 1 for that token, else 0.
         """
         raise NotImplementedError
 
@@ -380,6 +417,15 @@ class Task(ABC):
 
         Args:
           outputs: float32 (examples, ...).
+        """
+        del outputs
+        return []
+
+    def named_warnings(self, outputs: Mapping[str, Array]) -> list[str]:
+        """Returns warnings about the outputs of an untrained model that has several.
+
+        Args:
+          outputs: float32 (examples, ...) by name.
         """
         del outputs
         return []

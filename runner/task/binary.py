@@ -53,14 +53,7 @@ def check(options: BinaryOptions) -> None:
     Raises:
       ConfigError: a value is invalid.
     """
-    names = [thresholds.named("recall", threshold) for threshold in options.thresholds]
-    if len(set(names)) < len(names):
-        raise invalid(
-            "task.thresholds",
-            options.thresholds,
-            problem="thresholds must differ in their first 6 digits, which name their metrics",
-            fix="remove one of them",
-        )
+    thresholds.check_names(options.thresholds)
 
 
 def make(config: TaskConfig, options: BinaryOptions, data: TaskData) -> Task:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from runner.data.base import Array
 from runner.errors import ConfigError
-
-# Tolerance of a sum of probabilities over the classes; bfloat16 has 8 bits of precision.
-_ROUNDING = 1e-2
 
 # With at least this many logits, one is below 0 or above 1 at the start of any usual training. With fewer, real logits
 # may all be between 0 and 1 by chance.
@@ -37,18 +32,15 @@ def check_output(shape: Sequence[int | None], expected: Sequence[int], meaning: 
         )
 
 
-def not_logits(outputs: Array, *, sums_to_one: bool) -> list[str]:
-    """Returns a warning for outputs that are probabilities: the loss expects logits, and would hardly train.
+def not_logits(outputs: Array) -> list[str]:
+    """Returns a warning for outputs of a sigmoid where those of several classes are needed.
 
     Args:
       outputs: float32 (examples, units), of an untrained model.
-      sums_to_one: also look for the outputs of a softmax.
     """
-    fix = "end the model in a layer without an activation, as the loss expects logits"
-    if not outputs.size or not ((outputs >= 0) & (outputs <= 1)).all():
+    if not outputs.size or outputs.shape[1] < _UNITS or not ((outputs > 0) & (outputs < 1)).all():
         return []
-    if sums_to_one and np.allclose(outputs.sum(axis=1), 1.0, rtol=0, atol=_ROUNDING):
-        return [f"the model's outputs sum to 1, as after a softmax; {fix}"]
-    if outputs.shape[1] >= _UNITS and ((outputs > 0) & (outputs < 1)).all():
-        return [f"the model's outputs are all between 0 and 1, as after a sigmoid; {fix}"]
-    return []
+    return [
+        "the model's outputs are all between 0 and 1, as after a sigmoid; end the model in a layer without an "
+        "activation, as the loss expects logits"
+    ]

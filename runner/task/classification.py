@@ -14,7 +14,7 @@ from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import class_weights
+from runner.task import class_names, class_weights, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output, not_logits
 from runner.task.metrics import MAXIMIZE
@@ -103,7 +103,7 @@ class Classification(Supervised):
             self.check_split(data.train, "train")
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self.step_metrics = step_metrics(options)
-        self.constants = {"classes": [len(self.class_names)]}
+        self.constants = {class_names.CONSTANT: [len(self.class_names)]}
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_examples)
         self._weights = None
         if weights is not None:
@@ -130,7 +130,7 @@ class Classification(Supervised):
 
     def _resolve_names(self, spec: ArraySpec, data: TaskData) -> tuple[str, ...]:
         """Returns the class names, which are numbers if nothing names the classes."""
-        names = self._find_names(spec, data)
+        names = class_names.resolve(self._options.classes, spec, data, lambda: self._count_classes(spec, data.train))
         if self._has_probabilities and len(names) != spec.shape[0]:
             raise invalid(
                 "task.classes",
@@ -144,32 +144,11 @@ class Classification(Supervised):
             )
         return names
 
-    def _find_names(self, spec: ArraySpec, data: TaskData) -> tuple[str, ...]:
-        classes = self._options.classes
-        if isinstance(classes, list):
-            return tuple(map(str, classes))
-        if classes is None and spec.names:
-            return tuple(spec.names)
-        if classes is not None:
-            count = int(classes)
-        elif self._has_probabilities:
-            count = spec.shape[0]
-        elif "classes" in data.constants:
-            count = int(data.constants["classes"][0])
-        else:
-            count = self._count_classes(data.train)
-        return tuple(str(label) for label in range(count))
-
-    def _count_classes(self, train: DataSource | None) -> int:
-        """Returns the number of classes that the labels of the train split need."""
-        labels = None if train is None else column(train, self._target)
-        if labels is None:
-            raise invalid(
-                "task.classes",
-                None,
-                problem=f"needs the number of classes, which array {self._target} does not show",
-                fix="set it, such as task.classes=10",
-            )
+    def _count_classes(self, spec: ArraySpec, train: DataSource | None) -> int:
+        """Returns the number of classes that the target's shape, or the labels of the train split show."""
+        if self._has_probabilities:
+            return spec.shape[0]
+        labels = class_names.known_labels(train, self._target, example=10)
         count = max(int(labels.max(initial=0)) + 1, 2)
         # More classes than examples: most likely identifiers or amounts. Few classes cost nothing, whatever they are.
         if count > max(len(labels), _MOST_CONFUSED):
@@ -190,17 +169,8 @@ class Classification(Supervised):
         if self._has_probabilities:
             self._check_probabilities(labels, split)
             return
-        count = len(self.class_names)
-        low = int(labels.min(initial=0))
-        high = int(labels.max(initial=0))
-        if low < 0 or high >= count:
-            wrong = low if low < 0 else high
-            raise invalid(
-                "task.target",
-                self._target,
-                problem=f"labels must be from 0 to {count - 1}, but the {split} split has {wrong}",
-                fix="store class indices that start at 0, or set task.classes to the number of classes",
-            )
+        fix = "store class indices that start at 0, or set task.classes to the number of classes"
+        class_names.check_range(labels, len(self.class_names), self._target, split, lambda _: fix)
 
     def _check_probabilities(self, labels: Array, split: str) -> None:
         """Checks probabilities (N, C)."""
@@ -245,12 +215,19 @@ class Classification(Supervised):
             return ops.cast(batch[self._target], "float32")
         return ops.one_hot(self._label(ops, batch), len(self.class_names))
 
+    def _cross_entropy(self, ops: Arrays, label_bc: Tensor, outputs: Tensor) -> Tensor:
+        if self._options.from_logits:
+            return ops.cross_entropy(label_bc, outputs)
+        return probabilities.cross_entropy(ops, label_bc, outputs)
+
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's cross-entropy (B,) in nats, times its class weight and its sample weight."""
         smoothing = self._options.label_smoothing
         if self._has_probabilities or smoothing:
             label_bc = self._probabilities(ops, batch) * (1.0 - smoothing) + smoothing / len(self.class_names)
-            loss_b = ops.cross_entropy(label_bc, outputs)
+            loss_b = self._cross_entropy(ops, label_bc, outputs)
+        elif not self._options.from_logits:
+            loss_b = self._cross_entropy(ops, self._probabilities(ops, batch), outputs)
         else:
             loss_b = ops.sparse_cross_entropy(self._label(ops, batch), outputs)
         if self._weights is not None:
@@ -303,12 +280,16 @@ class Classification(Supervised):
         check_output(shape, (len(self.class_names),), "one logit per class of the dataset")
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the logits (B, C), the probabilities (B, C), and the most probable class (B,)."""
+        """Returns the probabilities (B, C) and the most probable class (B,); and the logits (B, C)."""
+        if not self._options.from_logits:
+            return {"probabilities": outputs, "class": ops.argmax(outputs, -1)}
         return {"logits": outputs, "probabilities": ops.softmax(outputs), "class": ops.argmax(outputs, -1)}
 
     def warnings(self, outputs: Array) -> list[str]:
-        """Returns a warning if the outputs look like probabilities."""
-        return not_logits(outputs, sums_to_one=True)
+        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
+        if not self._options.from_logits:
+            return probabilities.outside_warnings(outputs)
+        return probabilities.softmax_warnings(outputs) or not_logits(outputs)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the classes, the confusion matrix, and the errors that the model was most certain of."""
@@ -336,6 +317,8 @@ class Classification(Supervised):
         count = len(outputs)
         labels = read_columns(source, [self._target], count)[self._target]
         labels = labels.argmax(-1) if self._has_probabilities else labels.reshape(-1)
+        if self._options.from_logits:
+            outputs = _softmax(outputs)
         wrong, predicted, probability = misclassified_examples(labels, outputs)
         shown = wrong[:_MOST_WRONG]
         rows: list[tuple[Cell, ...]] = []
@@ -378,21 +361,26 @@ def _ratio(part: int, whole: int) -> float | None:
     return float(part / whole) if whole else None
 
 
-def misclassified_examples(labels: Array, logits: Array) -> tuple[Array, Array, Array]:
+def _softmax(logits: Array) -> Array:
+    """Returns float64 probabilities (N, C) of logits (N, C)."""
+    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
+
+
+def misclassified_examples(labels: Array, shares: Array) -> tuple[Array, Array, Array]:
     """Returns the misclassified examples, sorted by the probability of the predicted class, largest first.
 
     Args:
       labels: int (N,).
-      logits: float32 (N, C).
+      shares: probabilities (N, C).
 
     Returns:
       The indices of the examples, their predicted classes, and the probabilities of these.
     """
-    if not len(logits):
+    if not len(shares):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    exponentials = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    predicted = logits.argmax(axis=1)
-    probability = exponentials.max(axis=1) / exponentials.sum(axis=1)
+    predicted = shares.argmax(axis=1)
+    probability = shares.max(axis=1)
     wrong = np.flatnonzero(predicted != labels)
     wrong = wrong[np.argsort(-probability[wrong], kind="stable")]
     return wrong, predicted[wrong], probability[wrong]

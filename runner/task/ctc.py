@@ -79,6 +79,9 @@ class Ctc(Supervised):
         if options.input_length is not None:
             self._add_input_length(options.input_length, data)
         self._units = self._count_classes(data)
+        # Steps that the labels of the checked splits need, and the largest number of steps that they have.
+        self._needed_steps = 1
+        self._longest_input = 0
         self.outputs = OutputSpec(self._units)
         self.step_metrics = step_metrics(options)
         self.constants = {"classes": [self._units]}
@@ -163,6 +166,36 @@ class Ctc(Supervised):
                 "split has a label after it",
                 fix="move the labels to the front, or set task.padding to the number that marks padding",
             )
+        self._check_steps(source, split, needed_steps(labels, is_label))
+
+    def _check_steps(self, source: DataSource, split: str, needed: Array) -> None:
+        """Checks that each example has as many steps as its labels need, if the dataset has their number.
+
+        With fewer steps no path has the labels: Keras's loss is then 100,000, without a gradient.
+
+        Args:
+          source: the split.
+          split: its name.
+          needed: number of steps (N,) that the labels of each example need.
+        """
+        self._needed_steps = max(self._needed_steps, int(needed.max(initial=0)))
+        steps = None
+        if self._input_length is not None:
+            steps = column(source, self._input_length)
+        if steps is None:
+            return
+        steps = steps.reshape(-1)
+        self._longest_input = max(self._longest_input, int(steps.max(initial=0)))
+        too_short = np.flatnonzero(steps < needed)
+        if len(too_short):
+            example = int(too_short[0])
+            raise invalid(
+                "task.input_length",
+                self._input_length,
+                problem=f"example {example} of the {split} split has {steps[example]} steps, but its labels need "
+                f"{needed[example]}: one each, and one between equal neighbors ({len(too_short):,} such examples)",
+                fix="remove these examples, or shorten their labels",
+            )
 
     def _is_label(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns bool (B, L), False for padding."""
@@ -240,10 +273,16 @@ class Ctc(Supervised):
                 f"{self._units}] with a fixed number of steps (one logit per class and step, the blank among them); "
                 "end the model in a layer of that shape, or set task.classes"
             )
-        if shape[1] < self._length:
+        if shape[1] < self._needed_steps:
             raise ConfigError(
-                f"model._target_: the model returns {shape[1]} steps, but {self._target} has up to {self._length} "
-                "labels, and CTC needs at least one step per label; reduce the model's strides"
+                f"model._target_: the model returns {shape[1]} steps, but {self._target} has labels that need "
+                f"{self._needed_steps}: CTC needs one step per label, and one between equal neighbors; reduce the "
+                "model's strides"
+            )
+        if shape[1] < self._longest_input:
+            raise ConfigError(
+                f"task.input_length={self._input_length}: must be numbers of steps of the model's output, which has "
+                f"{shape[1]}, but are up to {self._longest_input}; divide them by the model's strides"
             )
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
@@ -258,6 +297,17 @@ class Ctc(Supervised):
         for name, key in names.items():
             rows.append((name, round(float(evaluation.totals[key]))))
         return Report({}, {"counted": (("counted", "number"), rows)})
+
+
+def needed_steps(labels: Array, is_label: Array) -> Array:
+    """Returns the least numbers of steps (N,) in which CTC can write labels: equal neighbors need a blank in between.
+
+    Args:
+      labels: int (N, L).
+      is_label: bool (N, L), False for padding.
+    """
+    repeats = (labels[:, 1:] == labels[:, :-1]) & is_label[:, 1:]
+    return np.asarray(is_label.sum(-1) + repeats.sum(-1))
 
 
 def edit_distance(first: Array, second: Array) -> int:

@@ -10,13 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runner.arrays import Arrays, Tensor
+from runner.config.values import check_name
+from runner.errors import invalid
 from runner.task import probabilities
 
 # (ops, target, output), both (B, ..., K) -> terms whose mean is an example's loss.
 Loss = Callable[[Arrays, Tensor, Tensor], Tensor]
 
+KEY = "task.loss"
 # Keras's epsilon, so that the losses are Keras's near 0 as well.
 _EPSILON = 1e-7
+# Keras's default weight of the focal cross-entropy of several classes.
+_FOCAL_ALPHA = 0.25
 # Least squared length of a vector that is normalized, as in Keras; it keeps the division by the length finite.
 _LEAST_SQUARED_LENGTH = 1e-12
 
@@ -82,12 +87,26 @@ def _sigmoid_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor
 
 
 def _categorical_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
-    share = output / ops.sum(output, axis=-1, keepdims=True)
-    return -ops.sum(target * ops.log(probabilities.clipped(ops, share)), axis=-1)
+    return probabilities.cross_entropy(ops, target, output)
 
 
 def _softmax_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return -ops.sum(target * ops.log_softmax(output), axis=-1)
+
+
+def _categorical_focal_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    """Returns 1/4 * (1 - probability) ** 2 * cross-entropy, Keras's defaults of alpha and gamma (Lin et al., 2017)."""
+    share = probabilities.clipped(ops, output / ops.sum(output, axis=-1, keepdims=True))
+    return ops.sum(-_FOCAL_ALPHA * ops.square(1.0 - share) * target * ops.log(share), axis=-1)
+
+
+def _categorical_focal_crossentropy_of_logits(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    return _categorical_focal_crossentropy(ops, target, ops.softmax(output))
+
+
+def _generalized_crossentropy(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    """Returns (1 - p ** q) / q for the label's probability p and Keras's default q = 1/2 (Zhang and Sabuncu, 2018)."""
+    return 2.0 * (1.0 - ops.sqrt(ops.sum(target * output, axis=-1)))
 
 
 def _kl_divergence(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
@@ -119,6 +138,18 @@ def _dice(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
     return 1.0 - 2.0 * overlap / (ops.sum(target, axis=axes) + ops.sum(output, axis=axes) + _EPSILON)
 
 
+def _tversky(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
+    """Returns one number per example, 1 - overlap / (overlap + half of what only one of target and output has).
+
+    The halves are Keras's defaults of alpha and beta (Salehi et al., Tversky Loss Function, 2017).
+    """
+    axes = tuple(range(1, len(target.shape)))
+    overlap = ops.sum(target * output, axis=axes)
+    of_target = ops.sum((1.0 - output) * target, axis=axes)
+    of_output = ops.sum(output * (1.0 - target), axis=axes)
+    return 1.0 - overlap / (overlap + 0.5 * of_target + 0.5 * of_output + _EPSILON)
+
+
 def _huber(delta: float) -> Loss:
     def loss(ops: Arrays, target: Tensor, output: Tensor) -> Tensor:
         error = ops.abs(output - target)
@@ -140,11 +171,14 @@ _LOSSES: Mapping[str, Loss] = {
     "binary_crossentropy": _binary_crossentropy,
     "binary_focal_crossentropy": _binary_focal_crossentropy,
     "categorical_crossentropy": _categorical_crossentropy,
+    "categorical_focal_crossentropy": _categorical_focal_crossentropy,
+    "categorical_generalized_cross_entropy": _generalized_crossentropy,
     "kl_divergence": _kl_divergence,
     "hinge": _hinge,
     "squared_hinge": _squared_hinge,
     "categorical_hinge": _categorical_hinge,
     "dice": _dice,
+    "tversky": _tversky,
 }
 
 
@@ -165,6 +199,7 @@ _OF_LOGITS: Mapping[str, OfLogits] = {
     "binary_crossentropy": OfLogits(_sigmoid_crossentropy, "sigmoid"),
     "binary_focal_crossentropy": OfLogits(_binary_focal_crossentropy_of_logits, "sigmoid"),
     "categorical_crossentropy": OfLogits(_softmax_crossentropy, "softmax"),
+    "categorical_focal_crossentropy": OfLogits(_categorical_focal_crossentropy_of_logits, "softmax"),
 }
 # Losses that take logits if the config says so.
 WITH_LOGITS = tuple(_OF_LOGITS)
@@ -180,12 +215,58 @@ NOT_SHIFT_INVARIANT = (
     "binary_crossentropy",
     "binary_focal_crossentropy",
     "categorical_crossentropy",
+    "categorical_focal_crossentropy",
+    "categorical_generalized_cross_entropy",
     "kl_divergence",
     "hinge",
     "squared_hinge",
     "categorical_hinge",
     "dice",
+    "tversky",
 )
+# Keras's losses that are no losses of numbers: what computes each of them here.
+_ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    "SparseCategoricalCrossentropy": (
+        "compares class numbers with probabilities",
+        "set task=classification, or task=positions for one class per position",
+    ),
+    "CTC": ("aligns labels with steps", "set task=ctc"),
+    "Circle": ("compares the rows of a batch", "set task=custom with a loss that reads the batch"),
+}
+# Keras's short names.
+_SHORT = {
+    "mse": "mean_squared_error",
+    "mae": "mean_absolute_error",
+    "mape": "mean_absolute_percentage_error",
+    "msle": "mean_squared_logarithmic_error",
+    "kld": "kl_divergence",
+    "bce": "binary_crossentropy",
+}
+
+
+def check(name: str) -> None:
+    """Checks the name of a loss.
+
+    Raises:
+      ConfigError: it is none of `NAMES`; the error names the task or the spelling that is meant, if there is one.
+    """
+    if name in NAMES:
+        return
+    plain = _without_case(name)
+    for other, (problem, fix) in _ELSEWHERE.items():
+        if plain == _without_case(other):
+            raise invalid(KEY, name, problem=f"{problem}, which task=regression can't", fix=fix)
+    for known in NAMES:
+        if plain == _without_case(known) or _SHORT.get(plain) == known:
+            raise invalid(
+                KEY, name, problem="losses are called by the names of Keras's functions", fix=f"set {KEY}={known}"
+            )
+    check_name(KEY, name, NAMES)
+
+
+def _without_case(name: str) -> str:
+    """Returns a name as Keras's classes and functions share it."""
+    return name.replace("_", "").lower()
 
 
 def named(name: str, delta: float, *, from_logits: bool = False) -> Loss:

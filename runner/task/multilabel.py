@@ -1,4 +1,4 @@
-"""Any number of labels per example (multi-label classification): sigmoid cross-entropy on logits, and F1."""
+"""Any number of labels per example (multi-label classification): sigmoid cross-entropy, F1, areas under curves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task.base import Cell, Evaluation, OutputSpec, Report, Task, TaskData
-from runner.task.checks import check_output, not_logits
+from runner.task import probabilities, thresholds
+from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
+from runner.task.checks import check_output
 from runner.task.metrics import MAXIMIZE
 from runner.task.supervised import Supervised, as_counts, columns, counted, roles
 from runner.task.token_checks import tags_fix
@@ -27,10 +28,22 @@ else:
     pictures = late("runner.task.pictures")
 
 
+# Areas under the ROC curve and under precision over recall: of all labels together, and the means of the labels' own.
+_AREAS = ("auc", "auc_pr", "auc_macro", "auc_pr_macro")
+# Names of the sums of `Multilabel.totals` that have an entry per threshold.
+_ABOVE = "above"
+_POSITIVE_ABOVE = "positive_above"
+
+
 def directions(options: MultilabelOptions) -> dict[str, str]:
     """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    del options
-    return {"f1_micro": MAXIMIZE, "f1_macro": MAXIMIZE, "exact_match": MAXIMIZE, "accuracy": MAXIMIZE}
+    names = ["f1_micro", "f1_macro", "exact_match", "accuracy", "precision", "recall"]
+    if options.auc_thresholds is not None:
+        names += _AREAS
+    for threshold in options.thresholds:
+        names.append(thresholds.named("precision", threshold))
+        names.append(thresholds.named("recall", threshold))
+    return dict.fromkeys(names, MAXIMIZE)
 
 
 def step_metrics(options: MultilabelOptions) -> tuple[str, ...]:
@@ -45,8 +58,7 @@ def check(options: MultilabelOptions) -> None:
     Raises:
       ConfigError: a value is invalid.
     """
-    # The schema has checked each of them, and none depends on another.
-    del options
+    thresholds.check_names(options.thresholds)
 
 
 def make(config: TaskConfig, options: MultilabelOptions, data: TaskData) -> Task:
@@ -72,6 +84,13 @@ class Multilabel(Supervised):
         self.step_metrics = step_metrics(options)
         # Logits are compared with the threshold's logit, which saves a sigmoid per output.
         self._threshold_logit = math.log(options.threshold / (1.0 - options.threshold))
+        # The thresholds of the areas are first, then those of the config.
+        of_area: list[float] = []
+        if options.auc_thresholds is not None:
+            of_area = thresholds.of_area(options.auc_thresholds)
+        self._area_rows = slice(0, len(of_area))
+        self._thresholds = [*of_area, *options.thresholds]
+        self._logits_n = thresholds.as_logits(self._thresholds)
         if data.train is not None:
             self.check_split(data.train, "train")
 
@@ -105,17 +124,22 @@ class Multilabel(Supervised):
         """Returns float32 (B, L)."""
         return columns(ops, batch, self.target_names)
 
+    def _as_logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
+        if self._options.from_logits:
+            return outputs
+        return probabilities.logits_of_sigmoid(ops, outputs)
+
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's cross-entropies, in nats, times its sample weight."""
         smoothing = self._options.label_smoothing
         label_bl = self._labels(ops, batch) * (1.0 - smoothing) + 0.5 * smoothing
-        nats_b = ops.mean(ops.sigmoid_cross_entropy(label_bl, outputs), axis=-1)
+        nats_b = ops.mean(ops.sigmoid_cross_entropy(label_bl, self._as_logits(ops, outputs)), axis=-1)
         return self._weighted(ops, nats_b, batch)
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns three float32 arrays (B, L) of 1 or 0: the labels, the predictions, and where both agree."""
         label_bl = ops.greater(self._labels(ops, batch), 0.5)
-        predicted_bl = ops.greater(outputs, self._threshold_logit)
+        predicted_bl = ops.greater(self._as_logits(ops, outputs), self._threshold_logit)
         agree_bl = ops.equal(label_bl, predicted_bl)
         return ops.cast(label_bl, "float32"), ops.cast(predicted_bl, "float32"), ops.cast(agree_bl, "float32")
 
@@ -125,7 +149,10 @@ class Multilabel(Supervised):
         return {"exact_match": ops.min(agree_bl, axis=-1), "accuracy": ops.mean(agree_bl, axis=-1)}
 
     def totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns counts per label (L,), of examples, and of examples whose labels are all predicted correctly."""
+        """Returns counts per label (L,), of examples, and of examples whose labels are all predicted correctly.
+
+        With thresholds also counts (L, N) of the predictions above each, and of the correct ones among them.
+        """
         label_bl, predicted_bl, agree_bl = self._compared(ops, outputs, batch)
         exact_b = ops.min(agree_bl, axis=-1)
         counted_values = {
@@ -136,20 +163,60 @@ class Multilabel(Supervised):
             "exact": exact_b,
             "examples": ops.ones_like(exact_b),
         }
+        if self._thresholds:
+            logits_bl1 = ops.expand_dims(self._as_logits(ops, outputs), -1)
+            is_above_bln = ops.cast(ops.greater(logits_bl1, self._logits_n), "float32")
+            counted_values[_ABOVE] = is_above_bln
+            counted_values[_POSITIVE_ABOVE] = is_above_bln * ops.expand_dims(label_bl, -1)
         return {name: counted(ops, batch, values, [0]) for name, values in counted_values.items()}
 
+    def _counts(self, totals: Mapping[str, Array], label: int | None = None) -> thresholds.Counts:
+        """Returns the counts at the thresholds, of one label or of all together."""
+        rows = slice(None) if label is None else slice(label, label + 1)
+        true_positives = totals[_POSITIVE_ABOVE][rows].sum(0)
+        false_positives = totals[_ABOVE][rows].sum(0) - true_positives
+        positives = totals["there"][rows]
+        negatives = float(totals["examples"]) * len(positives) - float(positives.sum())
+        return thresholds.Counts(true_positives, false_positives, float(positives.sum()), negatives)
+
+    def _areas(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        """Returns the areas under the curves of all labels together, and the means over the labels."""
+        together = self._counts(totals).at(self._area_rows)
+        of_labels = [self._counts(totals, label).at(self._area_rows) for label in range(len(self.label_names))]
+        return {
+            "auc": together.area_under_roc(),
+            "auc_pr": together.area_under_precision_recall(),
+            "auc_macro": float(np.mean([counts.area_under_roc() for counts in of_labels])),
+            "auc_pr_macro": float(np.mean([counts.area_under_precision_recall() for counts in of_labels])),
+        }
+
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
-        """Returns F1 over all labels (micro) and its mean over the labels (macro), exact matches, and accuracy."""
+        """Returns F1 over all labels (micro) and its mean over the labels (macro), exact matches, and accuracy.
+
+        Precision, recall and areas are over all labels together, as Keras's; the areas' means over the labels are too.
+        """
         positives = totals["there"]
         predicted = totals["predicted"]
         true_positives = totals["found"]
         examples = max(float(totals["examples"]), 1.0)
-        return {
+        metrics = {
             "f1_micro": float(_f1(true_positives.sum(), positives.sum(), predicted.sum())),
             "f1_macro": float(np.mean(_f1(true_positives, positives, predicted))),
             "exact_match": float(totals["exact"]) / examples,
             "accuracy": float(totals["agree"].sum()) / (examples * len(self.label_names)),
+            "precision": float(thresholds.ratio(true_positives.sum(), predicted.sum())),
+            "recall": float(thresholds.ratio(true_positives.sum(), positives.sum())),
         }
+        if self._options.auc_thresholds is not None:
+            metrics |= self._areas(totals)
+        if self._options.thresholds:
+            others = self._counts(totals).at(slice(self._area_rows.stop, None))
+            precision = others.precision()
+            recall = others.recall()
+            for row, threshold in enumerate(self._options.thresholds):
+                metrics[thresholds.named("precision", threshold)] = float(precision[row])
+                metrics[thresholds.named("recall", threshold)] = float(recall[row])
+        return metrics
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per label."""
@@ -177,11 +244,13 @@ class Multilabel(Supervised):
 
     def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
         """Returns the logits and the probabilities, (B, L)."""
+        if not self._options.from_logits:
+            return {"probabilities": outputs}
         return {"logits": outputs, "probabilities": ops.sigmoid(outputs)}
 
     def warnings(self, outputs: Array) -> list[str]:
-        """Returns a warning if the outputs look like probabilities."""
-        return not_logits(outputs, sums_to_one=False)
+        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
+        return probabilities.sigmoid_warnings(outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the labels, and a picture of their F1, precision and recall."""
@@ -205,7 +274,21 @@ class Multilabel(Supervised):
         files: dict[str, Callable[[Path], None]] = {
             "labels.png": partial(pictures.labels, rows=bars, counts=positives, split=split)
         }
-        return Report(files, {"labels": (head, rows)})
+        tables: dict[str, Table] = {"labels": (head, rows)}
+        if self._options.auc_thresholds is not None:
+            tables["areas under curves"] = self._area_table(evaluation.totals)
+        return Report(files, tables)
+
+    def _area_table(self, totals: Mapping[str, Array]) -> Table:
+        """Returns the areas of each label; None if it has no examples with it, or none without."""
+        rows: list[tuple[Cell, ...]] = []
+        for index, name in enumerate(self.label_names):
+            counts = self._counts(totals, index).at(self._area_rows)
+            is_defined = counts.positives > 0 and counts.negatives > 0
+            area = counts.area_under_roc() if is_defined else None
+            area_pr = counts.area_under_precision_recall() if is_defined else None
+            rows.append((name, area, area_pr))
+        return ("label", "auc", "auc_pr"), rows
 
 
 def _f1(true_positives: Array, positives: Array, predicted: Array) -> Array:

@@ -120,6 +120,10 @@ class PerPosition(Supervised):
         # In float64: a large image has more positions than float32 sums exactly one by one.
         return np.asarray(real * counts.reshape(*real.shape, -1).sum(-1, dtype=np.float64), np.float32)
 
+    def counted_terms(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns the number of counted positions of each example (B,), 0 for padding."""
+        return ops.sum(self.counts(ops, batch), axis=tuple(range(1, len(self.positions) + 1)))
+
     def _without_channel(self, ops: Arrays, array: Tensor) -> Tensor:
         """Returns an array (B, *P) or (B, *P, 1) as (B, *P)."""
         if len(array.shape) > 1 + len(self.positions):

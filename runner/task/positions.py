@@ -16,7 +16,7 @@ from runner.data.base import Array, ArraySpec, Batch, DataSource, column
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.layout.axes import SEQUENCE
-from runner.task import class_weights, probabilities
+from runner.task import class_names, class_weights, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.metrics import MAXIMIZE
 from runner.task.per_position import PerPosition, spatial_shape
@@ -90,12 +90,14 @@ class Positions(PerPosition):
         if len(self.positions) == 1:
             self.tokens = self.positions[0]
         self.arrays = {name: self._with_dims(name) for name in self.arrays}
-        self.class_names = self._find_names(data)
+        self.class_names = class_names.resolve(
+            options.classes, self.arrays[self.label], data, lambda: self._count_classes(data.train)
+        )
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self.step_metrics = step_metrics(options)
         if data.train is not None:
             self.check_split(data.train, "train")
-        self.constants = {"classes": [len(self.class_names)]}
+        self.constants = {class_names.CONSTANT: [len(self.class_names)]}
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_labels)
         if weights is not None:
             self._class_weights = np.asarray(weights, np.float32)
@@ -134,32 +136,9 @@ class Positions(PerPosition):
             return replace(spec, dims=(SEQUENCE, *dims[1:]))
         return spec
 
-    def _find_names(self, data: TaskData) -> tuple[str, ...]:
-        """Returns the class names, which are numbers if nothing names the classes."""
-        classes = self._options.classes
-        spec = self.arrays[self.label]
-        if isinstance(classes, list):
-            return tuple(map(str, classes))
-        if classes is None and spec.names:
-            return tuple(spec.names)
-        if classes is not None:
-            count = int(classes)
-        elif "classes" in data.constants:
-            count = int(data.constants["classes"][0])
-        else:
-            count = self._count_classes(data.train)
-        return tuple(str(label) for label in range(count))
-
     def _count_classes(self, train: DataSource | None) -> int:
         """Returns the number of classes that the labels of the train split need."""
-        labels = None if train is None else column(train, self.label)
-        if labels is None:
-            raise invalid(
-                "task.classes",
-                None,
-                problem=f"needs the number of classes, which array {self.label} does not show",
-                fix="set it, such as task.classes=21",
-            )
+        labels = class_names.known_labels(train, self.label, example=21)
         count = max(int(self._counted(labels).max(initial=0)) + 1, 2)
         if count > _MOST_CLASSES:
             raise invalid(
@@ -184,17 +163,7 @@ class Positions(PerPosition):
         if labels is None:
             return
         counted = self._counted(labels)
-        count = len(self.class_names)
-        low = int(counted.min(initial=0))
-        high = int(counted.max(initial=0))
-        if low < 0 or high >= count:
-            wrong = low if low < 0 else high
-            raise invalid(
-                "task.target",
-                self.label,
-                problem=f"labels must be from 0 to {count - 1}, but the {split} split has {wrong}",
-                fix=f"set task.ignore_index={wrong} if it means no class, or task.classes to the number of classes",
-            )
+        class_names.check_range(counted, len(self.class_names), self.label, split, _fix_of_label)
         if labels.size and not counted.size:
             raise invalid(
                 "task.ignore_index",
@@ -333,6 +302,11 @@ def _without_label_weight(config: TaskConfig, options: PositionsOptions, data: T
     target = roles(config, data.arrays).target
     others = {*target, config.example_weight, options.label_weight}
     return replace(config, inputs=[name for name in data.arrays if name not in others])
+
+
+def _fix_of_label(label: int) -> str:
+    """Returns the fix for a label that is out of range."""
+    return f"set task.ignore_index={label} if it means no class, or task.classes to the number of classes"
 
 
 def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:

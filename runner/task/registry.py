@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from runner.config import schema_task, values
-from runner.config.options import task_options
+from runner.config.options import output_tasks, task_options
 from runner.config.schema_task import TaskConfig
 from runner.errors import invalid
 from runner.host.late import late
@@ -73,6 +73,11 @@ class TaskEntry:
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
       reads_teachers: its functions get frozen models, `task.teachers`.
       samples_text: its option `sample` says what text is sampled at each evaluation.
+      counts_tokens: its examples are rows of tokens, or may be, depending on the data; see `Task.tokens`.
+      judges_outputs: it can judge one of several outputs of a model.
+      has_outputs: it is made of tasks that judge an output each, see `outputs`.
+      array_options: its options that name further arrays, which are no inputs by default.
+      counting_options: its options that, if they are not null, make examples count by their labels.
     """
 
     module: str
@@ -81,6 +86,11 @@ class TaskEntry:
     labels_positions: bool = False
     has_measurements: bool = False
     samples_text: bool = False
+    counts_tokens: bool = False
+    judges_outputs: bool = True
+    has_outputs: bool = False
+    array_options: tuple[str, ...] = ()
+    counting_options: tuple[str, ...] = ()
     needs_keras_3: bool = False
     own_step: bool = False
     reads_teachers: bool = False
@@ -111,27 +121,76 @@ register("multilabel", TaskEntry(f"{_FOLDER}.multilabel", schema_task.Multilabel
 register("binary", TaskEntry(f"{_FOLDER}.binary", schema_task.BinaryOptions))
 register(
     "positions",
-    TaskEntry(f"{_FOLDER}.positions", schema_task.PositionsOptions, predicts="any", labels_positions=True),
+    TaskEntry(
+        f"{_FOLDER}.positions",
+        schema_task.PositionsOptions,
+        predicts="any",
+        labels_positions=True,
+        counts_tokens=True,
+        array_options=("label_weight",),
+        counting_options=("ignore_index", "label_weight"),
+    ),
 )
 register("regression", TaskEntry(f"{_FOLDER}.regression", schema_task.RegressionOptions, has_measurements=True))
 register(
     "language_model",
-    TaskEntry(f"{_FOLDER}.language_model", schema_task.LanguageModelOptions, predicts="token", samples_text=True),
+    TaskEntry(
+        f"{_FOLDER}.language_model",
+        schema_task.LanguageModelOptions,
+        predicts="token",
+        samples_text=True,
+        counts_tokens=True,
+        judges_outputs=False,
+    ),
 )
 register(
     "sequence_to_sequence",
-    TaskEntry(f"{_FOLDER}.sequence_to_sequence", schema_task.SequenceToSequenceOptions, predicts="any"),
+    TaskEntry(
+        f"{_FOLDER}.sequence_to_sequence",
+        schema_task.SequenceToSequenceOptions,
+        predicts="any",
+        counts_tokens=True,
+        counting_options=("padding",),
+    ),
 )
-register("ctc", TaskEntry(f"{_FOLDER}.ctc", schema_task.CtcOptions, predicts="any", needs_keras_3=True))
+register(
+    "ctc",
+    TaskEntry(
+        f"{_FOLDER}.ctc",
+        schema_task.CtcOptions,
+        predicts="any",
+        needs_keras_3=True,
+        array_options=("input_length",),
+    ),
+)
+register(
+    "several",
+    TaskEntry(
+        f"{_FOLDER}.several", schema_task.SeveralOptions, predicts="any", judges_outputs=False, has_outputs=True
+    ),
+)
 register("custom", TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any"))
 register(
-    "step", TaskEntry(f"{_FOLDER}.step", schema_task.StepOptions, predicts="any", own_step=True, reads_teachers=True)
+    "step",
+    TaskEntry(
+        f"{_FOLDER}.step",
+        schema_task.StepOptions,
+        predicts="any",
+        own_step=True,
+        reads_teachers=True,
+        judges_outputs=False,
+    ),
 )
 
 
 def entry(config: TaskConfig) -> TaskEntry:
     """Returns the entry that a config selects."""
     return TASKS[config.name]
+
+
+def entries(config: TaskConfig) -> list[TaskEntry]:
+    """Returns the entry that a config selects, and those of the tasks that judge its outputs."""
+    return [entry(config), *(entry(output) for output in output_tasks(config).values())]
 
 
 def check(config: TaskConfig) -> None:

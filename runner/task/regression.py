@@ -12,7 +12,6 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.arrays import of as numpy_functions
 from runner.config.schema_task import RegressionOptions, TaskConfig
-from runner.config.values import check_name
 from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host.late import late
@@ -52,7 +51,7 @@ def check(options: RegressionOptions) -> None:
     Raises:
       ConfigError: a value is invalid, or a standardized target changes the meaning of the loss.
     """
-    check_name("task.loss", options.loss, losses.NAMES)
+    losses.check(options.loss)
     if options.from_logits and options.loss not in losses.WITH_LOGITS:
         raise invalid(
             "task.from_logits",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.data.base import Array
+from runner.errors import invalid
 
 # Shares of a probability that `named` shows: more digits would only name the same threshold differently.
 _DIGITS = 6
@@ -48,6 +49,22 @@ def as_logits(probabilities: Sequence[float]) -> Array:
 def named(metric: str, threshold: float) -> str:
     """Returns the name of a metric at a threshold, such as `recall_0.3`."""
     return f"{metric}_{round(threshold, _DIGITS):g}"
+
+
+def check_names(thresholds: Sequence[float]) -> None:
+    """Checks that the metrics at some thresholds have different names.
+
+    Raises:
+      ConfigError: two thresholds have one name.
+    """
+    names = [named("recall", threshold) for threshold in thresholds]
+    if len(set(names)) < len(names):
+        raise invalid(
+            "task.thresholds",
+            list(thresholds),
+            problem="thresholds must differ in their first 6 digits, which name their metrics",
+            fix="remove one of them",
+        )
 
 
 @dataclass(frozen=True)

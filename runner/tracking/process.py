@@ -9,6 +9,7 @@ import platform
 import sys
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.host import proc
@@ -32,16 +33,85 @@ _STATE_FIELD = 0
 _START_FIELD = 19
 
 
-def identity() -> dict[str, str]:
-    """Returns the tags by which another process sees whether this one still runs.
+@dataclass(frozen=True)
+class Boot:
+    """Where and when a process started. What the system does not reveal is empty.
 
-    `runner.boot` is `<boot id>/<process namespace>/<start of the process>`, and `runner.machine` is
-    `<digest of the machine id>/<digests of its network addresses>/<time of its boot>`. What the system does not reveal
-    is empty.
+    Attributes:
+      boot_id: of the system's present start.
+      namespace: of processes, in which the process id is unique.
+      start_time: of the process, in ticks since boot.
     """
+
+    boot_id: str = ""
+    namespace: str = ""
+    start_time: str = ""
+
+    @classmethod
+    def from_tag(cls, tag: str) -> Boot:
+        """Returns what `tag` made; empty if the tag has another form."""
+        parts = tag.split("/")
+        return cls(*parts) if len(parts) == 3 else cls()
+
+    @property
+    def tag(self) -> str:
+        """The value of `runner.boot`: `<boot id>/<namespace>/<start time>`."""
+        return f"{self.boot_id}/{self.namespace}/{self.start_time}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine and its present start. What the system does not reveal is empty.
+
+    The ids are digests, because they are not meant to be published.
+
+    Attributes:
+      machine_id: digest of the machine's id.
+      addresses: digests of the addresses of its network devices.
+      boot_time: when it was started, in seconds since 1970.
+    """
+
+    machine_id: str = ""
+    addresses: frozenset[str] = frozenset()
+    boot_time: str = ""
+
+    @classmethod
+    def from_tag(cls, tag: str) -> Machine:
+        """Returns what `tag` made; empty if the tag has another form."""
+        parts = tag.split("/")
+        if len(parts) != 3:
+            return cls()
+        machine_id, addresses, boot_time = parts
+        return cls(machine_id, frozenset(filter(None, addresses.split(","))), boot_time)
+
+    @property
+    def tag(self) -> str:
+        """The value of `runner.machine`: `<machine id>/<addresses>/<boot time>`."""
+        return f"{self.machine_id}/{','.join(sorted(self.addresses))}/{self.boot_time}"
+
+    def is_earlier_boot_of(self, other: Machine) -> bool:
+        """Returns whether this is certainly the same machine as another one, started before.
+
+        Clones of a disk image share the machine id, so the two must share the address of a network device too.
+        """
+        is_same_id = bool(self.machine_id) and self.machine_id == other.machine_id
+        if not is_same_id or not self.addresses & other.addresses:
+            return False
+        if not (self.boot_time.isdigit() and other.boot_time.isdigit()):
+            return False
+        return int(self.boot_time) < int(other.boot_time)
+
+    def is_certainly_not(self, other: Machine) -> bool:
+        """Returns whether the two have different, known machine ids."""
+        are_known = bool(self.machine_id and other.machine_id)
+        return are_known and self.machine_id != other.machine_id
+
+
+def identity() -> dict[str, str]:
+    """Returns the tags by which another process sees whether this one still runs; see `Boot` and `Machine`."""
     pid = os.getpid()
-    boot = f"{_boot_id()}/{_namespace()}/{_start_time(pid)}"
-    return {HOST: platform.node(), PID: str(pid), BOOT: boot, MACHINE: _machine()}
+    boot = Boot(_boot_id(), _namespace(), _start_time(pid))
+    return {HOST: platform.node(), PID: str(pid), BOOT: boot.tag, MACHINE: _machine().tag}
 
 
 def is_gone(tags: Mapping[str, str]) -> bool:
@@ -55,17 +125,16 @@ def is_gone(tags: Mapping[str, str]) -> bool:
       tags: of a run, as returned by `identity`.
     """
     pid = tags.get(PID, "")
-    parts = tags.get(BOOT, "").split("/")
-    if tags.get(HOST) != platform.node() or not pid.isdigit() or len(parts) != 3 or not parts[0]:
+    boot = Boot.from_tag(tags.get(BOOT, ""))
+    if tags.get(HOST) != platform.node() or not pid.isdigit() or not boot.boot_id:
         return False
-    boot, namespace, start_time = parts
-    recorded_machine = tags.get(MACHINE, "")
-    this_machine = _machine()
-    if boot != _boot_id():
+    machine = Machine.from_tag(tags.get(MACHINE, ""))
+    namespace = _namespace()
+    if boot.boot_id != _boot_id():
         # A container's machine id comes from its image, so a run of another boot may be one of another machine.
-        is_outside_containers = namespace == _namespace() == _INITIAL_PID_NAMESPACE
-        return is_outside_containers and _is_earlier_boot(recorded_machine, this_machine)
-    if namespace != _namespace() or sys.platform == "win32" or _is_other_machine(recorded_machine, this_machine):
+        is_outside_containers = boot.namespace == namespace == _INITIAL_PID_NAMESPACE
+        return is_outside_containers and machine.is_earlier_boot_of(_machine())
+    if boot.namespace != namespace or sys.platform == "win32" or machine.is_certainly_not(_machine()):
         return False
     if not _exists(int(pid)):
         return True
@@ -73,45 +142,12 @@ def is_gone(tags: Mapping[str, str]) -> bool:
     if current_start == _ZOMBIE:
         return True
     # The id may belong to another process by now, which started at another time.
-    return bool(start_time and current_start and current_start != start_time)
-
-
-def _is_earlier_boot(recorded: str, current: str) -> bool:
-    """Returns whether a value of `MACHINE` is an earlier boot of the same machine.
-
-    Clones of a disk image share the machine id, so the two must share the address of a network device too.
-    """
-    machine, addresses, boot_time = _split(recorded)
-    current_machine, current_addresses, current_boot_time = _split(current)
-    if not machine or machine != current_machine or not addresses & current_addresses:
-        return False
-    return boot_time.isdigit() and current_boot_time.isdigit() and int(boot_time) < int(current_boot_time)
-
-
-def _is_other_machine(recorded: str, current: str) -> bool:
-    """Returns whether two values of `MACHINE` have different, known machine ids."""
-    machine = _split(recorded)[0]
-    current_machine = _split(current)[0]
-    return bool(machine and current_machine) and machine != current_machine
-
-
-def _split(machine: str) -> tuple[str, set[str], str]:
-    """Returns the machine id, network addresses and boot time of a `MACHINE` value."""
-    parts = machine.split("/")
-    if len(parts) != 3:
-        return "", set(), ""
-    machine_id, addresses, boot_time = parts
-    return machine_id, set(filter(None, addresses.split(","))), boot_time
+    return bool(boot.start_time and current_start and current_start != boot.start_time)
 
 
 @functools.cache
-def _machine() -> str:
-    """Returns the value of `MACHINE`.
-
-    It has digests, because the ids themselves are not meant to be published.
-    """
-    addresses = ",".join(sorted(map(_digest, _addresses())))
-    return f"{_machine_id()}/{addresses}/{_boot_time()}"
+def _machine() -> Machine:
+    return Machine(_machine_id(), frozenset(map(_digest, _addresses())), _boot_time())
 
 
 def _machine_id() -> str:

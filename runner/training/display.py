@@ -30,29 +30,29 @@ Means = Mapping[str, float]
 class Display:
     """Shows the progress of training; this one shows nothing (`trainer.progress=none`)."""
 
-    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
-        """Starts an epoch.
+    def start_period(self, name: str, steps: int, done: int = 0) -> None:
+        """Starts a period, such as an epoch.
 
         Args:
-          epoch: from 0.
-          steps: of the epoch.
+          name: such as `epoch 1/3`.
+          steps: of the period.
           done: steps of it that a resumed run has done already.
         """
 
     def update(self, done: int, rate: float, means: Means) -> None:
-        """Shows the progress within an epoch.
+        """Shows the progress within a period.
 
         Args:
-          done: steps of the epoch that are done.
+          done: steps of the period that are done.
           rate: steps per second.
-          means: of the epoch so far.
+          means: of the period so far.
         """
 
-    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
-        """Ends an epoch.
+    def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
+        """Ends a period.
 
         Args:
-          means: of the epoch.
+          means: of the period.
           evaluation: after it; None if none was due.
         """
 
@@ -60,20 +60,19 @@ class Display:
         """Leaves the terminal clean."""
 
 
-def make_display(mode: str, console: Console, epochs: int, evaluated: str = "test") -> Display:
+def make_display(mode: str, console: Console, evaluated: str = "test") -> Display:
     """Returns the display of a run.
 
     Args:
       mode: `trainer.progress`; `auto` is a bar on a terminal and lines elsewhere.
       console: to print to.
-      epochs: of the run.
       evaluated: name of the split that evaluations are on.
     """
     if mode == "none":
         return Display()
     if mode == "bar" or (mode == "auto" and console.is_terminal):
-        return BarDisplay(console, epochs, evaluated)
-    return LineDisplay(console, epochs, evaluated)
+        return BarDisplay(console, evaluated)
+    return LineDisplay(console, evaluated)
 
 
 def shown(value: float) -> str:
@@ -101,8 +100,8 @@ def evaluation_line(split: str, evaluation: Evaluation) -> str:
     return f"{split} {metrics_line(evaluation.metrics)} ({evaluation.examples:,})"
 
 
-def _epoch_line(epoch: str, means: Means, evaluated: str, evaluation: Evaluation | None) -> str:
-    line = f"{epoch} train {metrics_line(means)}"
+def _period_line(period: str, means: Means, evaluated: str, evaluation: Evaluation | None) -> str:
+    line = f"{period} train {metrics_line(means)}"
     if evaluation is not None:
         line += f" | {evaluated} {metrics_line(evaluation.metrics)}"
     return line
@@ -113,19 +112,18 @@ def _print(console: Console, line: str) -> None:
 
 
 class LineDisplay(Display):
-    """Prints one line every few seconds and one per epoch, for logs and pipes."""
+    """Prints one line every few seconds and one per period, for logs and pipes."""
 
-    def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
+    def __init__(self, console: Console, evaluated: str) -> None:
         self._console = console
-        self._epochs = epochs
         self._evaluated = evaluated
-        self._epoch = ""
+        self._period = ""
         self._steps = 0
         self._shown = time.monotonic()
 
-    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:  # noqa: ARG002
-        """Starts an epoch; prints nothing."""
-        self._epoch = f"epoch {epoch + 1}/{self._epochs}"
+    def start_period(self, name: str, steps: int, done: int = 0) -> None:  # noqa: ARG002
+        """Starts a period; prints nothing."""
+        self._period = name
         self._steps = steps
 
     def update(self, done: int, rate: float, means: Means) -> None:
@@ -134,20 +132,19 @@ class LineDisplay(Display):
             self._shown = time.monotonic()
             seconds_left = (self._steps - done) / rate if rate else 0.0
             progress = f"step {done}/{self._steps}  {rate:.0f} steps/s"
-            _print(self._console, f"{self._epoch}  {progress}  {metrics_line(means)}  {seconds_left:.0f} s left")
+            _print(self._console, f"{self._period}  {progress}  {metrics_line(means)}  {seconds_left:.0f} s left")
 
-    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
-        """Prints the epoch's line."""
+    def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
+        """Prints the period's line."""
         self._shown = time.monotonic()
-        _print(self._console, _epoch_line(self._epoch, means, self._evaluated, evaluation))
+        _print(self._console, _period_line(self._period, means, self._evaluated, evaluation))
 
 
 class BarDisplay(Display):
-    """Shows one progress bar per epoch."""
+    """Shows one progress bar per period."""
 
-    def __init__(self, console: Console, epochs: int, evaluated: str) -> None:
-        self._epochs = epochs
-        self._epoch = ""
+    def __init__(self, console: Console, evaluated: str) -> None:
+        self._period = ""
         self._evaluated = evaluated
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -160,24 +157,24 @@ class BarDisplay(Display):
         )
         self._task: TaskID | None = None
 
-    def start_epoch(self, epoch: int, steps: int, done: int = 0) -> None:
+    def start_period(self, name: str, steps: int, done: int = 0) -> None:
         """Starts a new bar."""
-        self._epoch = f"epoch {epoch + 1}/{self._epochs}"
+        self._period = name
         self._progress.start()
         clean_redirected()
-        # A NaN or Inf loss may have ended the last epoch before its bar was removed.
+        # A NaN or Inf loss may have ended the last period before its bar was removed.
         self._remove_bar()
-        self._task = self._progress.add_task(self._epoch, total=steps, completed=done, rate=0.0, metrics="")
+        self._task = self._progress.add_task(name, total=steps, completed=done, rate=0.0, metrics="")
 
     def update(self, done: int, rate: float, means: Means) -> None:
         """Moves the bar."""
         assert self._task is not None
         self._progress.update(self._task, completed=done, rate=rate, metrics=metrics_line(means))
 
-    def end_epoch(self, means: Means, evaluation: Evaluation | None) -> None:
-        """Replaces the bar with the epoch's line."""
+    def end_period(self, means: Means, evaluation: Evaluation | None) -> None:
+        """Replaces the bar with the period's line."""
         self._remove_bar()
-        _print(self._progress.console, _epoch_line(self._epoch, means, self._evaluated, evaluation))
+        _print(self._progress.console, _period_line(self._period, means, self._evaluated, evaluation))
 
     def close(self) -> None:
         """Stops drawing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -97,9 +98,7 @@ def steps_per_call(
       examples: of the training split.
       cached: whether the devices keep the split, so that a batch brings only row numbers.
     """
-    fixed = config.trainer.steps_per_call
-    if fixed is not None:
-        fixed = min(fixed, lengths.epoch_steps(config, examples))
+    fixed = lengths.steps_per_call(config, examples)
     if cached:
         return StepsPerCall(fixed, lengths.bytes_per_step(config, {ROW: _ROW_SPEC}), _MAX_CACHED_STEPS)
     return StepsPerCall(fixed, lengths.bytes_per_step(config, arrays), _MAX_STEPS)
@@ -318,25 +317,29 @@ def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, ca
 def training(
     config: RunConfig,
     train: Examples,
-    epoch: int,
-    steps: int,
+    per_epoch: int,
+    total: int,
     chosen: StepsPerCall,
     place: Callable[[HostBatches], PlacedBatches],
-    done: int = 0,
+    start: int = 0,
     most: Callable[[int], int | None] = lambda _: None,
     number: int = 0,
 ) -> Batches:
-    """Returns the placed batches of one epoch, made ready in another thread.
+    """Returns the placed batches of a run from a step on, made ready in another thread.
+
+    They are made ready across the ends of epochs, and while the run is evaluated. A device call has steps of one epoch
+    only.
 
     Args:
       config: seed, batch size, order and the last partial batch.
       train: training examples.
-      epoch: from 0; the order is a function of seed and epoch alone, so that a resumed run sees the same.
-      steps: of this epoch.
+      per_epoch: steps of an epoch; the order of an epoch is a function of the seed and its number alone, so that a
+        resumed run sees the same.
+      total: steps of the run.
       chosen: how many steps each call takes.
       place: copies batches to the devices.
-      done: steps of this epoch that were trained already.
-      most: steps of the epoch that were taken -> the most that the next call may take; None: no limit.
+      start: steps of the run that were trained already.
+      most: steps of the run that were taken -> the most that the next call may take; None: no limit.
       number: of these batches in the run, which names them among the processes.
     """
     team = current()
@@ -347,18 +350,27 @@ def training(
     def is_closed() -> bool:
         return prefetchers[0].is_closed
 
-    def call_size(taken: int) -> int:
+    def call_size(first: int, taken: int) -> int:
+        step = first + taken
+
         def own_choice() -> int:
-            return min(chosen.steps, most(done + taken) or chosen.steps)
+            return min(chosen.steps, most(step) or chosen.steps)
 
         # Times differ between processes, but all must take calls of the same size: process 0's times decide.
-        return team.broadcast(f"{name} steps {taken}", own_choice, given_up=is_closed)
+        return team.broadcast(f"{name} step {step}", own_choice, given_up=is_closed)
 
     def chunks() -> Iterator[HostBatches]:
-        # In here, so that the order of a large split is drawn in the other thread too.
-        plan = epoch_plan(config, train.source, epoch, steps, done)
-        drawn = drawn_epoch(config, epoch)
-        yield from train.chunks(plan, call_size, chosen.capacity, drawn, name, is_closed)
+        step = start
+        while step < total:
+            epoch = step // per_epoch
+            first = epoch * per_epoch
+            steps = min(per_epoch, total - first)
+            # In here, so that the order of a large split is drawn in the other thread too.
+            plan = epoch_plan(config, train.source, epoch, steps, step - first)
+            size = partial(call_size, step)
+            drawn = drawn_epoch(config, epoch)
+            yield from train.chunks(plan, size, chosen.capacity, drawn, f"{name} epoch {epoch}", is_closed)
+            step = first + steps
 
     prefetcher = Prefetcher(chunks(), place, config.dataset.prefetch)
     prefetchers.append(prefetcher)

@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.config.schema import RunConfig
 from runner.data.base import Array
-from runner.engine.base import Engine, HostBatches
+from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.errors import EngineError, Interrupted, NotFiniteError
 from runner.optim import norms, schedules
 from runner.processes.lifecycle import AgreedStop
@@ -24,6 +24,7 @@ from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.resume import load
 from runner.training.checkpoint.saver import Saver
 from runner.training.display import Display, evaluation_line
+from runner.training.lengths import RunLength
 from runner.training.meter import Meter
 from runner.training.metric_history import MetricHistory, Restore
 from runner.training.profile import Profiler
@@ -53,7 +54,7 @@ class Result:
       evaluation: of these weights, on the data that selects.
       test: of these weights, on the test split; None if the test split is the data that selects.
       ended: why training ended, in words.
-      epoch_means: means of the last epoch's training metrics, by name.
+      epoch_means: means of the training metrics over the last period, such as the last epoch, by name.
       rate_changes: (steps done, factor of the schedule's rate from there on), of restores and reductions at plateaus.
       unsaved: why the state, or with early stopping the best state, could not be saved; None: it is saved.
     """
@@ -109,11 +110,10 @@ class _Training:
     """A training in progress.
 
     Attributes:
-      per_epoch: steps per epoch.
-      objective: what early stopping goes by; None: the run trains all its epochs.
+      length: of the run and of its periods, after which it may be evaluated.
+      objective: what early stopping goes by; None: the run trains all its steps.
       best: what the best checkpoint is the best by; None: none is kept.
       step: training steps that were started.
-      prefetched: an epoch, and its batches, which are being made ready; None: none is.
       feeds: how often batches of training were begun, which names them among the processes.
     """
 
@@ -123,65 +123,45 @@ class _Training:
     hooks: LoopHooks
     recorder: MetricRecorder
     steps_per_call: feed.StepsPerCall
-    per_epoch: int
+    length: RunLength
     objective: Objective | None
     best: Objective | None
     step: int = 0
     meter: Meter = field(default_factory=Meter)
-    prefetched: tuple[int, feed.Batches] | None = None
     feeds: int = 0
 
-    def batches(self, epoch: int) -> feed.Batches:
-        """Returns the batches of an epoch from the present step on, prefetched ones if they are of this epoch."""
-        first = epoch * self.per_epoch
-        # Prefetched batches begin with the epoch. After a return to a checkpoint in its middle they don't fit.
-        if self.prefetched is not None and self.prefetched[0] == epoch and self.step <= first:
-            _, batches = self.prefetched
-            self.prefetched = None
-            return batches
-        self.close()
+    def batches(self) -> feed.Batches:
+        """Returns the batches of the run from the present step on."""
+        length = self.length
         saver = self.hooks.saver
         profiler = self.hooks.profiler
         self.feeds += 1
 
-        def most(taken: int) -> int | None:
-            # A call must not pass a step that is saved, or where a trace begins or ends.
-            until_save = saver.steps_left(first + taken)
-            until_trace = profiler.steps_left(first + taken)
-            if until_save is None or until_trace is None:
-                return until_trace if until_save is None else until_save
-            return min(until_save, until_trace)
+        def most(step: int) -> int:
+            # A call must not pass the end of a period, a step that is saved, or where a trace begins or ends.
+            limits = [next(length.ends(step)) - step]
+            for limit in (saver.steps_left(step), profiler.steps_left(step)):
+                if limit is not None:
+                    limits.append(limit)
+            return min(limits)
 
         return feed.training(
             self.config,
             self.splits.train,
-            epoch,
-            self.per_epoch,
+            length.epoch,
+            length.total,
             self.steps_per_call,
             self.engine.place,
-            done=max(self.step - first, 0),
+            start=self.step,
             most=most,
             number=self.feeds,
         )
-
-    def prefetch(self, epoch: int) -> None:
-        """Makes the first batches of an epoch ready in the background."""
-        if epoch < self.config.trainer.epochs:
-            self.prefetched = epoch, self.batches(epoch).start()
-
-    def close(self) -> None:
-        """Drops prefetched batches."""
-        prefetched = self.prefetched
-        self.prefetched = None
-        if prefetched is not None:
-            _, batches = prefetched
-            batches.close()
 
 
 def train(
     config: RunConfig, engine: Engine, splits: feed.Splits, hooks: LoopHooks, start: Checkpoint | None = None
 ) -> Result:
-    """Trains for the config's epochs, or until early stopping ends the run.
+    """Trains for the length of the run, or until early stopping ends it.
 
     Args:
       config: checked, with the names of its metrics.
@@ -217,7 +197,6 @@ def train(
             with suppress(NotFiniteError):
                 training.recorder.flush()
         finally:
-            training.close()
             hooks.profiler.close()
             hooks.saver.close()
             hooks.display.close()
@@ -229,10 +208,10 @@ def _begin(
     trainer = config.trainer
     task = splits.train.task
     examples = splits.train.size
-    total = lengths.total_steps(config, examples)
+    length = lengths.run_length(config, examples, task.tokens)
 
     def learning_rate(step: int) -> float:
-        return float(schedules.learning_rate(config.optimizer, step, total))
+        return float(schedules.learning_rate(config.optimizer, step, length.total))
 
     plateau = config.optimizer.schedule.plateau
     watched = stopping.objective(plateau.metric, task.directions)
@@ -262,7 +241,7 @@ def _begin(
         hooks,
         recorder,
         steps_per_call=feed.steps_per_call(config, task.arrays, examples, cached=splits.train.cached),
-        per_epoch=lengths.epoch_steps(config, examples),
+        length=length,
         objective=stopping.objective(trainer.early_stopping.metric, task.directions),
         best=stopping.objective(trainer.checkpoint.best, task.directions),
     )
@@ -279,89 +258,107 @@ def _train_with_restores(training: _Training) -> str:
     """Trains to the end, from a checkpoint again after a NaN or Inf loss; returns why training ended."""
     while True:
         try:
-            return _train_epochs(training)
+            return _train_periods(training)
         except NotFiniteError as error:
             _restore(training, error)
 
 
-def _train_epochs(training: _Training) -> str:
-    """Trains the epochs that are left; returns why training ended."""
+def _train_periods(training: _Training) -> str:
+    """Trains the periods that are left; returns why training ended."""
     trainer = training.config.trainer
     recorder = training.recorder
     hooks = training.hooks
-    for epoch in range(_first_epoch(training), trainer.epochs):
-        # Asked before an epoch and not after it, so that a run which is resumed after its end trains no further step.
-        reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
-        if reason is not None:
-            return reason
-        _train_epoch(training, epoch)
-        is_last = epoch + 1 == trainer.epochs
-        evaluation = None
-        if is_last or (epoch + 1) % trainer.evaluate_every == 0:
-            # The report needs the outputs. It is of the last evaluation or, with early stopping, of any of them.
-            is_reported = training.splits.test is None and (is_last or training.objective is not None)
-            evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
-            recorder.add_evaluation(training.step, evaluation)
-            hooks.saver.evaluated(training.step, recorder)
-            hooks.evaluated(training.step)
-        hooks.display.end_epoch(recorder.epoch_means(), evaluation)
-        # Only now, so that the checkpoint of an epoch's last step has its evaluation.
-        hooks.saver.save_if_due(training.step, recorder)
+    length = training.length
+    # One source of batches for all periods: those of the next one are made ready while the last call and the
+    # evaluation of this one run.
+    with training.batches() as batches:
+        calls = training.meter.timed(batches)
+        for end in _period_ends(training):
+            # Asked before a period and not after it, so that a run which is resumed after its end trains no further
+            # step.
+            reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
+            if reason is not None:
+                return reason
+            _train_period(training, calls, end)
+            evaluation = None
+            if length.is_evaluated(end):
+                # The report needs the outputs. It is of the last evaluation or, with early stopping, of any of them.
+                is_last = end >= length.total
+                is_reported = training.splits.test is None and (is_last or training.objective is not None)
+                evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
+                recorder.add_evaluation(training.step, evaluation)
+                hooks.saver.evaluated(training.step, recorder)
+                hooks.evaluated(training.step)
+            hooks.display.end_period(recorder.epoch_means(), evaluation)
+            # Only now, so that the checkpoint of a period's last step has its evaluation.
+            hooks.saver.save_if_due(training.step, recorder)
     reason = stopping.reason(trainer.early_stopping, training.objective, recorder.measured())
-    return reason or f"trained for {trainer.epochs} epochs"
+    return reason or length.describe_end(training.step)
 
 
-def _train_epoch(training: _Training, epoch: int) -> None:
-    """Trains one epoch, or the rest of it."""
+def _period_ends(training: _Training) -> Iterator[int]:
+    """Yields the ends of the periods that are left, the present step first if its evaluation was interrupted."""
+    step = training.step
+    evaluations = training.recorder.evaluations
+    is_evaluated = bool(evaluations) and evaluations[-1][0] == step
+    if training.length.is_end(step) and not is_evaluated:
+        yield step
+    yield from training.length.ends(step)
+
+
+def _train_period(training: _Training, calls: Iterator[PlacedBatches], end: int) -> None:
+    """Trains one period, or the rest of it.
+
+    Args:
+      training: in progress.
+      calls: the batches of its device calls.
+      end: steps at the end of the period.
+    """
     recorder = training.recorder
     meter = training.meter
     hooks = training.hooks
-    first = epoch * training.per_epoch
-    end = first + training.per_epoch
-    hooks.display.start_epoch(epoch, training.per_epoch, training.step - first)
+    first = training.length.start(end)
+    hooks.display.start_period(training.length.describe_period(end), end - first, training.step - first)
     if training.step == first:
         recorder.start_epoch()
     rate_logged = time.monotonic()
-    # The time since the last epoch was an evaluation's.
+    # The time since the last period was an evaluation's.
     meter.restart()
 
-    with training.batches(epoch) as batches:
-        for placed in meter.timed(batches):
-            hooks.profiler.before_call(training.step, recorder.drain)
+    while training.step < end:
+        placed = next(calls)
+        hooks.profiler.before_call(training.step, recorder.drain)
 
-            # Start the call. It returns before the devices are done, and everything below runs beside them.
-            rate_factor = recorder.rate_factor(training.step)
-            pending = training.engine.train_steps(placed, training.step, rate_factor)
-            # The next epoch's batches are made ready while the last call and the evaluation run.
-            if training.step + placed.steps == end:
-                training.prefetch(epoch + 1)
-            # Metrics are read one call late: those of the call before are there by now, or soon, and meanwhile the
-            # devices have this call to do. A NaN or Inf loss is raised here.
-            recorder.add(training.step, pending)
-            training.step += placed.steps
+        # Start the call. It returns before the devices are done, and everything below runs beside them.
+        rate_factor = recorder.rate_factor(training.step)
+        pending = training.engine.train_steps(placed, training.step, rate_factor)
+        # Metrics are read one call late: those of the call before are there by now, or soon, and meanwhile the devices
+        # have this call to do. A NaN or Inf loss is raised here.
+        recorder.add(training.step, pending)
+        training.step += placed.steps
 
-            # After the metrics were read, because that is where the host waits for the devices: so the times of calls,
-            # from which the size of the next one is chosen, include the devices' work.
-            hooks.profiler.after_call(training.step, recorder.drain)
-            hooks.usage.sample(training.step)
-            training.steps_per_call.observe(meter.call_done(placed.steps))
-            is_end_of_epoch = training.step == end
-            if not is_end_of_epoch and time.monotonic() - rate_logged >= _SECONDS_BETWEEN_RATES:
-                rate_logged = time.monotonic()
-                recorder.add_rate(training.step, meter.recent)
-            hooks.display.update(training.step - first, meter.recent, recorder.epoch_means())
+        # After the metrics were read, because that is where the host waits for the devices: so the times of calls,
+        # from which the size of the next one is chosen, include the devices' work.
+        hooks.profiler.after_call(training.step, recorder.drain)
+        hooks.usage.sample(training.step)
+        training.steps_per_call.observe(meter.call_done(placed.steps))
+        is_end = training.step == end
+        if not is_end and time.monotonic() - rate_logged >= _SECONDS_BETWEEN_RATES:
+            rate_logged = time.monotonic()
+            recorder.add_rate(training.step, meter.recent)
+        hooks.display.update(training.step - first, meter.recent, recorder.epoch_means())
 
-            # Signals before a checkpoint that is due: an interrupted run is saved in any case, and once is enough. The
-            # processes agree here at which step they stop.
-            hooks.stop.raise_if_requested()
-            # Last: a checkpoint is taken between two calls, with the metrics of all steps before it. That of the
-            # epoch's last step waits for its evaluation.
-            if not is_end_of_epoch:
-                hooks.saver.save_if_due(training.step, recorder)
+        # Signals before a checkpoint that is due: an interrupted run is saved in any case, and once is enough. The
+        # processes agree here at which step they stop.
+        hooks.stop.raise_if_requested()
+        # Last: a checkpoint is taken between two calls, with the metrics of all steps before it. That of the period's
+        # last step waits for its evaluation.
+        if not is_end:
+            hooks.saver.save_if_due(training.step, recorder)
 
     recorder.end_epoch(training.step)
     meter.waited()
-    # At least one point per epoch; none of a run's first calls, which compile, and none twice at its last step.
+    # At least one point per period; none of a run's first calls, which compile, and none twice at its last step.
     recorder.add_rate(training.step, meter.steps_per_second if meter.steps else 0.0)
 
 
@@ -506,18 +503,6 @@ def _take_best(training: _Training, objective: Objective) -> tuple[int, Evaluati
         return step, evaluations[step]
     # Evaluated again, because the report needs the outputs, which only the last evaluation keeps.
     return step, _evaluate(training, training.splits.selecting, keep_outputs=True)
-
-
-def _first_epoch(training: _Training) -> int:
-    """Returns the epoch to continue with; one that was interrupted in its evaluation is evaluated again."""
-    step = training.step
-    evaluations = training.recorder.evaluations
-    is_evaluated = bool(evaluations) and evaluations[-1][0] == step
-    epoch = step // training.per_epoch
-    is_end_of_epoch = step > 0 and step % training.per_epoch == 0
-    if is_end_of_epoch and not is_evaluated:
-        return epoch - 1
-    return epoch
 
 
 def _test(training: _Training, test: feed.Examples) -> Evaluation:

@@ -14,6 +14,7 @@ from runner.data.base import Array, ArraySpec
 from runner.report import palette
 from runner.report.figures import log_axis, save, show_last_tenth, subplots
 from runner.task.base import LOSS, Evaluation
+from runner.training.lengths import RunLength
 
 # The loss axis is logarithmic if the largest loss is more than so many times the smallest. Below that a linear axis
 # shows the same, and is easier to read.
@@ -32,7 +33,7 @@ Span = tuple[int, int]
 # Device number -> the span of its piece in each dim.
 Pieces = Mapping[int, Sequence[Span]]
 
-# (epoch, value)
+# (epoch or step, value)
 Point = tuple[float, float]
 
 
@@ -45,17 +46,17 @@ def curves(
     path: Path,
     train: Sequence[tuple[int, Mapping[str, float]]],
     evaluations: Sequence[tuple[int, Evaluation]],
-    steps_per_epoch: int,
+    length: RunLength,
     evaluated: str = "test",
     rising: Collection[str] = (),
 ) -> None:
-    """Draws every metric by epoch, for training steps and for evaluations.
+    """Draws every metric by epoch or by step, for training steps and for evaluations.
 
     Args:
       path: PNG file to write.
       train: (step, means by name) of logged windows.
       evaluations: (step, metrics).
-      steps_per_epoch: training steps per epoch.
+      length: of the run, which is shown by epochs or by steps.
       evaluated: name of the split that evaluations are on.
       rising: the metrics for which higher is better.
     """
@@ -63,15 +64,21 @@ def curves(
     rows = max(-(-len(names) // _COLUMNS), 1)
     columns = min(max(len(names), 1), _COLUMNS)
     figure, panels = subplots(rows, columns, figsize=(5.5 * columns, 4.2 * rows))
-    epoch_means = _by_epoch(train, steps_per_epoch)
+    # Steps per unit of the horizontal axis.
+    unit = 1
+    axis = "step"
+    if length.by_epochs:
+        unit = length.epoch
+        axis = f"epoch (of {length.epoch:,} steps)"
+    period_means = _by_period(train, length.period)
     evaluated_metrics = [(step, evaluation.metrics) for step, evaluation in evaluations]
     flat = np.ravel(np.asarray(panels, object))
     for axes, name in zip(flat, names, strict=False):
-        steps = _points(train, name, steps_per_epoch)
-        means = _points(epoch_means.items(), name, 1)
-        tests = _points(evaluated_metrics, name, steps_per_epoch)
-        _draw_metric(axes, name, steps, means, tests, evaluated)
-        axes.set_xlabel(f"epoch (of {steps_per_epoch:,} steps)")
+        steps = _points(train, name, unit)
+        means = _points(period_means, name, unit)
+        tests = _points(evaluated_metrics, name, unit)
+        _draw_metric(axes, name, steps, means, tests, "epoch" if length.by_epochs else "period", evaluated)
+        axes.set_xlabel(axis)
         show_last_tenth(axes, [value for _, value in (*steps, *means, *tests)], rises=name in rising)
     for axes in flat[len(names) :]:
         axes.axis("off")
@@ -96,12 +103,12 @@ def learning_rates(path: Path, points: Sequence[tuple[int, float]], title: str) 
     save(figure, path)
 
 
-def _points(rows: Iterable[tuple[int, Mapping[str, float]]], name: str, per_epoch: int) -> list[Point]:
-    """Returns the points of a metric's curve, from (step, values by name) with so many steps per epoch."""
+def _points(rows: Iterable[tuple[int, Mapping[str, float]]], name: str, unit: int) -> list[Point]:
+    """Returns the points of a metric's curve, from (step, values by name) with so many steps per unit of the axis."""
     points: list[Point] = []
     for step, values in rows:
         if name in values:
-            points.append((step / per_epoch, values[name]))
+            points.append((step / unit, values[name]))
     return points
 
 
@@ -118,20 +125,26 @@ def _metric_names(
 
 
 def _draw_metric(
-    axes: Axes, name: str, steps: Sequence[Point], means: Sequence[Point], tests: Sequence[Point], evaluated: str
+    axes: Axes,
+    name: str,
+    steps: Sequence[Point],
+    means: Sequence[Point],
+    tests: Sequence[Point],
+    period: str,
+    evaluated: str,
 ) -> None:
-    """Draws one metric: a line of training steps, one of their epoch means, and one of evaluations."""
+    """Draws one metric: a line of training steps, one of their means by epoch or period, and one of evaluations."""
     if steps:
         axes.plot(*zip(*steps, strict=True), color=palette.TRAIN_STEPS, lw=1, label="train, a few steps")
-        axes.plot(*zip(*means, strict=True), color=palette.TRAIN, marker="o", label="train, mean of the epoch")
+        axes.plot(*zip(*means, strict=True), color=palette.TRAIN, marker="o", label=f"train, mean of the {period}")
     if tests:
-        label = f"{evaluated}, after the epoch"
+        label = f"{evaluated}, after the {period}"
         axes.plot(*zip(*tests, strict=True), color=palette.EVALUATED, marker="s", label=label)
     # Ticks at whole epochs, unless there are hardly any.
-    last_epoch = max((epoch for epoch, _ in (*steps, *tests)), default=0)
+    last = max((place for place, _ in (*steps, *tests)), default=0)
     locator = axes.xaxis.get_major_locator()
     assert isinstance(locator, MaxNLocator)
-    locator.set_params(integer=last_epoch >= 2)
+    locator.set_params(integer=last >= 2)
     axes.set_title(name)
     axes.grid(alpha=0.25)
     values = [value for _, value in steps]
@@ -139,25 +152,25 @@ def _draw_metric(
         log_axis(axes)
 
 
-def _by_epoch(train: Sequence[tuple[int, Mapping[str, float]]], steps_per_epoch: int) -> dict[int, dict[str, float]]:
-    """Returns epochs done -> means of its steps by name; each step has the means of its window."""
-    # Epoch -> steps, and sums of the metrics over these.
+def _by_period(train: Sequence[tuple[int, Mapping[str, float]]], period: int) -> list[tuple[int, dict[str, float]]]:
+    """Returns (last step, means of the steps by name) of each period; each step has the means of its window."""
+    # End of a period -> steps, and sums of the metrics over these.
     sums: dict[int, Array] = {}
     done = 0
     for end, means in train:
-        # A window may reach into the next epoch, and then counts in both with the steps that it has there.
+        # A window may reach into the next period, and then counts in both with the steps that it has there.
         while done < end:
-            epoch = done // steps_per_epoch + 1
-            steps = min(end, epoch * steps_per_epoch) - done
+            period_end = (done // period + 1) * period
+            steps = min(end, period_end) - done
             row = steps * np.array([1.0, *means.values()])
-            sums[epoch] = sums.get(epoch, np.zeros(1 + len(means))) + row
+            sums[period_end] = sums.get(period_end, np.zeros(1 + len(means))) + row
             done += steps
-    by_epoch: dict[int, dict[str, float]] = {}
-    for epoch, row in sums.items():
+    by_period: list[tuple[int, dict[str, float]]] = []
+    for period_end, row in sums.items():
         means = (row[1:] / row[0]).tolist()
-        # Every window has the same metrics.
-        by_epoch[epoch] = dict(zip(train[0][1], means, strict=True))
-    return by_epoch
+        # Every window has the same metrics. The last period may be shorter than the others.
+        by_period.append((min(period_end, done), dict(zip(train[0][1], means, strict=True))))
+    return by_period
 
 
 def sharding(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.config.schema_trainer import ProfileConfig, TrainerConfig
 from runner.errors import invalid
+from runner.training.lengths import RunLength
 
 Trace = Callable[[Path], AbstractContextManager[None]]
 FOLDER = "profile"
@@ -75,22 +76,25 @@ class Profiler:
         self._open.close()
 
 
-def check(config: TrainerConfig, total: int) -> None:
+def check(config: TrainerConfig, length: RunLength) -> None:
     """Checks that a run does the steps that are traced; a resumed run may have done them already.
 
     Args:
       config: checked.
-      total: steps of the whole training.
+      length: of the run.
 
     Raises:
       ConfigError: the run ends before.
     """
     start = config.profile.start
     steps = config.profile.steps
+    total = length.total
     if start is not None and start > total - steps:
         raise invalid(
             "trainer.profile.start",
             start,
             problem=f"must leave {steps} steps to trace (trainer.profile.steps), but the run ends after {total}",
-            fix=f"set trainer.profile.start={total - steps}" if total >= steps else "set a larger trainer.epochs",
+            fix=f"set trainer.profile.start={total - steps}"
+            if total >= steps
+            else f"set a larger trainer.{length.key}",
         )

@@ -256,14 +256,17 @@ class MetricRecorder:
         self._reductions = 0, ()
 
     def latest(self) -> dict[str, float]:
-        """Returns the last value of each metric."""
+        """Returns the last value of each metric.
+
+        Those of the last evaluation have the means of the epoch with them: any of them may be the metric of the best
+        checkpoint, whose record is compared with these values.
+        """
         values: dict[str, float] = {}
         if self.history.train:
             _, means = self.history.train[-1]
             values |= prefixed(TRAIN, means)
-        if self.evaluations:
-            _, evaluation = self.evaluations[-1]
-            values |= prefixed(EVAL, evaluation.metrics)
+        for _, metrics in self.measured()[-1:]:
+            values |= metrics
         return values
 
     def add_evaluation(self, step: int, evaluation: Evaluation) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 
 from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT, Array, Batch
-from runner.engine.base import Engine, HostBatches, Writes
+from runner.engine.base import Engine, HostBatches, Writes, WritesWithCache
 from runner.errors import EngineError
 from runner.host.outputs import spared
 from runner.layout.axes import batch_axis
 from runner.processes.team import current
 from runner.task.base import Ask, Task
+from runner.task.generation import Write
 
 FOLDER = "samples"
 
@@ -73,6 +74,13 @@ def asking(config: RunConfig, engine: Engine, before: Callable[[], None] = lambd
     if axis:
         axis_size = config.mesh.axes[axis]
     return next_logits, axis_size
+
+
+def writing(engine: Engine) -> Write | None:
+    """Returns what continues rows with a key/value cache; None: the engine or its model has none."""
+    if isinstance(engine, WritesWithCache) and engine.has_key_value_cache:
+        return engine.write
+    return None
 
 
 def shown(text: str) -> list[str]:

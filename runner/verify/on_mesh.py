@@ -12,6 +12,7 @@ from runner.engine import make_engine
 from runner.engine.base import Engine, HasTeachers, StepMetrics, cache_on_device, caches_split
 from runner.errors import EngineError
 from runner.model.padding import check_functions
+from runner.optim import norms
 from runner.optim.paths import is_variable
 from runner.task.base import LOSS
 from runner.verify import padding, points
@@ -54,13 +55,17 @@ def train(
     stepped = {}
     if request.data.task.own_step:
         stepped = _first_changes(engine, trained)
+    # What a custom step calls its metrics is its own; of every other task, the norms of the gradients are compared.
+    compared = request.data.task.step_metrics
+    if not request.data.task.own_step:
+        compared = norms.names(request.config.optimizer, engine.trainable)
     losses = []
     metrics = defaultdict(list)
     done = 0
     for stack in trained.stacks():
         of_steps = engine.train_steps(engine.place(stack), done).read()
         losses.append(_mean_losses(of_steps))
-        for name in request.data.task.step_metrics:
+        for name in compared:
             metrics[f"{points.METRIC}/{name}"].append(of_steps.sums[name] / of_steps.weight)
         done += stack.steps
     final = engine.state()
@@ -72,8 +77,7 @@ def train(
     arrays |= {f"initial/{path}": value for path, value in frozen.items()}
     arrays |= {f"final/{path}": value for path, value in taught.items()}
     arrays["loss"] = np.concatenate(losses)
-    if request.data.task.own_step:
-        arrays |= {name: np.concatenate(values) for name, values in metrics.items()}
+    arrays |= {name: np.concatenate(values) for name, values in metrics.items()}
     arrays |= {f"gradient/{path}": value for path, value in gradients.items()}
     arrays |= {f"{points.STEPPED}/{path}": value for path, value in stepped.items()}
     arrays |= {f"final/{path}": final[path] for path in initial}

@@ -8,7 +8,8 @@ Slots and averages are large enough to count beside the gradient. The points are
 From there both sides take the gradients, and then one step, so no training amplifies the rounding between the two.
 
 A custom step has no single gradient of each variable. Its training has `stepped/<path>` in place of `gradient/<path>`,
-the change in the first step, and `metric/<name>` of each step in addition; its points have no gradients.
+the change in the first step, and `metric/<name>` of each step in addition; its points have no gradients. Other tasks
+have `metric/<name>` of the norms of gradients that the run logs.
 
 Arrays of point N, by key:
 
@@ -39,7 +40,7 @@ COUNT = 2
 # kinks and symmetries well behind while the weights keep their scale. Where the loss is not finite there, the next
 # smaller share is tried.
 SHARES = (0.3, 0.1, 0.03)
-# Prefixes of what a training with a custom step has: what the first step changes, and a metric of every step.
+# Prefixes of what the first step changes, with a custom step, and of a metric of every step.
 STEPPED = "stepped"
 METRIC = "metric"
 STEP = "step"

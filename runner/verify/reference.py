@@ -20,7 +20,7 @@ from runner.arrays import of as array_functions
 from runner.data.base import WEIGHT, Array
 from runner.engine import registry
 from runner.engine.base import HostBatches
-from runner.optim import groups, rules
+from runner.optim import groups, norms, rules
 from runner.optim.base import Slot
 from runner.optim.clipping import clip
 from runner.optim.paths import ema_path, is_ema, is_slot, slot_path
@@ -92,6 +92,7 @@ class Reference(ABC):
         """
         self.reset()
         losses: list[float] = []
+        gradient_norms: list[dict[str, float]] = []
         first_gradients: dict[str, Array] = {}
         averages: dict[str, Array] = {}
         started = time.monotonic()
@@ -100,6 +101,7 @@ class Reference(ABC):
             loss, gradients = self._step_gradients(step, noise, rng, self._request.batches)
             self.apply(gradients, step)
             losses.append(loss)
+            gradient_norms.append(self._gradient_norms(gradients, step))
             first_gradients = first_gradients or gradients
             averages = self._averages_after(averages)
             if step == 0:
@@ -110,6 +112,7 @@ class Reference(ABC):
         return {
             **{f"initial/{path}": value for path, value in self.initial.items()},
             "loss": np.asarray(losses, np.float32),
+            **_by_step(gradient_norms),
             **{f"gradient/{path}": value for path, value in first_gradients.items()},
             **{f"final/{path}": value for path, value in self.variables().items()},
             **self._slots(),
@@ -195,9 +198,11 @@ class Reference(ABC):
     def _evaluated(
         self, start: Mapping[str, Array], step: int, noise: float, rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Returns the loss of an evaluation at a state, and the metrics of a task that reads other rows of a batch.
+        """Returns the loss of an evaluation at a state, and the metrics of some tasks.
 
-        The batches are those of the mesh without their padding. A result that is NaN or Inf is left out.
+        The metrics are those of a task that reads other rows of a batch, or whose data says what counts, such as an
+        ignored label: a mesh could read or count something else. The batches are those of the mesh without their
+        padding. A result that is NaN or Inf is left out.
 
         Args:
           start: the state, which is loaded.
@@ -227,9 +232,11 @@ class Reference(ABC):
             addends = task.addends({name: total.astype(np.float64) for name, total in totals.items()})
             sums = {name: sums.get(name, 0.0) + value for name, value in addends.items()}
         self.assign(weights)
-        metrics = {LOSS: loss_sum / (weight_sum or 1.0)}
+        loss_totals = {LOSS: np.asarray(loss_sum), WEIGHT: np.asarray(weight_sum)}
+        metrics = {LOSS: task.mean_loss(sums | loss_totals)}
         # In bfloat16 outputs tie, and rounding flips the classes that a metric counts.
-        if task.reads_batch and self.precision == "float32":
+        has_own_counts = task.reads_batch or task.weighs_arrays
+        if has_own_counts and self.precision == "float32":
             metrics |= task.summary(sums)
         return {name: np.asarray([value]) for name, value in metrics.items() if math.isfinite(value)}
 
@@ -422,6 +429,22 @@ class Reference(ABC):
           batch: arrays (B, ...) by name.
         """
 
+    def _gradient_norms(self, gradients: Mapping[str, Array], step: int) -> dict[str, float]:
+        """Returns the norms of a step's gradients that the run logs, by name.
+
+        Args:
+          gradients: by canonical path, before clipping.
+          step: steps done before this one.
+        """
+        config = self._request.config.optimizer
+        host = array_functions(np)
+        paths = list(gradients)
+        counted = groups.unfrozen(
+            [self.settings[path] for path in paths], list(gradients.values()), np.float32(step + 1), host
+        )
+        values = norms.values(config, paths, counted, host)
+        return {name: float(value) for name, value in zip(norms.names(config, paths), values, strict=True)}
+
     def apply(self, gradients: Mapping[str, Array], step: int) -> None:
         """Updates the weights with the stock optimizers.
 
@@ -455,3 +478,12 @@ class Reference(ABC):
     @abstractmethod
     def slot_value(self, variable: Any) -> Array:
         """Returns the present value of a variable of the stock optimizer."""
+
+
+def _by_step(metrics: Sequence[Mapping[str, float]]) -> dict[str, Array]:
+    """Returns metrics of steps as arrays (steps,) by key; all steps have the same ones."""
+    names = metrics[0] if metrics else {}
+    by_key = {}
+    for name in names:
+        by_key[f"{points.METRIC}/{name}"] = np.asarray([values[name] for values in metrics], np.float32)
+    return by_key

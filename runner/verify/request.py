@@ -20,7 +20,7 @@ from runner.layout.axes import batch_axis
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.feed import Examples, StepsPerCall, drawn_epoch, epoch_plan
-from runner.training.lengths import check_verified, epoch_steps, eval_batch_size, eval_examples, total_steps
+from runner.training.lengths import check_verified, epoch_steps, eval_batch_size, eval_examples, run_length
 
 _REQUEST = "request.json"
 _BATCHES = "batches.npz"
@@ -138,7 +138,8 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
         arrays[name] = np.concatenate([batches.arrays[name] for batches in epochs])
     weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
-    return Request(config, DataSpec(task.arrays, task), total_steps(config, data.train.size), batches)
+    total_steps = run_length(config, data.train.size, task.tokens).total
+    return Request(config, DataSpec(task.arrays, task), total_steps, batches)
 
 
 def write_request(folder: Path, request: Request) -> None:

@@ -275,7 +275,8 @@ def _recorded(scene: Scene, **more: str) -> None:
     client = MlflowClient(scene.uri)
     for name, value in tags.items():
         client.set_tag(scene.run_id, tag_key(name), value)
-    scene.machine |= {"_namespace": process._INITIAL_PID_NAMESPACE, "_boot_id": "here", "_machine": "id/a/2000"}
+    machine = process.Machine.from_tag("id/a/2000")
+    scene.machine |= {"_namespace": process._INITIAL_PID_NAMESPACE, "_boot_id": "here", "_machine": machine}
 
 
 def _boot(boot: str, namespace: str = process._INITIAL_PID_NAMESPACE) -> str:
@@ -305,7 +306,7 @@ def _clone(scene: Scene) -> None:
 @_case("a run of a machine without an id")
 def _no_id(scene: Scene) -> None:
     _recorded(scene, **{process.BOOT: _boot("there"), process.MACHINE: "/a/1000"})
-    scene.machine["_machine"] = "/a/2000"
+    scene.machine["_machine"] = process.Machine.from_tag("/a/2000")
 
 
 @_case("a run of a release that noted no machine")

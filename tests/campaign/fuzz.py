@@ -28,7 +28,7 @@ from typing import Any
 
 from tests import forks
 from tests.campaign.base import Case
-from tests.campaign.fuzz_cases import SAVED, Drawer, Line, key_of, preset_keys
+from tests.campaign.fuzz_cases import SAVED, WRITES, Drawer, Line, key_of, preset_keys
 
 CASES = 150
 _WORKERS = 2
@@ -39,6 +39,11 @@ _BASE = (
     *("trainer.limit_eval_batches=1", "verify.steps=2", "dataset.download=false", "trainer.progress=lines"),
     *("trainer.checkpoint.folder=checkpoints", "export.folder=export", "hydra.run.dir=run", "hydra.sweep.dir=sweep"),
 )
+_TEXT = (
+    *("dataset=pydoc", "task=language_model", "model=gpt", "model.dim=16", "model.depth=1", "dataset.batch_size=8"),
+    *("dataset.sequence_length=32", *(word for word in _BASE[1:] if word != "dataset.download=false")),
+)
+_PROMPT = "generate.prompt=def"
 _ONE = "hydra.mode=RUN"  # whatever an option says
 _CANARIES = {"data.csv": "1,2\n", "keep/notes.txt": "notes\n", "run.txt": "mine\n", ".hidden": "too\n"}
 
@@ -88,7 +93,7 @@ class _Campaign:
             self._answerers.put(_Answerer())
         self._lock = threading.Lock()
         self._runs: dict[tuple[str, str], Future[tuple[bool, str]]] = {}
-        self._saved: Future[str] | None = None
+        self._saved: dict[bool, Future[str]] = {}
 
     def close(self) -> None:
         """Ends the processes."""
@@ -99,7 +104,8 @@ class _Campaign:
         """Tries one command line."""
         place = self._folder / str(number) / "work"
         lay_out(place)
-        arguments = line.arguments(_BASE if line.is_sweep else (*_BASE, _ONE))
+        base = (*_TEXT, _PROMPT) if line.command == WRITES else _BASE
+        arguments = line.arguments(base if line.is_sweep else (*base, _ONE))
         shown = " ".join(["-m", line.command, *line.arguments(())]).replace("\n", "\\n")
         name = f"{number}: {shown[:300]}"
         held, note = self._outcome(place, line, arguments)
@@ -150,19 +156,19 @@ class _Campaign:
 
     def _in_place(self, place: Path, line: Line, arguments: list[str], library: str | None = None) -> tuple[bool, str]:
         if line.command in SAVED and "run" not in map(key_of, line.overrides):
-            arguments = [*arguments, f"run='{self._saved_run()}'"]
+            arguments = [*arguments, f"run='{self._saved_run(writes=line.command == WRITES)}'"]
         shutil.rmtree(place / "run", ignore_errors=True)
         return judged(line, _run(line.command, arguments, place, library))
 
-    def _saved_run(self) -> str:
-        """Returns the folder of a run that left checkpoints, made once."""
+    def _saved_run(self, *, writes: bool) -> str:
+        """Returns the folder of a run that left checkpoints, made once; with `writes` one of a language model."""
         with self._lock:
-            first = self._saved is None
-            made = self._saved = self._saved or Future()
+            first = writes not in self._saved
+            made = self._saved.setdefault(writes, Future())
         if first:
-            place = self._folder / "saved"
+            place = self._folder / ("saved_text" if writes else "saved")
             place.mkdir()
-            ended = _run("runner", ["engine=jax", *_BASE], place)
+            ended = _run("runner", ["engine=jax", *(_TEXT if writes else _BASE)], place)
             (record,) = place.glob("checkpoints/*/run.json")
             assert ended.code == 0, ended.err
             made.set_result(str(record.parent))
@@ -172,6 +178,8 @@ class _Campaign:
 def _looked_at(command: str, config: dict[str, Any]) -> str:
     """Returns what a command may look at of a config: nothing of the groups of the other commands."""
     idle = {"sweep"} | ({"export"} if command != "runner.export" else set())
+    if command != WRITES:
+        idle |= {"generate"}
     if command != "runner.verify" and not config["trainer"]["verify_first"]:
         idle |= {"verify", "against"}
     return json.dumps({key: value for key, value in config.items() if key not in idle})

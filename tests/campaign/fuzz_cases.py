@@ -21,9 +21,10 @@ from runner.config.search_path import content_of, options_in
 from runner.errors import shown
 from runner.host.paths import conf_dir
 
-COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export")
-_OFTEN = (66, 15, 8, 7, 4)  # of a hundred draws; an export takes a minute
-SAVED = ("runner.evaluate", "runner.export")  # commands that look at a run
+WRITES = "runner.generate"  # looks at a run of a language model
+COMMANDS = ("runner", "runner.plan", "runner.verify", "runner.evaluate", "runner.export", WRITES)
+_OFTEN = (62, 15, 8, 6, 4, 5)  # of a hundred draws; an export takes a minute
+SAVED = ("runner.evaluate", "runner.export", WRITES)  # commands that look at a run
 
 # Values as they are typed, by what they are meant as; any may be drawn for any key.
 _OF_TYPE: dict[type, tuple[str, ...]] = {

@@ -65,6 +65,17 @@ FEATURES = {
         "trainer.limit_train_batches=6",
         "optimizer.learning_rate=0.3",
     ),
+    "steps": (
+        "trainer.epochs=null",
+        "trainer.steps=40",
+        "trainer.evaluate_every_steps=9",
+        "trainer.early_stopping.metric=eval/loss",
+        "optimizer.schedule.name=cosine_restarts",
+        "optimizer.schedule.decay_steps=7",
+        "optimizer.schedule.plateau.metric=eval/loss",
+        "optimizer.schedule.plateau.patience=1",
+        "optimizer.schedule.plateau.min_delta=0.1",
+    ),
     "ema": ("optimizer.ema.decay=0.9", "trainer.checkpoint.keep=1"),
     "accumulate": ("trainer.accumulate_steps=2", "trainer.checkpoint.every_minutes=0.01"),
     "restore": (
@@ -240,7 +251,8 @@ def configs(cases: int, seed: int) -> list[Config]:
     draw.shuffle(engines)
     draw.shuffle(features)
     count = max(1, min(len(ENGINES) * len(FEATURES), -(-cases // _CASES_A_CONFIG)))
-    pairs = [(engines[i % len(engines)], features[i % len(features)]) for i in range(count)]
+    # Each round of the features begins with another engine, so that all pairs come, whatever their numbers.
+    pairs = [(engines[(i + i // len(features)) % len(engines)], features[i % len(features)]) for i in range(count)]
     return [Config(engine, draw.choices(list(MESHES), (4, 4, 1))[0], feature) for engine, feature in pairs]
 
 

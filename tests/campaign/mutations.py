@@ -6,6 +6,9 @@ A scene is a network, an engine and a setting, see `tests.campaign.networks`. It
 Its mesh runs sound, which must be verified, and then with each mutation, which must not: the verdict is "mismatch" or
 "inconclusive", and names the variable that the mutation is aimed at. A mutation whose run is the same to the last bit
 as the sound one changes nothing, and is not counted.
+
+The scenes of the setting `resumed` are not verified. Their runs are resumed from checkpoints, sound and with each
+mutation, and must, or must not, be bitwise identical to the run that was never interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -40,7 +43,7 @@ from runner.verify.children import SideResult
 from runner.verify.report import Verification
 from runner.verify.request import make_request, read_arrays, write_request
 from tests import forks
-from tests.campaign import networks
+from tests.campaign import networks, resumes
 from tests.campaign.base import Case
 from tests.campaign.mutations_table import ADDED, MUTATIONS, SCALES, Mutation
 from tests.campaign.mutations_worker import JOBS, Job
@@ -48,6 +51,7 @@ from tests.campaign.mutations_worker import JOBS, Job
 CASES = 0  # all
 _WORKERS = 2
 _REFERENCE = Job(0, "reference")
+_WHOLE = Job(0, "whole")
 _SOUND, _SCALED, _AGAIN = "nothing broken", "nothing broken, gradients times 1", "nothing broken, after all others"
 _LONGEST_S = 400.0  # that a side may take
 
@@ -127,14 +131,17 @@ class Options:
 
 @dataclass
 class Scene:
-    """A network, an engine and a setting; its files and what they gave.
+    """A network, an engine and a setting, which are verified; its files and what they gave.
 
     Attributes:
       network: of `networks.NETWORKS`.
       engine: name.
       setting: of `networks.SETTINGS`.
       folder: an empty one.
+      compared_with: the job that runs first, with whose files all others are compared.
     """
+
+    compared_with: ClassVar[Job] = _REFERENCE
 
     network: str
     engine: str
@@ -158,12 +165,12 @@ class Scene:
           seed: of the draw.
         """
         write_request(self.folder, make_request(config, loading.load_run(config)))
-        for _, said in self._run([_REFERENCE]):
+        for _, said in self._run([self.compared_with]):
             self._said["reference"] = said["said"]
         if self._said.get("reference", {}).get("kind") != "done":
             log = (self.folder / "log").read_text()[-500:]
             yield Result(
-                self.name, Try("the single device", _REFERENCE), f"failed: {self._said.get('reference', log)}"
+                self.name, Try("the reference", self.compared_with), f"failed: {self._said.get('reference', log)}"
             )
             return
         tries = {each.job.number: each for each in self._tries(options)}
@@ -266,6 +273,42 @@ class Scene:
                 process.kill()
 
 
+class ResumedScene(Scene):
+    """A network, an engine and a setting whose runs are resumed."""
+
+    compared_with = _WHOLE
+
+    def _tries(self, options: Options) -> Iterator[Try]:
+        numbers = iter(range(1, 1_000_000))
+        yield Try(_SOUND, Job(next(numbers), "resumed"), sound=True)
+        broken = [each for each in MUTATIONS if self._fits(each) and re.search(options.mutation, each.name)]
+        for mutation in broken:
+            yield Try(mutation.name, Job(next(numbers), "resumed", mutation.name), mutation.named)
+        if broken:
+            yield Try(_AGAIN, Job(next(numbers), "resumed"), sound=True)
+
+    def _judged(self, config: RunConfig, tried: Try, line: dict[str, Any]) -> Result:
+        del config
+        folder = tried.job.folder(self.folder)
+        said = line["said"]
+        if said["kind"] != "done":
+            return Result(self.name, tried, f"{said['kind']}: {said['text']}", seconds=line["seconds"])
+        try:
+            wrong = resumes.differing(self.folder, folder)
+        finally:
+            shutil.rmtree(folder)
+        named = tuple(key.removeprefix("state/") for key in wrong)
+        # What changes nothing would be a mutation that does not break a run: each of these must.
+        outcome = "mismatch" if wrong else "verified"
+        return Result(self.name, tried, outcome, named, named, line["seconds"])
+
+
+def make_scene(network: str, engine: str, setting: str, folder: Path) -> Scene:
+    """Returns a scene; its folder must be empty."""
+    kind = ResumedScene if networks.SETTINGS[setting].resumes else Scene
+    return kind(network, engine, setting, folder)
+
+
 def culprits(found: Verification) -> tuple[str, ...]:
     """Returns the variables of the checks that failed nearest to where an error comes from, in the verdict's order.
 
@@ -295,11 +338,11 @@ def _drawn(tries: dict[int, Try], cases: int, seed: str) -> dict[int, Try]:
     }
 
 
-def config_of(network: str, engine: str, setting: str) -> RunConfig:
-    """Returns the checked config of a scene."""
+def config_of(network: str, engine: str, setting: str, *more: str) -> RunConfig:
+    """Returns the checked config of a scene; `more` are overrides."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
-        return convert(compose("config", overrides=networks.overrides(network, engine, setting)))
+        return convert(compose("config", overrides=[*networks.overrides(network, engine, setting), *more]))
 
 
 def results(cases: int, seed: int, folder: Path, options: Options) -> Iterator[Result]:
@@ -325,7 +368,7 @@ def results(cases: int, seed: int, folder: Path, options: Options) -> Iterator[R
     def run_scene(scene: tuple[str, str, str]) -> None:
         place = folder / "-".join(scene)
         place.mkdir()
-        made = Scene(*scene, place)
+        made = make_scene(*scene, place)
         try:
             for result in made.results(configs[scene], options, cases, seed):
                 found.put(result)

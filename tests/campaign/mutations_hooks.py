@@ -19,8 +19,9 @@ from runner.arrays import Arrays
 from runner.config.schema import OptimizerConfig, RunConfig
 from runner.data.base import Array
 from runner.engine.base import HostBatches
-from runner.optim import clipping, rules, schedules
+from runner.optim import clipping, groups, rules, schedules
 from runner.task.classification import Classification
+from runner.task.per_position import PerPosition
 
 Tensor = Any  # of the engine's library
 Slots = dict[str, Tensor]
@@ -100,6 +101,7 @@ class Hooks(ABC):
       module: of the engine's arrays.
       ops: functions of them.
       aim: what `scaled` does to the gradient of which variable: multiplies it, adds to it, multiplies its second half.
+      resumed_at: step of the checkpoint that a run is resumed from.
     """
 
     engine: type
@@ -110,6 +112,7 @@ class Hooks(ABC):
         self.config, self.module, self.ops = config, module, arrays.of(module)
         self.patches = Patches()
         self.paths: tuple[str, ...] = ()
+        self.resumed_at = 0
         self._left: Iterator[str] = iter(())
         self.aim: tuple[str, tuple[float, float, float]] = "", (1.0, 0.0, 1.0)
         self._follow_paths()
@@ -285,7 +288,16 @@ class Hooks(ABC):
         def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return lambda task, *given: change(sound, task, *given)
 
-        self.patches.wrap(Classification, "loss", make)
+        for task in (Classification, PerPosition):
+            self.patches.wrap(task, "loss", make)
+
+    def settings(self, change: Callable[[str, groups.Settings], groups.Settings]) -> None:
+        """Hands over what the parameter groups say of each variable."""
+        sound = groups.settings
+        self.patches.everywhere(
+            sound,
+            lambda config, paths: {path: change(path, own) for path, own in sound(config, paths).items()},
+        )
 
     def inputs(self, change: Callable[[Arrays, Any], Any]) -> None:
         """Hands over what the model is called with."""

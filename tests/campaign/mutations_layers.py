@@ -13,7 +13,11 @@ from runner.engine import calls
 from runner.engine.base import StepMetrics
 from runner.model import scope
 from runner.task.base import LOSS
+from runner.task.per_position import PerPosition
+from runner.task.positions import Positions
+from runner.task.several import Several
 from tests.campaign.mutations_hooks import Hooks, Tensor, Way
+from tests.campaign.networks import IGNORED
 
 # Losses ---------------------------------------------------------------------------------------------------------
 
@@ -47,6 +51,42 @@ def not_smoothed(hooks: Hooks, _: str) -> None:
     hooks.losses(change)
 
 
+def loss_weight_dropped(hooks: Hooks, _: str) -> None:
+    def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def loss(task: Any, *given: Any) -> Tensor:
+            before = task.loss_weights
+            task.loss_weights = dict.fromkeys(before, 1.0)
+            try:
+                return sound(task, *given)
+            finally:
+                task.loss_weights = before
+
+        return loss
+
+    hooks.patches.wrap(Several, "loss", make)
+
+
+def labels_by_examples(hooks: Hooks, _: str) -> None:
+    """Divides the losses of an output's labels by the number of places, whichever of them count."""
+
+    def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def share(task: Any, ops: Any, name: str, batch: Any) -> Tensor:
+            if name in task._fixed_terms:
+                return sound(task, ops, name, batch)
+            return 1.0 / task.tasks[name].tokens
+
+        return share
+
+    hooks.patches.wrap(Several, "_share", make)
+
+
+def ignored_counted(hooks: Hooks, _: str) -> None:
+    def every_label(*_: object) -> None:
+        """Says that every position has a label."""
+
+    hooks.patches.put(Positions, "is_counted", every_label)
+
+
 def loss_times(factor: float) -> Way:
     return lambda hooks, _: hooks.losses(lambda sound, *given: sound(*given) * factor)
 
@@ -68,6 +108,35 @@ def regularized(factor: float) -> Way:
 
 def regularized_by_each_device(hooks: Hooks, _: str) -> None:
     hooks.sets("Dense", "l2", lambda now: now * hooks.parts, of="kernel_regularizer")
+
+
+def _counted(ops: Any, batch: Any) -> Any:
+    """Returns a batch whose labels that are not counted are the first class."""
+    label = batch["label"]
+    return {**batch, "label": ops.where(ops.equal(label, IGNORED), ops.zeros_like(label), label)}
+
+
+def ignored_in_the_loss(hooks: Hooks, _: str) -> None:
+    hooks.losses(lambda sound, task, ops, outputs, batch: sound(task, ops, outputs, _counted(ops, batch)))
+
+
+def ignored_in_the_metrics(hooks: Hooks, _: str) -> None:
+    def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda task, ops, outputs, batch: sound(task, ops, outputs, _counted(ops, batch))
+
+    hooks.patches.wrap(Positions, "totals", make)
+
+
+def ignored_in_the_count(hooks: Hooks, _: str) -> None:
+    """Divides the loss by the number of all positions."""
+
+    def make(sound: Callable[..., Any]) -> Callable[..., Any]:
+        def weights(task: Any, batch: Any) -> Any:
+            return sound(task, {**batch, "label": np.zeros_like(batch["label"])})
+
+        return weights
+
+    hooks.patches.wrap(PerPosition, "weights", make)
 
 
 # Layers ---------------------------------------------------------------------------------------------------------

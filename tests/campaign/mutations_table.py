@@ -7,12 +7,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tests.campaign import mutations_layers as layers
+from tests.campaign import mutations_optimizers as optimizers
+from tests.campaign import mutations_resumes as resumes
 from tests.campaign import mutations_ways as ways
 from tests.campaign.mutations_hooks import Way
 
 ENGINES = ("jax", "keras_dtensor")
-ALL = ("mlp", "convnet", "resnet", "vit", "tokens", "mixed")
+# Networks with one class per example.
+ALL = ("mlp", "convnet", "resnet", "vit", "tokens", "mixed", "outputs")
 _KERNEL = r"(d2|dense2|head)/kernel"
+_BIAS = r".*(d1|up)/bias"
+# Networks and settings of resumed runs.
+_RESUMED = ("mlp tokens", "resumed")
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ ADDED = Scale("gradient of zero that is not", added=0.1)
 def _m(
     name: str, way: Way, networks: str, settings: str, path: str = "", named: str = "", engines: str = ""
 ) -> Mutation:
-    """Returns a mutation; networks, settings and engines are words, `*` is every network."""
+    """Returns a mutation; networks, settings and engines are words, `*` is all of `ALL`."""
     chosen = ALL if networks == "*" else tuple(networks.split())
     return Mutation(name, way, chosen, tuple(settings.split()), path, named, tuple(engines.split()) or ENGINES)
 
@@ -222,9 +228,88 @@ _LOSSES = (
     _m("class weights skipped", layers.loss_with(_weights=None), "mlp mixed", "sgd"),
     _m("loss a thousandth off", layers.loss_times(1.001), "mlp", "adamw"),
     _m("loss told wrong", layers.loss_told_wrong, "mlp", "adamw"),
+    _m("a loss weight dropped", layers.loss_weight_dropped, "outputs", "several"),
+    _m("an output's labels not divided by their number", layers.labels_by_examples, "outputs", "several"),
+    _m("an ignored label counted", layers.ignored_counted, "outputs", "several"),
     _m("regularization skipped", layers.regularized(0.0), "tokens", "adamw sgd", "d2/kernel"),
     _m("regularization by each device", layers.regularized_by_each_device, "tokens", "adamw", "d2/kernel"),
     _m("regularization by each micro-batch", layers.regularized(2.0), "tokens", "sgd", "d2/kernel"),
+    _m("an ignored index counted in the loss", layers.ignored_in_the_loss, "segments", "adamw sgd"),
+    _m("an ignored index counted in the metrics", layers.ignored_in_the_metrics, "segments", "adamw sgd"),
+    _m("an ignored index counted in the mean", layers.ignored_in_the_count, "segments", "adamw sgd"),
+)
+# Only `engine=jax` runs these classes of Keras.
+_CLASSES = (
+    _m(
+        "factored moments over the wrong dim",
+        optimizers.of_class("adafactor", "mean", optimizers.means_over_the_other_dim),
+        "tokens",
+        "adafactor",
+        "square/kernel",
+        engines="jax",
+    ),
+    _m(
+        "factored moment over one shard",
+        optimizers.of_class("adafactor", "mean", optimizers.row_means_of_one_shard),
+        "tokens",
+        "adafactor",
+        engines="jax",
+    ),
+    _m(
+        "root mean square of one shard",
+        optimizers.of_class("adafactor", "mean", optimizers.rms_of_one_shard),
+        "tokens",
+        "adafactor",
+        engines="jax",
+    ),
+    _m(
+        "norms of one shard in Lamb",
+        optimizers.of_class("lamb", "sum", optimizers.over_one_shard),
+        "mlp",
+        "lamb",
+        engines="jax",
+    ),
+    _m(
+        "norm of one shard in Muon",
+        optimizers.of_class("muon", "norm", optimizers.over_one_shard),
+        "mlp",
+        "muon",
+        engines="jax",
+    ),
+    _m("products of each shard in Muon", optimizers.orthogonalized_by_shard, "mlp", "muon", engines="jax"),
+)
+_GROUPS = (
+    _m("a group's weight decay on a bias", optimizers.grouped(decays=lambda _: True), "mlp vit", "groups", _BIAS),
+    _m(
+        "a group's weight decay on a bias, with Lamb",
+        optimizers.grouped(decays=lambda _: True),
+        "mlp",
+        "lamb",
+        _BIAS,
+        engines="jax",
+    ),
+    _m("a group's rate left out", optimizers.grouped(rate=lambda _: 1.0), "mlp vit", "groups", ".*(d1|up)/kernel"),
+    _m(
+        "a frozen group trained a step early",
+        optimizers.grouped(freeze_steps=lambda now: now - 1),
+        "mlp vit",
+        "groups",
+        _KERNEL,
+    ),
+    _m("frozen variables in the norm that clips", optimizers.frozen_in_the_norm, "mlp", "groups"),
+)
+_NORMS = (
+    _m("clipped by own norms of one shard", optimizers.clipped_by_own_shards, "mlp", "rmsprop"),
+    _m("logged norm of one shard", optimizers.logged_norm_of_one_shard, "mlp vit", "groups"),
+)
+_RESUMES = (
+    _m("schedule a step off after a resume", ways.rated(lambda sound, c, s, *g: sound(c, s + 1.0, *g)), *_RESUMED),
+    _m("steps counted from the resume", resumes.steps_from_the_resume, *_RESUMED),
+    _m("plateau forgotten by a resume", resumes.reduced(resumes.forgotten), *_RESUMED),
+    _m("patience begun again by a resume", resumes.reduced(resumes.waits_again), *_RESUMED),
+    _m("reductions lost by a resume", resumes.reduced(resumes.reductions_lost), *_RESUMED),
+    _m("moments lost by a resume", resumes.loaded(resumes.no_moments), *_RESUMED),
+    _m("averages begun again by a resume", resumes.loaded(resumes.averages_of_now), *_RESUMED),
 )
 _LAYERS = (
     _m("masks of two draws shared", layers.layered("Dropout", layers.mask_of(layers.same)), "tokens", "adamw sgd"),
@@ -302,4 +387,7 @@ _LAYERS = (
     _m("a rough gelu", layers.activation("gelu", layers.rough_gelu), "vit tokens", "adamw"),
     _m("a leaky relu", layers.activation("relu", layers.leaky), "mlp convnet", "adamw"),
 )
-MUTATIONS = (*_GRADIENTS, *_MICROBATCHES, *_UPDATES, *_SCHEDULES, *_BATCHES, *_LOSSES, *_LAYERS)
+MUTATIONS = (
+    *(*_GRADIENTS, *_MICROBATCHES, *_UPDATES, *_SCHEDULES, *_BATCHES, *_LOSSES, *_LAYERS),
+    *(*_CLASSES, *_GROUPS, *_NORMS, *_RESUMES),
+)

@@ -21,6 +21,7 @@ from runner.engine import registry
 from runner.errors import ConfigError, DataError, EngineError
 from runner.verify import on_mesh, worker
 from runner.verify.request import read_request
+from tests.campaign import resumes
 from tests.campaign.mutations_hooks import Hooks
 from tests.campaign.mutations_table import MUTATIONS
 
@@ -37,7 +38,7 @@ class Job:
 
     Attributes:
       number: of its folder.
-      side: `reference` or `mesh`.
+      side: `reference` or `mesh` of a verification; `whole` or `resumed`, see `tests.campaign.resumes`.
       mutation: name of what breaks the mesh; empty: nothing does.
       path: of the variable that it is aimed at; empty: none.
       chosen: of a gradient that is scaled, see `Hooks.scaled`: factor, what is added, factor of the second half; null:
@@ -52,7 +53,7 @@ class Job:
 
     def folder(self, scene: Path) -> Path:
         """Returns where the job's files are, of those of its scene; a reference's are there for all jobs."""
-        return scene if self.side == "reference" else scene / "jobs" / str(self.number)
+        return scene if self.side in ("reference", "whole") else scene / "jobs" / str(self.number)
 
 
 class Sides:
@@ -84,8 +85,8 @@ class Sides:
             return {"kind": "raised", "text": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
 
     def _run(self, job: Job, folder: Path) -> dict[str, Any]:
-        if job.side == "reference" or (not job.mutation and job.chosen is None):
-            return dict(worker.run_side(job.side, folder))
+        if not job.mutation and job.chosen is None:
+            return self._run_side(job.side, folder)
         registry.load(self._config)
         if job.chosen is not None:
             return self._run_scaled(job, folder)
@@ -93,9 +94,18 @@ class Sides:
         try:
             (mutation,) = (each for each in MUTATIONS if each.name == job.mutation)
             mutation.way(hooks, job.path)
-            return dict(worker.run_side("mesh", folder))
+            return self._run_side(job.side, folder, hooks)
         finally:
             hooks.patches.undo()
+
+    def _run_side(self, side: str, folder: Path, hooks: Hooks | None = None) -> dict[str, Any]:
+        if side == "whole":
+            resumes.train_whole(self._scene)
+            return {}
+        if side == "resumed":
+            resumes.train_resumed(self._scene, folder, hooks)
+            return {}
+        return dict(worker.run_side(side, folder))
 
     def _run_scaled(self, job: Job, folder: Path) -> dict[str, Any]:
         assert job.chosen is not None

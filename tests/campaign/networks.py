@@ -1,4 +1,4 @@
-"""What mutations are tried on: six small networks, their data, and two ways to train each.
+"""What mutations are tried on: seven small networks, their data, and ways to train each.
 
 Imports no TensorFlow, JAX or Keras: builders are given theirs.
 """
@@ -14,10 +14,13 @@ from sklearn.datasets import load_digits
 
 from runner.data.base import Array, ArraySpec
 from runner.model import ops
+from runner.task.base import OutputSpec
 
 _TRAIN, _TEST = 88, 32  # the third batch of 32 is a quarter padding, and the fourth begins the next epoch
 _WORDS, _LENGTH = 12, 7
 _OWN = "tests.campaign.networks"
+# The label that the network `segments` does not count.
+IGNORED = 255
 _CUSTOM = ("dataset=custom", "model=custom")
 _DIGITS = ("dataset=digits", f"dataset.train='train[:{_TRAIN}]'", "task.classes=10")
 
@@ -30,11 +33,13 @@ class Network:
       overrides: of the command line.
       pads: whether its last batch may be padded: batch statistics refuse that.
       zero: regular expression of the variables whose gradient is zero in mathematics, so that to scale it is nothing.
+      settings: names of those that it is trained in; empty: all that name no networks.
     """
 
     overrides: tuple[str, ...]
     pads: bool = False
     zero: str = ""
+    settings: tuple[str, ...] = ()
 
 
 NETWORKS: Mapping[str, Network] = {
@@ -58,9 +63,23 @@ NETWORKS: Mapping[str, Network] = {
     "mixed": Network(
         (*_CUSTOM, f"dataset._target_={_OWN}.pictures", f"model._target_={_OWN}.mixed", "task.classes=4")
     ),
+    # One class per pixel, of which a third is not counted.
+    "segments": Network(
+        (
+            *(*_CUSTOM, f"dataset._target_={_OWN}.masks", f"model._target_={_OWN}.segments"),
+            *("task=segmentation", "task.classes=4", f"task.ignore_index={IGNORED}"),
+        ),
+        pads=True,
+    ),
+    # Two outputs with a loss each, one of them per position.
+    "outputs": Network(
+        (*_CUSTOM, f"dataset._target_={_OWN}.patients", f"model._target_={_OWN}.outputs"),
+        pads=True,
+        settings=("several",),
+    ),
 }
 
-_CLASS_WEIGHTS = {"tokens": 4, "mixed": 4}
+_CLASS_WEIGHTS = {"tokens": 4, "mixed": 4, "segments": 4}
 _COMMON = (
     *("tracking=none", "dataset.batch_size=32", "trainer.epochs=4", "trainer.steps_per_call=2", "verify.steps=4"),
     "trainer.seed=3",
@@ -77,6 +96,8 @@ class Setting:
       overrides: of optimizer, trainer and task.
       networks: names of those that are trained so; empty: all.
       weighs: whether each class has a weight of its own.
+      engines: names of those that train so.
+      resumes: whether runs are resumed, and not verified.
     """
 
     mesh: str
@@ -84,6 +105,17 @@ class Setting:
     overrides: tuple[str, ...]
     networks: tuple[str, ...] = ()
     weighs: bool = False
+    engines: tuple[str, ...] = ("jax", "keras_dtensor")
+    resumes: bool = False
+
+
+# No decay of biases and norms, a slower first layer, and a last one that is frozen for two steps: a point of a
+# verification of four steps is after step 1, the other after step 3.
+_GROUPS = (
+    "optimizer.groups=[{match:biases_and_norms,decay:false},{match:'(d1|.*/up)/.*',rate:0.1},"
+    "{match:'(d2|head)/.*',freeze_steps:2}]"
+)
+_NO_DECAY_OF_BIASES = "optimizer.groups=[{match:biases_and_norms,decay:false}]"
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -117,6 +149,66 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         networks=("mlp",),
     ),
+    # Classes of Keras whose formula is not elementwise, each with state, norms and products right across shards.
+    "adafactor": Setting(
+        "batch4_model2",
+        "fsdp_megatron",
+        ("optimizer=keras", "optimizer.class_name=Adafactor", "optimizer.learning_rate=0.02"),
+        networks=("tokens",),
+        engines=("jax",),
+    ),
+    "lamb": Setting(
+        "batch4_model2",
+        "fsdp_megatron",
+        (
+            *("optimizer=keras", "optimizer.class_name=Lamb", "optimizer.learning_rate=0.02"),
+            *("+optimizer.weight_decay=1.0", _NO_DECAY_OF_BIASES),
+        ),
+        networks=("mlp",),
+        engines=("jax",),
+    ),
+    "muon": Setting(
+        "batch4_model2",
+        "fsdp_megatron",
+        ("optimizer=keras", "optimizer.class_name=Muon", "optimizer.learning_rate=0.02"),
+        networks=("mlp",),
+        engines=("jax",),
+    ),
+    "groups": Setting(
+        "batch4_model2",
+        "megatron",
+        (
+            *("optimizer=adamw", "optimizer.learning_rate=0.01", "optimizer.weight_decay=1.0", _GROUPS),
+            *("optimizer.schedule.name=linear", "optimizer.schedule.initial_factor=0.25"),
+            *("optimizer.schedule.warmup_steps=2", "optimizer.clip.global_norm=0.5", "optimizer.gradient_norm=layer"),
+        ),
+        networks=("mlp", "vit"),
+    ),
+    "resumed": Setting(
+        "batch2",
+        "replicated",
+        (
+            *("optimizer=adamw", "optimizer.learning_rate=0.01", "optimizer.weight_decay=0.05"),
+            *("optimizer.schedule.name=cosine_restarts", "optimizer.schedule.decay_steps=4"),
+            # No evaluation improves by so much, so every second one reduces the rate.
+            *("optimizer.schedule.plateau.metric=eval/loss", "optimizer.schedule.plateau.min_delta=100"),
+            *("optimizer.schedule.plateau.patience=2", "optimizer.schedule.plateau.factor=0.5"),
+            *("optimizer.ema.decay=0.9", "trainer.epochs=5", "trainer.log_every_steps=1"),
+            *("trainer.checkpoint.every_steps=5", "trainer.checkpoint.every_minutes=null"),
+            "trainer.checkpoint.keep=9",
+        ),
+        networks=("mlp", "tokens"),
+        resumes=True,
+    ),
+    "several": Setting(
+        "batch4_model2",
+        "megatron",
+        (
+            *("optimizer=sgd", "optimizer.learning_rate=0.05", "optimizer.momentum=0.9", "task=several"),
+            "task.outputs={age:{name:regression,weight:0.5},tags:{name:positions,classes:3,ignore_index:-1}}",
+        ),
+        networks=("outputs",),
+    ),
 }
 
 
@@ -141,8 +233,14 @@ def scenes() -> list[tuple[str, str, str]]:
         for engine in ("jax", "keras_dtensor")
         for network in NETWORKS
         for setting, way in SETTINGS.items()
-        if not way.networks or network in way.networks
+        if engine in way.engines and _is_tried(network, setting)
     ]
+
+
+def _is_tried(network: str, setting: str) -> bool:
+    if NETWORKS[network].settings:
+        return setting in NETWORKS[network].settings
+    return network in (SETTINGS[setting].networks or NETWORKS)
 
 
 def sentences() -> dict[str, dict[str, Array]]:
@@ -166,6 +264,29 @@ def pictures() -> dict[str, dict[str, Array]]:
     left[:, 0] += label
     right[:, 1] -= label
     return _split({"image": pixels, "left": left, "right": right, "label": label})
+
+
+def masks() -> dict[str, dict[str, Array]]:
+    """Returns digits as images, and for each pixel its brightness in four classes, or that it is not counted."""
+    images, _ = load_digits(return_X_y=True)
+    chosen = images[: _TRAIN + _TEST].reshape(-1, 8, 8, 1)
+    classes = np.minimum(chosen // 5, 3).astype(np.uint8)
+    is_ignored = np.random.default_rng(0).uniform(size=classes.shape) < 1 / 3
+    return _split(
+        {
+            "image": np.rint(chosen * (255 / 16)).astype(np.uint8),
+            "label": np.where(is_ignored, IGNORED, classes).astype(np.uint8),
+        }
+    )
+
+
+def patients() -> dict[str, dict[str, Array]]:
+    """Returns vectors, a number for each, and three labels of which every fourth is left out."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(_TRAIN + _TEST, 6)).astype(np.float32)
+    tags = rng.integers(0, 3, (len(x), 3)).astype(np.int32)
+    tags[rng.random(tags.shape) < 0.25] = -1
+    return _split({"x": x, "age": (x.sum(1) + 2.0).astype(np.float32), "tags": tags})
 
 
 def _split(arrays: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
@@ -215,6 +336,25 @@ def mixed(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int) -> Any:
     x = layers.Concatenate(name="joined")([x, left, right])
     x = layers.Dense(16, activation="tanh", name="d1")(x)
     return keras.Model(given, layers.Dense(num_classes, name="d2")(x), name="mixed")
+
+
+def segments(keras: Any, inputs: Mapping[str, ArraySpec], num_classes: int) -> Any:
+    """Builds a network with one output per pixel."""
+    layers = keras.layers
+    ((name, spec),) = inputs.items()
+    given = keras.Input(spec.shape, name=name, dtype=spec.dtype)
+    x = layers.Conv2D(8, 3, padding="same", activation="tanh", name="d1")(given)
+    return keras.Model(given, layers.Conv2D(num_classes, 1, name="d2")(x), name="segments")
+
+
+def outputs(keras: Any, inputs: Mapping[str, ArraySpec], outputs: OutputSpec) -> Any:
+    """Builds two outputs from one hidden layer."""
+    units = {name: spec.units for name, spec in outputs.by_name.items()}
+    x = keras.Input(inputs["x"].shape, name="x")
+    hidden = keras.layers.Dense(16, activation="tanh", name="d1")(x)
+    age = keras.layers.Dense(units["age"], name="age")(hidden)
+    tags = keras.layers.Dense(3 * units["tags"], name="d2")(hidden)
+    return keras.Model(x, {"age": age, "tags": keras.layers.Reshape((3, units["tags"]), name="tags")(tags)})
 
 
 def _layers(keras: Any) -> dict[str, Any]:

@@ -123,10 +123,11 @@ def killed(references: References, config: Config, folder: Path, *deaths: tuple[
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
+@pytest.mark.parametrize("feature", ["stopping", "steps"])
 def test_killed_in_a_checkpoint_in_the_start_and_while_the_best_is_noted_it_ends_the_same(
-    tmp_path: Path, references: References, engine: str
+    tmp_path: Path, references: References, engine: str, feature: str
 ) -> None:
-    config = Config(engine, "batch2", "stopping")
+    config = Config(engine, "batch2", feature)
     case = killed(references, config, tmp_path, ("checkpoint", 0.3), ("folder", 0.3), ("record", 0.5))
     assert case.held, case.note
     assert case.note.startswith("killed 3 times")
@@ -145,4 +146,6 @@ def test_the_same_seed_gives_the_same_cases_and_many_cases_have_every_engine_and
     assert chosen == kills.configs(100, 7) != kills.configs(100, 8)
     assert {one.engine for one in chosen} == set(kills.ENGINES)
     assert {one.feature for one in chosen} == set(kills.FEATURES)
+    pairs = {(one.engine, one.feature) for one in kills.configs(1000, 7)}
+    assert len(pairs) == len(kills.ENGINES) * len(kills.FEATURES)
     assert dying.parsed(str(Moment("store", 3, "SIGTERM", 0.2))) == Moment("store", 3, "SIGTERM", 0.2)

@@ -30,6 +30,33 @@ def test_broken_engines_are_caught_and_the_sound_one_is_verified(tmp_path: Path,
     assert sum(each.outcome in ("mismatch", "inconclusive") for each in found) == 6
 
 
+# What a scene breaks in addition to gradients, in words that are found in the names of its mutations.
+NEW_KINDS = {
+    ("tokens", "jax", "adafactor"): "factored|root mean",
+    ("mlp", "jax", "lamb"): "Lamb",
+    ("mlp", "jax", "muon"): "Muon",
+    ("mlp", "jax", "groups"): "group|frozen|norm",
+    ("mlp", "keras_dtensor", "groups"): "group|frozen|norm",
+    ("segments", "jax", "sgd"): "ignored",
+    ("segments", "keras_dtensor", "adamw"): "ignored",
+    ("tokens", "jax", "resumed"): "resume",
+    ("mlp", "keras_dtensor", "resumed"): "resume",
+}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("scene", NEW_KINDS, ids="-".join)
+def test_optimizers_groups_ignored_labels_and_resumes_that_are_broken_are_caught(
+    tmp_path: Path, scene: tuple[str, str, str]
+) -> None:
+    network, engine, setting = scene
+    options = Options(engine=engine, network=network, setting=setting, mutation=NEW_KINDS[scene])
+    found = list(mutations.results(0, 0, tmp_path, options))
+    assert [each.case() for each in found if not each.held] == []
+    assert sum(each.tried.sound for each in found) == 2
+    assert sum(each.outcome == "mismatch" for each in found) == len(found) - 2 > 0
+
+
 @pytest.mark.parametrize(
     ("tried", "outcome", "named", "held"),
     [
@@ -67,7 +94,7 @@ def test_there_are_sixty_ways_and_each_has_a_name_of_its_own_and_is_tried() -> N
     for each in MUTATIONS:
         scenes = [(n, e, s) for n in each.networks for e in each.engines for s in each.settings]
         assert any(scene in tried for scene in scenes), each.name
-        assert {*each.networks} <= {*ALL} == {*networks.NETWORKS}
+        assert {*each.networks} <= {*networks.NETWORKS} == {*ALL, "segments"}
         assert {*each.engines} <= {*ENGINES}
         assert {*each.settings} <= {*networks.SETTINGS}
 

@@ -35,7 +35,7 @@ from runner.errors import ConfigError
         (TrainerConfig, {"epochs": 1.5}, "k.epochs=1.5: must be an integer"),
         (TrainerConfig, {"epochs": True}, "k.epochs=true: must be an integer"),
         (TrainerConfig, {"nan_rate_factor": "low"}, "k.nan_rate_factor=low: must be a number"),
-        (TrainerConfig, {"epoch": 3}, "k.epoch: unknown key (k has epochs, steps_per_epoch"),
+        (TrainerConfig, {"epoch": 3}, "k.epoch: unknown key (k has epochs, steps, tokens, steps_per_epoch"),
         (Resize, {}, "k.size is required; write size: [224,224]"),
     ],
 )

@@ -40,9 +40,15 @@ def differing(overrides: Sequence[str]) -> list[str]:
         (["model=mlp", "mesh=batch8"], ["mesh=batch8"]),
         (["optimizer=sgd", "optimizer.learning_rate=0.01"], ["optimizer=sgd", "optimizer.learning_rate=0.01"]),
         (["trainer.epochs=3", "trainer.log_model=false"], ["trainer.log_model=false"]),
+        (["trainer.steps=3"], ["trainer.steps=3"]),
+        (["trainer.epochs=null", "trainer.steps=3"], ["trainer.epochs=null", "trainer.steps=3"]),
         (
             ["mesh=batch4_model2", "layout.rules=[{match: d1/kernel, spec: [null, model]}]"],
             ["mesh=batch4_model2", "layout.rules=[{match: d1/kernel, spec: [null, model]}]"],
+        ),
+        (
+            ["task=several", "task.outputs={label: classification, age: {name: regression, weight: 2}}"],
+            ["task=several", "task.outputs={label: classification, age: {name: regression, weight: 2}}"],
         ),
         (["~mesh.axes", "+mesh.axes={batch: 2, model: 2}"], ["mesh.axes.batch=2", "mesh.axes.model=2"]),
     ],

@@ -96,7 +96,9 @@ REFUSALS = [
         "trainer.epochs=many", "trainer.epochs=many", "must be an integer; set trainer.epochs=3", "set trainer.epochs"
     ),
     refusal("trainer.epochs=1.5", "trainer.epochs=1.5", "must be an integer"),
-    refusal("trainer.epochs=null", "trainer.epochs=null", "must be an integer"),
+    refusal(
+        "trainer.epochs=null", "trainer.epochs=null", "a run needs a length", "set trainer.epochs=3, trainer.steps"
+    ),
     refusal("dataset.shuffle=maybe", "dataset.shuffle=maybe", "must be true or false"),
     refusal("mesh.axes.batch=two", "mesh.axes.batch=two", "set mesh.axes.batch"),
     refusal("dataset.data_dir=${oc.env:NO_SUCH_VARIABLE}", "dataset.data_dir", "NO_SUCH_VARIABLE"),
@@ -274,10 +276,16 @@ REFUSALS = [
     refusal("tracking.uri=[http://ann:p4ss@host]", "tracking.uri=", "ann:***@host"),
     # Tasks.
     refusal(
-        "task=segmentation dataset.augment=[{name:flip},{name:rotate}]",
-        "dataset.augment[1].name=rotate",
+        "task=segmentation dataset.augment=[{name:flip},{name:mixup}]",
+        "dataset.augment[1].name=mixup",
         "needs the class numbers of its positions",
-        "store images and masks of the final size",
+        "remove the step",
+    ),
+    refusal(
+        "task=segmentation dataset.image_size=[32,48]",
+        "dataset.image_size=[32,48]",
+        "needs the class numbers of its masks",
+        "dataset.augment=[{name: resize, size: [32, 48]}]",
     ),
     refusal("task=regresion", "task=regresion", "did you mean task=regression?"),
     refusal(
@@ -292,6 +300,43 @@ REFUSALS = [
     refusal("task=regression +task.top_k=5", "task.top_k", "task=regression has name, target"),
     refusal("task=custom", "task._target_ is required"),
     refusal("task=custom task._target_=user_module.nope", "task._target_=user_module.nope", "no 'nope'"),
+    refusal(
+        "task=several", "task.outputs={}", "needs at least two outputs", "set task.outputs={age:{name:regression}"
+    ),
+    refusal("task=several task.outputs={a:regression,b:binery}", "task.outputs.b.name=binery", "must be one of"),
+    refusal("task=several task.outputs={a:regression,b:{weight:1}}", "task.outputs.b={weight:1}", "needs the task"),
+    refusal(
+        "task=several task.outputs={a:regression,b:{name:binary,weight:-1}}",
+        "task.outputs.b.weight=-1.0",
+        "must be at least 0",
+    ),
+    refusal(
+        "task=several task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}",
+        "task.outputs=",
+        "at least one output must have a weight above 0",
+    ),
+    refusal("task=several task.outputs={a:regression,b:custom}", "task.outputs.b._target_ is required"),
+    refusal(
+        "task=several task.outputs={a:regression,b:{name:step,_target_:user_module.build}}",
+        "task.outputs.b.name=step",
+        "can't judge one of several outputs",
+    ),
+    refusal(
+        "engine=core_dtensor model=mlp_core task=several task.outputs={a:regression,b:binary}",
+        "engine=core_dtensor",
+        "trains models of one output, but task=several judges several",
+    ),
+    refusal(
+        "engine=jax trainer.accumulate_steps=2 task=several "
+        "task.outputs={a:regression,b:{name:positions,ignore_index:0}}",
+        "trainer.accumulate_steps=2",
+        "must be 1 with task.outputs.b.ignore_index=0",
+    ),
+    refusal(
+        "trainer.early_stopping.metric=b_acuracy task=several task.outputs={a:regression,b:binary}",
+        "trainer.early_stopping.metric=b_acuracy",
+        "did you mean",
+    ),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
@@ -338,6 +383,27 @@ REFUSALS = [
         "trainer.overfit_batches=2",
         "trainer.steps_per_epoch=5 is set",
     ),
+    refusal(
+        "trainer.epochs=3 trainer.steps=100",
+        "trainer.steps=100",
+        "one length, but trainer.epochs=3 is set too",
+        "set trainer.epochs=null or trainer.steps=null",
+    ),
+    refusal(
+        "experiment=keras_tutorial trainer.steps=9", "trainer.steps=9", "trainer.epochs=", "set trainer.epochs=null"
+    ),
+    refusal(
+        "task=language_model model=gpt dataset=pydoc trainer.tokens=5 trainer.steps=100",
+        "trainer.tokens=5",
+        "one length, but trainer.steps=100 is set too",
+    ),
+    refusal("trainer.tokens=100", "trainer.tokens=100", "task=classification has no tokens", "set trainer.steps"),
+    refusal(
+        "trainer.evaluate_every_steps=5 trainer.evaluate_every=2",
+        "trainer.evaluate_every_steps=5",
+        "one interval, but trainer.evaluate_every=2 is set too",
+    ),
+    refusal("trainer.max_steps=5", "trainer.max_steps=5", "did you mean trainer.steps?"),
     refusal(
         "mesh=batch4 dataset.batch_size=128 trainer.accumulate_steps=3",
         "dataset.batch_size=128",

@@ -29,6 +29,13 @@ REFUSALS = [
     refusal("+model.nested={a:[1,inf]}", "model.nested", "write 0.0 or another number there"),
     refusal("task.target=0", "task.target=0", "must be a list of strings"),
     refusal("++nosuch.canary={a:???}", "nosuch={canary:{a:???}}", "unknown group"),
+    refusal("trainer.steps=3000000000", "trainer.steps=3000000000", "at most 2,147,483,647 (int32)"),
+    refusal("trainer.steps=0", "trainer.steps=0", "at least 1", "set trainer.steps=1000"),
+    refusal("trainer.evaluate_every_steps=0", "trainer.evaluate_every_steps=0", "at least 1"),
+    refusal(
+        "trainer.tokens=1e9", "trainer.tokens=1000000000.0", "must be an integer", "set trainer.tokens=1000000000"
+    ),
+    refusal(f"trainer.tokens={2**63}", f"trainer.tokens={2**63}", "from 1 to 9,223,372,036,854,775,807"),
     refusal("trainer.epochs=3000000000", "trainer.epochs=3000000000", "at most 2,147,483,647 (int32)"),
     refusal(
         "layout.rules=[{match:a,shard:batch,min_elements:9999999999}]",

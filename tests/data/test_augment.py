@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from runner.config.schema import RunConfig
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import checks_augment, images
+from runner.config.schema_task import TaskConfig
+from runner.data import checks_augment, images, loading
 from runner.data.augment import augmented, example_rng
 from runner.data.base import ArraySource, ArraySpec, DataSource, column
 from runner.errors import ConfigError, DataError
@@ -312,3 +314,83 @@ def test_steps_are_rejected_for_arrays_that_they_do_not_take():
     )
     with pytest.raises(ConfigError, match=r"mixup: .* and count is int64"):
         made(step("mixup"), data=counts)
+
+
+SIDE = 24
+
+
+def masked(shape: tuple[int, ...], dtype: str) -> ArraySource:
+    """Returns images of four quarters, each of one value, and masks of these quarters' classes."""
+    rng = np.random.default_rng(0)
+    classes = rng.permuted(np.tile(np.arange(4), (6, 1)), axis=1).reshape(6, 2, 2)
+    quarters = classes.repeat(SIDE // 2, axis=1).repeat(SIDE // 2, axis=2)
+    pixels = (40 + 60 * quarters[..., None]).repeat(3, axis=-1).astype(np.uint8)
+    dims = ("height", "width", "channel")
+    specs = {
+        "image": ArraySpec((SIDE, SIDE, 3), "uint8", dims),
+        "mask": ArraySpec(shape, dtype, dims if dtype == "uint8" else ()),
+    }
+    return ArraySource({"image": pixels, "mask": quarters.reshape(6, *shape).astype(dtype)}, specs)
+
+
+MASKS = [((SIDE, SIDE), "int32"), ((SIDE, SIDE, 1), "int32"), ((SIDE, SIDE, 1), "uint8"), ((SIDE, SIDE), "float32")]
+MOVES = [
+    step("flip", direction="both"),
+    step("random_crop", padding=6),
+    step("center_crop", size=[14, 10]),
+    step("resize", size=[36, 20]),
+    step("rotate", degrees=40.0),
+    step("random_resized_crop", size=[20, 30], scale=[0.3, 1.0]),
+]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: move.name)
+@pytest.mark.parametrize(("shape", "dtype"), MASKS)
+def test_a_mask_is_moved_as_its_image_is(shape, dtype, move, training):
+    config = DatasetConfig(augment=[move])
+    data = augmented(masked(shape, dtype), config, 3, train=training, masks={"mask": 9})
+    found = data.read(np.arange(6), epoch=2)
+    assert {name: array.shape[1:] for name, array in found.items()} == {n: s.shape for n, s in data.specs.items()}
+    height, width = found["image"].shape[1:3]
+    mask = found["mask"].reshape(6, height, width)
+    assert mask.dtype == dtype
+    assert set(np.unique(mask)) <= {0, 1, 2, 3, 9}
+    image = found["image"][..., 0].astype(int)
+    # Pixels that no interpolation has blended; black is outside of the image.
+    known = (image == 0) | ((image - 40) % 60 == 0)
+    assert known.mean() > 0.75
+    expected = np.where(image == 0, 9, (image - 40) // 60)
+    # A pixel at the edge of two quarters, half of one, may be nearer to the other one.
+    is_exact = move.name in ("flip", "random_crop", "center_crop")
+    assert (mask == expected)[known].mean() > (0.9999 if is_exact else 0.98)
+
+
+def test_colors_leave_masks_as_they_are():
+    data = masked((SIDE, SIDE, 1), "uint8")
+    config = DatasetConfig(augment=[step("color", brightness=0.5)])
+    found = augmented(data, config, 3, train=True, masks={"mask": 0}).read(np.arange(6))
+    np.testing.assert_array_equal(found["mask"], data.arrays["mask"])
+    assert (found["image"] != data.arrays["image"]).any()
+
+
+def test_a_mask_gets_zero_outside_where_its_dtype_lacks_the_ignored_index():
+    config = DatasetConfig(augment=[step("random_crop", padding=SIDE)])
+    source_ = masked((SIDE, SIDE, 1), "uint8")
+    found = augmented(source_, config, 3, train=True, masks={"mask": -1}).read(np.arange(6))
+    assert set(np.unique(found["mask"])) <= {0, 1, 2, 3}
+
+
+def test_a_run_of_classes_per_position_names_its_masks(tmp_path):
+    data = masked((SIDE, SIDE), "int32")
+    np.savez(tmp_path / "data.npz", image=data.arrays["image"], mask=data.arrays["mask"], other=data.arrays["mask"])
+    dataset = DatasetConfig(
+        name="arrays", path=str(tmp_path / "data.npz"), augment=[step("random_crop", padding=20)], test="train[:2]"
+    )
+    task = TaskConfig("positions", ["mask"], ["image"], options={"ignore_index": 7, "label_weight": "other"})
+    train = loading.load_run(RunConfig(dataset=dataset, task=task)).train.read(np.arange(6))
+    is_outside = train["image"][..., 0] == 0
+    assert is_outside.any()
+    assert (train["mask"][is_outside] == 7).all()
+    assert (train["other"][is_outside] == 0).all()
+    assert (train["mask"][~is_outside] == (train["image"][~is_outside][..., 0] - 40) // 60).all()

@@ -33,6 +33,8 @@ def give_data(folder: Path) -> None:
     pq.write_table(table, folder / "houses.parquet", row_group_size=50)
     label = np.arange(400) % 4
     np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
+    ones = np.ones(400, "int32")
+    np.savez(folder / "tickets.npz", words=np.ones((400, 4), "float32"), department=ones, priority=ones)
     np.savez(folder / "tags.npz", features=np.ones((400, 4), "float32"), tags=np.ones((400, 3), "int32"))
     mask = np.arange(64).reshape(8, 8) % 3 + np.zeros((400, 1, 1), "int64")
     np.savez(folder / "images.npz", image=np.ones((400, 8, 8, 1), "float32"), mask=mask)

@@ -62,8 +62,16 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def files(page: str) -> dict[str, str]:
-    """Returns name -> text of the Python files that a page's reader writes."""
-    return {kind.removeprefix("python "): text for kind, text in blocks(page) if kind.startswith("python ")}
+    """Returns name -> text of the Python and YAML files that a page's reader writes."""
+    named = [(kind.partition(" "), text) for kind, text in blocks(page)]
+    return {name: text for (kind, _, name), text in named if name and kind in ("python", "yaml")}
+
+
+def write_files(page: str, folder: Path) -> None:
+    """Writes a page's files into a folder."""
+    for name, text in files(page).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def commands(page: str) -> list[Command]:

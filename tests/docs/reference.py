@@ -47,6 +47,8 @@ _FLAGS = {
 }
 _SHORT = {"--multirun": "-m", "--config-dir": "-cd", "--cfg": "-c", "--help": "-h", "--config-name": "-cn"}
 _NAMED = ("dataset", "sweep")  # groups whose key `name` is for a user to set
+# Resolver of an interpolation -> the default that it gives.
+_RESOLVED = {"${adam_learning_rate": "by the model", "${default_epochs": "3"}
 _CODES = (
     (errors.EXIT_DONE, "done; of a sweep: every job passed; of `runner.verify`: verified"),
     (errors.EXIT_FAILED, "the run, the check, or a job of a sweep failed; the last line says why"),
@@ -197,7 +199,7 @@ def _group(group: str) -> list[str]:
     for file in files:
         for name, value, says in listed(file):
             key = keys.setdefault(name, Key({}, ""))
-            key.values[file.stem] = "by the model" if value.startswith("${") else value
+            key.values[file.stem] = _RESOLVED.get(value.partition(":")[0], value)
             if not key.says or key.says.startswith("not used"):
                 key.says = says
     for name, (_, says) in typed.items():
@@ -222,13 +224,15 @@ def _keras_optimizers() -> list[str]:
     lines = ["#### Options of Keras optimizers", "", "| class | option | type | default | meaning |"]
     lines.append("|---|---|---|---|---|")
     for name, kind in schema_keras_optimizers.OPTIONS.items():
-        says = attributes(schema_keras_optimizers.KerasOptions) | attributes(kind)
+        says: dict[str, str] = {}
+        # From the base on, so that what a class says of an inherited option counts.
+        for base in reversed(kind.__mro__[:-1]):
+            says |= attributes(base)
         defaults_of_class = vars(kind())
         for key, allowed_values, _ in described(kind):
             value = defaults_of_class[key]
             default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-            meaning = says.get(key) or attributes(kind.__mro__[1]).get(key, "")
-            lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {code(default)} | {cell(meaning)} |")
+            lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {code(default)} | {cell(says[key])} |")
     return [*lines, ""]
 
 

@@ -24,6 +24,7 @@ EXAMPLES = {
     "regression": ("predicted.png", "keras_dtensor", "batch8"),
     "multilabel": ("labels.png", "jax", "batch4_model2"),
     "photographs": ("confusion.png", "jax", "batch8"),
+    "several_outputs": ("level_predicted.png", "jax", "batch4_model2"),
     "own_dataset": ("confusion.png", "keras_dtensor", "batch4_model2"),
     "own_loss": ("curves.png", "jax", "batch4_model2"),
 }
@@ -88,8 +89,7 @@ def check(command: Command, page: str) -> None:
 def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
     composing.give_exports(folder)
-    for name, text in pages.files(page).items():
-        (folder / name).write_text(text)
+    pages.write_files(page, folder)
     for command in dict.fromkeys(pages.commands(page)):
         if command.words[0] == "cd":
             monkeypatch.chdir(folder / command.words[1])
@@ -218,8 +218,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
     Raises:
       AssertionError: a command exited with another code; the message has its output.
     """
-    for name, text in pages.files(page).items():
-        (folder / name).write_text(text)
+    pages.write_files(page, folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     here, on_jax = folder, False
     for count, command in enumerate(one for one in pages.commands(page) if not one.needs):

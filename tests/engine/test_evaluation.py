@@ -23,6 +23,9 @@ class OfSums:
         assert all(total.dtype == np.float64 for total in totals.values())
         return {**totals, "square": totals["sum"] ** 2}
 
+    def mean_loss(self, totals: Mapping[str, Array]) -> float:
+        return float(totals["loss"] / totals["weight"])
+
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         return {name: float(total) for name, total in totals.items()}
 

@@ -1,14 +1,17 @@
 """What an example is for the program that runs it."""
 
-import importlib
-import pkgutil
+import ast
+import functools
+import hashlib
+import re
 from dataclasses import dataclass, field
-from types import ModuleType
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-import tests.keras_examples
-
+FOLDER = Path(__file__).parent
+PACKAGE = __name__.rpartition(".")[0]
 Arrays = dict[str, np.ndarray]
 
 
@@ -18,16 +21,18 @@ class Spec:
 
     Attributes:
         title: The example's title on keras.io.
-        overrides: Overrides of the run config besides the model and the dataset.
-        lost: What of the example is not done: its optimizer, schedule, loss, metrics or callbacks; one line each.
-        workaround_lines: Lines of code that a user writes besides the model and the data.
+        trains: How it trains there: optimizer and schedule; loss; metrics; callbacks.
+        overrides: Overrides of the run config besides the model and the dataset; `{module}` is the example's module.
+        lost: What of `trains` is not done; one line each.
+        simplified: What of its model or data is left out at this size; no part of the training.
         needs: What this project lacks for it (it is then not run); empty: nothing.
     """
 
     title: str
+    trains: str = ""
     overrides: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    workaround_lines: int = 0
+    simplified: list[str] = field(default_factory=list)
     needs: str = ""
 
 
@@ -39,27 +44,67 @@ class Example:
     name: str
     spec: Spec
 
+    @property
+    def path(self) -> str:
+        """Its name in the record and on the command line."""
+        return f"{self.category}/{self.name}"
+
+    @property
+    def module(self) -> str:
+        """The import path of its module."""
+        return f"{PACKAGE}.{self.category}.{self.name}"
+
     def overrides(self) -> list[str]:
         """The overrides of a run, without engine, mesh and layout."""
-        module = f"{tests.keras_examples.__name__}.{self.category}.{self.name}"
-        source = [f"dataset=custom dataset._target_={module}.load", f"model=custom model._target_={module}.make_model"]
-        return [*" ".join(source).split(), "dataset.batch_size=16", "trainer.epochs=1", *self.spec.overrides]
+        source = ["dataset=custom", f"dataset._target_={self.module}.load", "dataset.batch_size=16"]
+        own = [override.replace("{module}", self.module) for override in self.spec.overrides]
+        if "task=step" not in own:
+            source += ["model=custom", f"model._target_={self.module}.make_model"]
+        return [*source, "trainer.epochs=2", "trainer.progress=none", *own]
+
+    def digest(self) -> str:
+        """A digest of what the example runs: its code and overrides, and the modules of this package it imports."""
+        digest = hashlib.sha256(" ".join(self.spec.overrides).encode())
+        for module in sorted(_modules_of(self.module)):
+            for statement in _tree(module).body:
+                if not _is_spec(statement):
+                    digest.update(ast.dump(statement).encode())
+        return digest.hexdigest()[:16]
+
+    def uses_keras_ops(self) -> bool:
+        """Whether its module calls `keras.ops`, which is in Keras 3 only."""
+        return any(
+            isinstance(node, ast.Attribute) and ast.unparse(node) == "keras.ops"
+            for node in ast.walk(_tree(self.module))
+        )
+
+    def lines(self) -> int:
+        """Lines of code that a user writes besides the model and the data: loss, metrics or step, by the overrides."""
+        overrides = " ".join(self.spec.overrides)
+        names = re.findall(r"{module}\.(\w+)", overrides)
+        for listed in re.findall(r"(?:max|min)imize=\[([\w,]+)\]", overrides):
+            names += listed.split(",")
+        counted: dict[tuple[str, str], int] = {}
+        for name in names:
+            _count(self.module, name, counted)
+        return sum(counted.values())
 
 
 def examples() -> list[Example]:
-    """All examples, by category and name."""
+    """All examples, by category and name. Their modules are read and not imported: some import Keras."""
     found = []
-    for category in _modules(tests.keras_examples):
-        if category.ispkg:
-            package = importlib.import_module(f"{tests.keras_examples.__name__}.{category.name}")
-            for module in _modules(package):
-                spec = importlib.import_module(f"{package.__name__}.{module.name}").SPEC
-                found.append(Example(category.name, module.name, spec))
+    for path in sorted(FOLDER.glob("*/*.py")):
+        if path.stem == "__init__":
+            continue
+        category = path.parent.name
+        specs = [statement for statement in _tree(f"{PACKAGE}.{category}.{path.stem}").body if _is_spec(statement)]
+        if len(specs) != 1:
+            raise ValueError(f"{path}: must have one SPEC")
+        assigned = specs[0]
+        assert isinstance(assigned, ast.Assign)
+        spec = eval(compile(ast.Expression(assigned.value), str(path), "eval"), {"Spec": Spec})
+        found.append(Example(category, path.stem, spec))
     return found
-
-
-def _modules(package: ModuleType) -> list[pkgutil.ModuleInfo]:
-    return sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name)
 
 
 def by_split(arrays: Arrays, test: int = 32) -> dict[str, Arrays]:
@@ -68,3 +113,64 @@ def by_split(arrays: Arrays, test: int = 32) -> dict[str, Arrays]:
         "train": {name: values[:-test] for name, values in arrays.items()},
         "test": {name: values[-test:] for name, values in arrays.items()},
     }
+
+
+def _tree(module: str) -> ast.Module:
+    path = FOLDER.joinpath(*module.removeprefix(f"{PACKAGE}.").split(".")).with_suffix(".py")
+    return _parsed(path.read_text())
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    """A parsed module, which is not to be changed: the examples share modules."""
+    return ast.parse(text)
+
+
+def _is_spec(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "SPEC"
+
+
+def _imported(module: str) -> dict[str, tuple[str, str]]:
+    """The names that a module imports of this package: name to module and the name there, empty for a module."""
+    names = {}
+    for node in _tree(module).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith(PACKAGE):
+            for alias in node.names:
+                place = (node.module, alias.name)
+                if node.module == PACKAGE:
+                    place = (f"{PACKAGE}.{alias.name}", "")
+                names[alias.asname or alias.name] = place
+    return names
+
+
+def _modules_of(module: str) -> set[str]:
+    """A module and those of this package that it imports, but not the one that describes examples."""
+    modules = {module}
+    for imported, _ in _imported(module).values():
+        if imported != __name__:
+            modules |= _modules_of(imported)
+    return modules
+
+
+def _count(module: str, name: str, counted: dict[tuple[str, str], int]) -> None:
+    """Adds the lines of a function or class, and of what it uses of this package, except the models that it builds."""
+    imported = _imported(module)
+    if name in imported:
+        module, name = imported[name]
+    for statement in _tree(module).body:
+        is_named = isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name == name
+        if not is_named or (module, name) in counted:
+            continue
+        parts: list[ast.AST] = [statement]
+        if isinstance(statement, ast.ClassDef):
+            methods = [part for part in statement.body if isinstance(part, ast.FunctionDef)]
+            parts = [part for part in methods if part.name not in ("build", "__init__")]
+        counted[module, name] = sum(_lines(part) for part in parts)
+        for part in parts:
+            for node in ast.walk(part):
+                if isinstance(node, ast.Name):
+                    _count(module, node.id, counted)
+
+
+def _lines(part: Any) -> int:
+    return int(part.end_lineno - part.lineno + 1)

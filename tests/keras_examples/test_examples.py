@@ -1,39 +1,113 @@
-"""Each example's config is valid; the table says what the steps of an example ended with."""
+"""Each example's config is valid; the page shows what the steps of an example ended with."""
 
+import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from runner.checks.composed import convert
 from runner.config.compose import compose
-from tests.keras_examples.__main__ import STEPS, commands, measure, verdict
+from tests.keras_examples import page, spec
+from tests.keras_examples.__main__ import PAGE, RESULTS, ROOT, commands, last_line, measure, selected
 from tests.keras_examples.spec import Example, Spec, examples
 
 EXAMPLES = [example for example in examples() if not example.spec.needs]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@pytest.mark.wide(every=5)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.path)
 def test_the_config_of_each_example_is_valid(example: Example) -> None:
     convert(compose([*example.overrides(), "engine=jax", "layout=auto", "mesh=batch4_model2"]))
 
 
 def test_each_step_has_a_command() -> None:
-    assert list(commands(EXAMPLES[0], "jax", Path("folder"))) == STEPS
+    assert list(commands(EXAMPLES[0], "jax", Path("folder"))) == page.STEPS
 
 
-def test_the_table_says_the_first_step_that_failed_and_what_is_lost() -> None:
-    ended = dict.fromkeys(STEPS, "ok")
-    example = Example("vision", "one", Spec("One"))
-    assert verdict(example, ended) == "as is"
-    assert verdict(example, ended | {"train": "exit code 2: x"}) == "no: train: exit code 2: x"
-    assert verdict(example, {}) == "no: plan: not run"
-    lossy = Example("vision", "one", Spec("One", lost=["a metric"], workaround_lines=3))
-    assert verdict(lossy, ended) == "3 lines, without a metric"
-    assert verdict(Example("vision", "one", Spec("One", needs="task=step")), {}) == "not yet: needs task=step"
+def test_the_page_is_that_of_the_record() -> None:
+    assert PAGE.read_text() == page.text(examples(), json.loads(RESULTS.read_text()))
+
+
+def test_the_record_is_that_of_the_present_files() -> None:
+    # Examples without a result are not in it, and the page says so.
+    digests = {example.path: example.digest() for example in EXAMPLES}
+    record = json.loads(RESULTS.read_text())
+    assert record
+    stale = [name for name, entry in record.items() if entry["digest"] != digests.get(name)]
+    assert stale == [], "python -m tests.keras_examples --write drops them"
+
+
+def test_a_digest_depends_on_the_modules_that_an_example_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(spec.FOLDER, copy)
+    monkeypatch.setattr(spec, "FOLDER", copy)
+    example = selected(["vision/mnist_convnet"])[0]
+    before = example.digest()
+    with (copy / "vision" / "mnist_convnet.py").open("a") as file:
+        file.write("# a comment\n")
+    assert example.digest() == before
+    with (copy / "data.py").open("a") as file:
+        file.write("COUNT = 1\n")
+    assert example.digest() != before
+
+
+def test_a_verdict_is_the_first_step_that_failed_and_what_is_lost() -> None:
+    ended = dict.fromkeys(page.STEPS, "ok")
+    example = selected(["vision/mnist_convnet"])[0]
+    assert page.verdict(example, "jax", ended) == "as is"
+    assert page.verdict(example, "jax", ended | {"train": "exit code 2: x"}) == "no: train: exit code 2: x"
+    assert page.verdict(example, "jax", {}) == "not run"
+    lossy = Example("vision", "mnist_convnet", Spec("One", lost=["a metric"]))
+    assert page.verdict(lossy, "jax", ended) == "without a metric"
+    assert not page.passes(lossy, "jax", ended)
+    missing = Example("vision", "mnist_convnet", Spec("One", needs="two outputs"))
+    assert page.verdict(missing, "jax", {}) == "not yet: needs two outputs"
+    assert not page.passes(missing, "jax", {})
+
+
+def test_lines_count_the_step_and_what_it_uses_but_not_its_models() -> None:
+    assert selected(["vision/mnist_convnet"])[0].lines() == 0
+    # loss and psnr, of two lines each
+    assert selected(["vision/super_resolution_sub_pixel"])[0].lines() == 4
+    # A step: three methods, and the two functions that it imports, but not `build`
+    step = selected(["rl/actor_critic"])[0]
+    assert step.lines() == 31
+
+
+def test_examples_are_selected_by_name_and_category() -> None:
+    assert [example.path for example in selected(["vision/mnist_convnet"])] == ["vision/mnist_convnet"]
+    assert {example.category for example in selected(["nlp"])} == {"nlp"}
+    with pytest.raises(ValueError, match="no such example or category: visoin"):
+        selected(["visoin"])
+
+
+def test_the_last_error_says_why_a_command_failed() -> None:
+    assert last_line("a\nb", "error: one\nerror: two\nmore") == "error: two"
+    assert last_line("a\nnot  verified", "") == "not verified"
+
+
+def sample(count: int = 3) -> list[Example]:
+    """Examples drawn by the newest commit, so that each CI run tries others."""
+    passing = json.loads(RESULTS.read_text())
+    known = [example for example in EXAMPLES if page.passes(example, "jax", _ended(passing, example))]
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    first = int(head.stdout.strip() or "0", 16) % len(known)
+    return [known[(first + step * len(known) // count) % len(known)] for step in range(count)]
+
+
+def _ended(record: dict[str, dict[str, dict[str, dict[str, str]]]], example: Example) -> dict[str, str]:
+    return record.get(example.path, {}).get("engines", {}).get("jax", {})
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", ["mnist_convnet", "wide_deep_cross"])
-def test_an_example_passes_every_step(name: str, tmp_path: Path) -> None:
-    example = next(one for one in EXAMPLES if one.name == name)
-    assert measure(example, "jax", tmp_path, timeout=900) == dict.fromkeys(STEPS, "ok")
+def test_the_examples_pass_every_step(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    chosen = EXAMPLES if request.config.getoption("--whole") else sample()
+    record = json.loads(RESULTS.read_text())
+    for example in chosen:
+        if page.passes(example, "jax", _ended(record, example)):
+            ended = measure(example, "jax", tmp_path / example.name, 600, only=[], passed={})
+            assert ended == dict.fromkeys(page.STEPS, "ok"), example.path

@@ -73,6 +73,23 @@ def test_a_mesh_has_the_losses_and_the_samples_of_one_device(tmp_path: Path, eng
     assert "--- greedy\n  class" in done.stdout
 
 
+def test_a_length_in_tokens_is_that_in_steps_rounded_up(tmp_path: Path) -> None:
+    without_epochs = [override for override in TEXT if override != "trainer.epochs=2"]
+    # A step has 8 rows of 16 tokens.
+    tokens = [f"trainer.tokens={11 * 128 + 1}", "trainer.evaluate_every_steps=6"]
+    cosine = ["engine=jax", "optimizer.schedule.name=cosine"]
+    done = run(
+        tmp_path / "tokens", "runner", *without_epochs, *cosine, *tokens, f"hydra.run.dir={tmp_path}/a", engine="jax"
+    )
+    assert "trains for 12 steps of 128 tokens; an epoch has 6 steps" in done.stdout
+    run(tmp_path / "epochs", "runner", *TEXT, *cosine, f"hydra.run.dir={tmp_path}/b", engine="jax")
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in "ab"]
+    assert [summary["steps"] for summary in summaries] == [12, 12]
+    assert summaries[0]["ended"] == "trained for 12 steps (1,536 tokens)"
+    for name in ("train_loss", "eval_loss", "eval_perplexity"):
+        assert summaries[0][name] == summaries[1][name]
+
+
 def in_folder(folder: Path, engine: str, *overrides: str) -> None:
     """Trains where `last` finds the checkpoints."""
     run(folder, "runner", f"trainer.checkpoint.folder={folder / 'checkpoints'}", *overrides, engine=engine)

@@ -129,6 +129,16 @@ def _classification() -> dict[str, Case]:
         made = config("classification", label_smoothing=smooth, **more)
         return Case(made, specs if weighted else unweighted, batch, outputs, loss, told, target, weights)
 
+    # Near 0 and 1 the two versions of Keras differ: one clips a probability, the other also adds its epsilon.
+    inside = np.clip(logits.astype(np.float64), -3.0, 3.0)
+    chances = np.exp(inside)
+    chances = (chances / chances.sum(-1, keepdims=True)).astype(np.float32)
+    of_chances = _padded(chances)
+    # Keras scales its outputs to a sum of 1.
+    scaled = _padded(2.0 * chances)
+    smooth_chances = config("classification", from_logits=False, label_smoothing=0.1)
+    soft_chances = config("classification", from_logits=False)
+    weighted_chances = config("classification", from_logits=False, class_weights=_WEIGHTS)
     soft = config("classification")
     smooth_soft = config("classification", label_smoothing=0.2)
     logits_of = {"from_logits": True}
@@ -143,6 +153,14 @@ def _classification() -> dict[str, Case]:
         "both weighted": case(
             dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=_WEIGHTS
         ),
+        "outputs of a softmax": Case(soft_chances, unweighted, batch, of_chances, sparse, {}, label),
+        "outputs of a softmax weighted": Case(
+            weighted_chances, unweighted, batch, of_chances, sparse, {}, label, by_class[label]
+        ),
+        "outputs of a softmax smoothed": Case(
+            smooth_chances, unweighted, batch, scaled, dense, {"label_smoothing": 0.1}, one_hot
+        ),
+        "probabilities of a softmax": Case(soft_chances, soft_specs, soft_batch, scaled, dense, {}, mixed),
         "probabilities": Case(soft, soft_specs, soft_batch, outputs, dense, logits_of, mixed),
         "probabilities smoothed": Case(
             smooth_soft, soft_specs, soft_batch, outputs, dense, logits_of | {"label_smoothing": 0.2}, mixed
@@ -297,8 +315,23 @@ def _multilabel() -> dict[str, Case]:
             told | {"label_smoothing": 0.2},
             target,
         ),
+        "labels of a sigmoid": Case(
+            config("multilabel", from_logits=False, label_smoothing=0.2),
+            specs,
+            batch,
+            _padded((1.0 / (1.0 + np.exp(-np.clip(logits.astype(np.float64), -2.0, 2.0)))).astype(np.float32)),
+            loss,
+            {"label_smoothing": 0.2},
+            target,
+        ),
         "label columns": Case(
-            config("multilabel", list(columns), threshold=0.3), column_specs, column_batch, outputs, loss, told, target
+            config("multilabel", list(columns), threshold=0.3, thresholds=[0.7], auc_thresholds=20),
+            column_specs,
+            column_batch,
+            outputs,
+            loss,
+            told,
+            target,
         ),
     }
 
@@ -348,6 +381,8 @@ def _shares() -> dict[str, Case]:
             ("binary_focal_crossentropy", "BinaryFocalCrossentropy", flags, logits, from_logits),
             ("categorical_crossentropy", "CategoricalCrossentropy", shares, chances, {}),
             ("categorical_crossentropy", "CategoricalCrossentropy", shares, 9.0 * logits, from_logits),
+            ("categorical_focal_crossentropy", "CategoricalFocalCrossentropy", shares, chances, {}),
+            ("categorical_focal_crossentropy", "CategoricalFocalCrossentropy", shares, logits, from_logits),
             ("kl_divergence", "KLDivergence", shares, chances, {}),
             ("hinge", "Hinge", flags, logits, {}),
             ("squared_hinge", "SquaredHinge", flags, logits, {}),
@@ -359,6 +394,19 @@ def _shares() -> dict[str, Case]:
             kind = "logits" if options else "outputs"
             found[f"{name} of {kind} {list(shape)}"] = Case(
                 config("regression", loss=name, **options), specs, batch, whole, loss, options, target
+            )
+        # Keras 3 alone has these. It takes class numbers for the first; the second is summed over the example here.
+        numbers = classes.argmax(-1).astype(np.int32)
+        over = tuple(range(1, len(shape) + 1))
+        for name, loss, target, of_keras, options in (
+            ("categorical_generalized_cross_entropy", "CategoricalGeneralizedCrossEntropy", classes, numbers, {}),
+            ("tversky", "Tversky", flags, flags, {"axis": over}),
+            ("dice", "Dice", flags, flags, {"axis": over}),
+        ):
+            batch, whole = padded({"x": x, "y": target}, chances)
+            specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec(shape, "float32")}
+            found[f"{name} {list(shape)}"] = Case(
+                config("regression", loss=name), specs, batch, whole, loss, options, of_keras, libraries=("jax.numpy",)
             )
     return found
 

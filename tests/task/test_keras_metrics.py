@@ -13,7 +13,7 @@ from runner.data.base import ArraySpec
 from runner.task.registry import make_task
 from tests import forks
 from tests.task import cases
-from tests.task.keras_metrics_worker import CLASSES, IGNORED, grids, two_classes
+from tests.task.keras_metrics_worker import CLASSES, IGNORED, classes, grids, several_labels, two_classes
 from tests.task.test_metrics import SPECS, evaluated
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,14 @@ def test_metrics_are_those_of_kerass_classes(of_keras: cases.Arrays, batch_size:
     masks, mask_logits = grids()
     mask_specs = SPECS | {"label": ArraySpec((3, 5), "int32")}
     positions = make_task(cases.config("positions", classes=CLASSES, ignore_index=IGNORED), mask_specs)
+    several, several_logits = several_labels()
+    multilabel = make_task(cases.config("multilabel", **options), SPECS | {"label": ArraySpec((4,), "int32")})
+    one_of, one_of_logits = classes()
+    names = tuple("abcdefgh")
+    top = make_task(cases.config("classification", top_k=3), SPECS | {"label": ArraySpec((), "int32", (), names)})
     found = {
+        "multilabel": evaluated(multilabel, {"label": several}, several_logits, batch_size).metrics,
+        "classification": evaluated(top, {"label": one_of}, one_of_logits, batch_size).metrics,
         "binary": evaluated(binary, {"label": labels}, logits, batch_size).metrics,
         "positions": evaluated(positions, {"label": masks}, mask_logits, batch_size).metrics,
     }

@@ -49,6 +49,18 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("regression", loss="huber", delta=0.0), "task.delta=0.0"),
     (config("regression", loss="poisson", standardize=True), "task.standardize=true"),
     (
+        config("regression", loss="sparse_categorical_crossentropy"),
+        "task.loss=sparse_categorical_crossentropy: compares class numbers with probabilities",
+    ),
+    (
+        config("regression", loss="CTC"),
+        "task.loss=CTC: aligns labels with steps, which task=regression can't; set task=ctc",
+    ),
+    (config("regression", loss="Circle"), "compares the rows of a batch"),
+    (config("regression", loss="MeanSquaredError"), "set task.loss=mean_squared_error"),
+    (config("regression", loss="kld"), "set task.loss=kl_divergence"),
+    (config("multilabel", thresholds=[0.3, 0.3000001]), "must differ in their first 6 digits"),
+    (
         config("regression", loss="huber", from_logits=True),
         "task.from_logits=true: must be false with task.loss=huber",
     ),
@@ -193,6 +205,23 @@ def test_labels_that_ctc_does_not_take_are_refused(options: dict[str, Any], toke
     assert told in str(refused.value)
 
 
+def test_ctc_needs_a_step_per_label_and_one_between_equal_neighbors() -> None:
+    """Keras's loss would be 100,000 without a gradient."""
+    specs = {"x": X, "y": ArraySpec((4,), "int32"), "n": ArraySpec((), "int32")}
+    labels = np.array([[1, 1, 2, 0], [1, 2, 0, 0]], np.int32)
+    arrays = {"x": np.zeros((2, 3), np.float32), "y": labels, "n": np.array([4, 2], np.int32)}
+    task = make_task(config("ctc", inputs=["x"], classes=3), specs, ArraySource(arrays, specs))
+    task.check((None, 4, 3))
+    with pytest.raises(ConfigError, match=r"the model returns 3 steps, but y has labels that need 4"):
+        task.check((None, 3, 3))
+    task = make_task(config("ctc", inputs=["x"], input_length="n"), specs, ArraySource(arrays, specs))
+    task.check_split(ArraySource(arrays | {"n": np.array([9, 2], np.int32)}, specs), "test")
+    with pytest.raises(ConfigError, match=r"task\.input_length=n: must be numbers of steps .* up to 9"):
+        task.check((None, 8, 3))
+    with pytest.raises(ConfigError, match=r"example 0 of the test split has 3 steps, but its labels need 4"):
+        task.check_split(ArraySource(arrays | {"n": np.array([3, 2], np.int32)}, specs), "test")
+
+
 @pytest.mark.parametrize(
     ("options", "tokens", "told"),
     [
@@ -312,6 +341,39 @@ def test_outputs_that_are_no_logits_are_told(outputs: Callable[[np.ndarray], np.
     drawn = outputs(np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
     found = make_task(config("classification"), specs).warnings(drawn)
     assert (told in found[0]) if told else not found
+
+
+@pytest.mark.parametrize("name", ["classification", "multilabel", "positions", "binary"])
+def test_outputs_that_are_no_probabilities_are_reported(name: str) -> None:
+    """Outputs that contradict task.from_logits give one warning that names the key, others none."""
+    label = (
+        ArraySpec((), "int32", (), tuple("ab")) if name in ("classification", "binary") else ArraySpec((2,), "int32")
+    )
+    options = {"classes": 2} if name == "positions" else {}
+    logits = np.random.default_rng(0).normal(size=(20, 2, 2) if name == "positions" else (20, 2)).astype(np.float32)
+    chances = 1.0 / (1.0 + np.exp(-logits))
+    if name in ("classification", "positions"):
+        chances = chances / chances.sum(-1, keepdims=True)
+    specs = {"x": X, "label": label}
+    of_chances = make_task(config(name, from_logits=False, **options), specs)
+    of_logits = make_task(config(name, **options), specs)
+    assert not of_chances.warnings(chances)
+    assert not of_logits.warnings(logits)
+    (warning,) = of_chances.warnings(logits)
+    assert warning.startswith("task.from_logits=false, but the model's outputs are not from 0 to 1")
+    (warning,) = of_logits.warnings(chances)
+    assert "set task.from_logits=false" in warning
+
+
+def test_an_export_of_probabilities_has_no_logits() -> None:
+    """The outputs of a model that ends in an activation are the probabilities, unchanged."""
+    ops = arrays.of(np)
+    shares = np.array([[0.2, 0.8]], np.float32)
+    for name in ("classification", "multilabel"):
+        label = ArraySpec((), "int32", (), tuple("ab")) if name == "classification" else ArraySpec((2,), "int32")
+        outputs = make_task(config(name, from_logits=False), {"x": X, "label": label}).predictions(ops, shares)
+        assert "logits" not in outputs
+        np.testing.assert_array_equal(outputs["probabilities"], shares)
 
 
 def tagged(tags: int) -> tuple[dict[str, ArraySpec], ArraySource]:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from runner.tracking import process
-from runner.tracking.process import BOOT, HOST, MACHINE, PID, identity, is_gone
+from runner.tracking.process import BOOT, HOST, MACHINE, PID, Boot, Machine, identity, is_gone
 from tests.proc import needs_own_proc
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc")
@@ -88,7 +88,7 @@ def machine(monkeypatch):
 
     def describe(text):
         monkeypatch.setattr(process, "_namespace", lambda: process._INITIAL_PID_NAMESPACE)
-        monkeypatch.setattr(process, "_machine", lambda: text)
+        monkeypatch.setattr(process, "_machine", lambda: Machine.from_tag(text))
 
     return describe
 
@@ -169,11 +169,27 @@ def test_the_machines_id_and_addresses_are_stored_as_digests_only(monkeypatch, t
         (place / "address").write_text(f"{address}\n")
         if name != "veth":  # a container's has no device
             (place / "device").mkdir()
-    text = process._machine.__wrapped__()
+    text = process._machine.__wrapped__().tag
     machine, addresses, _ = text.split("/")
     assert machine == process._digest("0123456789abcdef")
     assert addresses == process._digest("aa:bb:cc:00:00:01")
     assert "0123456789abcdef" not in text
+
+
+@pytest.mark.parametrize("tag", ["id/pid:[1]/5", "//", "id//5"])
+def test_a_boots_tag_is_read_as_it_was_made(tag):
+    assert Boot.from_tag(tag).tag == tag
+
+
+@pytest.mark.parametrize("tag", ["id/a,b/2000", "//", "id//1000"])
+def test_a_machines_tag_is_read_as_it_was_made(tag):
+    assert Machine.from_tag(tag).tag == tag
+
+
+@pytest.mark.parametrize("tag", ["", "id", "id/a", "a/b/c/d"])
+def test_a_tag_of_another_form_tells_nothing(tag):
+    assert Boot.from_tag(tag) == Boot()
+    assert Machine.from_tag(tag) == Machine()
 
 
 def test_without_tags_nothing_is_known():

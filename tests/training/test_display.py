@@ -26,10 +26,10 @@ def shown(console: Console) -> str:
 def test_a_pipe_gets_a_line_every_few_seconds_and_one_per_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "_SECONDS_BETWEEN_LINES", 0.0)
     out = console(terminal=False)
-    lines = display.make_display("auto", out, 3, "validation")
-    lines.start_epoch(1, 10, 2)
+    lines = display.make_display("auto", out, "validation")
+    lines.start_period("epoch 2/3", 10, 2)
     lines.update(4, 2.0, {"loss": 0.5})
-    lines.end_epoch({"loss": 0.5}, EVALUATION)
+    lines.end_period({"loss": 0.5}, EVALUATION)
     lines.close()
     assert shown(out).splitlines() == [
         "epoch 2/3  step 4/10  2 steps/s  loss 0.5000  3 s left",
@@ -39,13 +39,13 @@ def test_a_pipe_gets_a_line_every_few_seconds_and_one_per_epoch(monkeypatch: pyt
 
 def test_a_terminal_gets_one_bar_even_if_an_epoch_is_restarted() -> None:
     out = console(terminal=True)
-    bar = display.make_display("auto", out, 3)
+    bar = display.make_display("auto", out)
     assert isinstance(bar, display.BarDisplay)
     for done in (0, 2):
-        bar.start_epoch(0, 10, done)
+        bar.start_period("epoch 1/3", 10, done)
         bar.update(5, 3.0, {"loss": 0.5})
         assert [task.completed for task in bar._progress.tasks] == [5]
-    bar.end_epoch({"loss": 0.5}, None)
+    bar.end_period({"loss": 0.5}, None)
     assert not bar._progress.tasks
     bar.close()
     assert "epoch 1/3 train loss 0.5000" in shown(out)
@@ -53,9 +53,9 @@ def test_a_terminal_gets_one_bar_even_if_an_epoch_is_restarted() -> None:
 
 def test_progress_none_shows_nothing() -> None:
     out = console(terminal=True)
-    none = display.make_display("none", out, 3)
-    none.start_epoch(0, 10)
+    none = display.make_display("none", out)
+    none.start_period("epoch 1/3", 10)
     none.update(5, 3.0, {"loss": 0.5})
-    none.end_epoch({"loss": 0.5}, EVALUATION)
+    none.end_period({"loss": 0.5}, EVALUATION)
     none.close()
     assert not shown(out)

@@ -47,7 +47,8 @@ def config(batch_size: int, *, remainder: str = "drop", shuffle: bool = True) ->
 def calls_of(
     run: RunConfig, data: feed.Examples, steps: int, a_call: int | None, epoch: int = 0
 ) -> list[PlacedBatches]:
-    with feed.training(run, data, epoch, steps, feed.StepsPerCall(a_call, 1), place) as batches:
+    chosen = feed.StepsPerCall(a_call, 1)
+    with feed.training(run, data, steps, (epoch + 1) * steps, chosen, place, start=epoch * steps) as batches:
         return list(batches)
 
 

@@ -60,7 +60,7 @@ def test_a_batch_larger_than_the_split_is_rejected_with_the_largest_valid_one(re
 
 def test_more_steps_than_int32_can_count_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.epochs=2147483647: must be at most 214748364 with 10 steps"):
-        lengths.total_steps(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40)
+        lengths.run_length(config(trainer={"epochs": 2**31 - 1}, batch_size=4), 40, 0)
 
 
 @pytest.mark.parametrize(("rate", "decay_steps", "held"), [(10.0, 1, False), (10.0, 30, True), (0.5, 1, True)])
@@ -69,17 +69,17 @@ def test_a_learning_rate_that_overflows_within_the_run_is_rejected(rate: float, 
     schedule = ScheduleConfig("exponential", decay_steps=decay_steps, decay_rate=rate)
     made = with_keys(made, {"optimizer": OptimizerConfig(schedule=schedule)})
     if held:
-        assert lengths.total_steps(made, 40) == 100
+        assert lengths.run_length(made, 40, 0).total == 100
         return
     with pytest.raises(ConfigError, match=r"overflows float32 .* optimizer\.schedule\.decay_rate=10\.0"):
-        lengths.total_steps(made, 40)
+        lengths.run_length(made, 40, 0)
 
 
 def test_a_learning_rate_beyond_float64_is_rejected_too() -> None:
     made = config(batch_size=4)
     made = with_keys(made, {"optimizer.schedule": ScheduleConfig("exponential", decay_steps=1, decay_rate=1e38)})
     with pytest.raises(ConfigError, match="overflows float32"):
-        lengths.total_steps(made, 40)
+        lengths.run_length(made, 40, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_prefetched_examples_need_4_gib_at_most(
 ) -> None:
     made, split = config(batch_size=16, trainer=trainer, **dataset), wide(100_000, 1000)
     if refused is None:
-        lengths.check_memory(made, split)
+        lengths.check_memory(made, split, lengths.run_length(made, split.size, 0).total)
         return
     with pytest.raises(ConfigError) as error:
-        lengths.check_memory(made, split)
+        lengths.check_memory(made, split, lengths.run_length(made, split.size, 0).total)
     assert str(error.value).startswith(refused)
 
 
@@ -137,3 +137,86 @@ def test_evaluation_batches_do_not_depend_on_the_mesh(
         rows = lengths.eval_batch_size(made, examples)
         assert rows % axis == 0
         assert 0 <= rows - expected < axis
+
+
+def length(trainer: dict[str, Any], tokens: int = 0) -> lengths.RunLength:
+    """Returns the length of a run on 40 examples, ten steps of four."""
+    return lengths.run_length(config(trainer={"epochs": None} | trainer, batch_size=4), 40, tokens)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "tokens", "total", "ends"),
+    [
+        ({"epochs": 2}, 0, 20, [10, 20]),
+        ({"epochs": 2, "evaluate_every_steps": 8}, 0, 20, [8, 16, 20]),
+        ({"steps": 25}, 0, 25, [10, 20, 25]),
+        ({"steps": 25, "evaluate_every_steps": 8}, 0, 25, [8, 16, 24, 25]),
+        ({"steps": 5}, 0, 5, [5]),
+        ({"tokens": 28 * 7}, 7, 7, [7]),
+        ({"tokens": 28 * 7 + 1, "evaluate_every_steps": 4}, 7, 8, [4, 8]),
+    ],
+)
+def test_a_run_has_the_length_of_its_key_and_ends_periods_at_multiples(
+    trainer: dict[str, Any], tokens: int, total: int, ends: list[int]
+) -> None:
+    made = length(trainer, tokens)
+    assert (made.total, made.epoch) == (total, 10)
+    assert list(made.ends(0)) == ends
+    for step in range(total):
+        assert list(made.ends(step)) == [end for end in ends if end > step], "wherever a run was interrupted"
+    assert [step for step in range(total + 1) if made.is_end(step)] == ends
+    assert [made.start(end) for end in ends] == [0, *ends[:-1]]
+
+
+def test_evaluations_are_after_so_many_epochs_or_steps_and_at_the_end() -> None:
+    epochs = length({"epochs": 5, "evaluate_every": 2})
+    assert [end for end in epochs.ends(0) if epochs.is_evaluated(end)] == [20, 40, 50]
+    steps = length({"steps": 25, "evaluate_every": 2})
+    assert [end for end in steps.ends(0) if steps.is_evaluated(end)] == [20, 25]
+    inside = length({"steps": 25, "evaluate_every_steps": 8})
+    assert all(inside.is_evaluated(end) for end in inside.ends(0))
+
+
+def test_the_length_in_tokens_is_rejected_for_data_without_tokens_and_beyond_int32_steps() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.tokens=99: the examples of this dataset are no tokens to task="):
+        length({"tokens": 99})
+    largest = 28 * (2**31 - 1)
+    assert length({"tokens": largest}, 7).total == 2**31 - 1
+    with pytest.raises(ConfigError, match=rf"must be at most {largest} with 28 tokens per step: steps are counted in"):
+        length({"tokens": largest + 1}, 7)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "done", "fix"),
+    [
+        ({"epochs": 2}, 20, "trainer.epochs=3"),
+        ({"epochs": 2}, 45, "trainer.epochs=5"),
+        ({"steps": 25}, 25, "trainer.steps=26"),
+        ({"steps": 25}, 40, "trainer.steps=41"),
+        ({"tokens": 70}, 3, "trainer.tokens=112"),
+    ],
+)
+def test_the_fix_for_a_finished_run_trains_longer(trainer: dict[str, Any], done: int, fix: str) -> None:
+    tokens = 7 if "tokens" in trainer else 0
+    assert length(trainer, tokens).fix_for_more(done) == f"set {fix} or more"
+    key, _, value = fix.removeprefix("trainer.").partition("=")
+    longer = length({key: int(value)}, tokens)
+    assert list(longer.ends(done))[:1] == [longer.total], "by one epoch or step"
+
+
+def test_a_call_has_no_more_steps_than_are_between_evaluations() -> None:
+    made = config(trainer={"steps_per_call": 99, "evaluate_every_steps": 3}, batch_size=4)
+    assert lengths.steps_per_call(made, 40) == 3
+    made = with_keys(made, {"trainer.evaluate_every_steps": None, "trainer.steps": 7})
+    assert lengths.steps_per_call(made, 40) == 7
+    made = with_keys(made, {"trainer.steps": 70})
+    assert lengths.steps_per_call(made, 40) == 10, "an epoch's"
+
+
+def test_prefetched_examples_of_later_epochs_count() -> None:
+    made, split = (
+        config(batch_size=16, trainer={"limit_train_batches": 20, "epochs": 5}, prefetch=90),
+        wide(100_000, 1000),
+    )
+    with pytest.raises(ConfigError, match=r"dataset\.prefetch=90: must be at most 89:"):
+        lengths.check_memory(made, split, 100)

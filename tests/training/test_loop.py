@@ -16,6 +16,7 @@ from runner.config.schema import (
     CheckpointConfig,
     DatasetConfig,
     EarlyStoppingConfig,
+    PlateauConfig,
     ProfileConfig,
     RunConfig,
     TrainerConfig,
@@ -204,6 +205,78 @@ def test_a_resumed_run_stops_early_at_the_same_step(tmp_path: Path) -> None:
     assert (resumed.ended, resumed.steps) == (whole.ended, whole.steps)
 
 
+def by_steps(steps: int, every: int | None, **trainer: Any) -> RunConfig:
+    return config(epochs=None, steps=steps, evaluate_every_steps=every, **trainer)
+
+
+def without_speed(seen: Seen) -> list[tuple[int, dict[str, float]]]:
+    return [point for point in seen.points if not any(name.startswith("throughput") for name in point[1])]
+
+
+@pytest.mark.parametrize("every", [STEPS, None])
+def test_a_run_by_steps_is_that_by_epochs_with_evaluations_at_the_same_steps(
+    tmp_path: Path, every: int | None
+) -> None:
+    epochs, steps = NumpyEngine(), NumpyEngine()
+    expected, logged = train(config(epochs=3), epochs, tmp_path / "a")
+    result, seen = train(by_steps(3 * STEPS, every), steps, tmp_path / "b")
+    assert (steps.w, steps.seen, steps.evaluated) == (epochs.w, epochs.seen, epochs.evaluated)
+    assert without_speed(seen) == without_speed(logged)
+    assert (result.taken, result.epoch_means) == (expected.taken, expected.epoch_means)
+    assert (expected.ended, result.ended) == ("trained for 3 epochs", "trained for 30 steps")
+    assert storage.steps(tmp_path / "b") == storage.steps(tmp_path / "a")
+
+
+def test_evaluations_inside_an_epoch_do_not_change_what_is_trained(tmp_path: Path) -> None:
+    plain, engine = NumpyEngine(), NumpyEngine()
+    train(config(epochs=3), plain, tmp_path / "a")
+    result, seen = train(by_steps(25, 4), engine, tmp_path / "b")
+    ends = [4, 8, 12, 16, 20, 24, 25]
+    assert engine.seen == plain.seen[:25]
+    assert [step for step, _ in seen.of("eval/loss")] == ends
+    assert [outputs for _, outputs in engine.evaluated] == [False] * 6 + [True]
+    losses = dict(seen.of("train/loss"))
+    for start, end in zip([0, *ends], ends, strict=False):
+        mean = np.mean([losses[step] for step in range(start + 1, end + 1)])
+        assert dict(seen.of("train/epoch_loss"))[end] == pytest.approx(mean), "of the steps since the last one"
+    assert result.steps == 25
+    calls = [(first, first + steps) for first, steps, _ in engine.calls]
+    for boundary in (*ends, STEPS, 2 * STEPS):
+        assert not any(first < boundary < last for first, last in calls), "no call passes an evaluation or an epoch"
+
+
+def test_early_stopping_counts_evaluations_inside_an_epoch_and_takes_the_best_of_them(tmp_path: Path) -> None:
+    engine = NumpyEngine(accuracies=[0.5, 0.7, 0.6, 0.65])
+    result, seen = train(by_steps(90, 4, early_stopping=EARLY), engine, tmp_path)
+    assert (result.steps, result.taken) == (16, 8)
+    assert result.ended.startswith("early stopping: eval/accuracy was best at step 8 (0.7000)")
+    assert [step for step, _ in seen.of("eval/accuracy")] == [4, 8, 12, 16]
+    assert engine.w == float(Checkpoint(storage.place(tmp_path, 8))["d1/w"])
+    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
+
+
+def test_a_plateau_inside_an_epoch_reduces_the_rate_from_the_next_step_on(tmp_path: Path) -> None:
+    run = with_keys(
+        by_steps(20, 4), {"optimizer.schedule.plateau": PlateauConfig("eval/accuracy", factor=0.5, patience=1)}
+    )
+    engine = NumpyEngine(accuracies=[0.5, 0.4, 0.6, 0.6, 0.7])
+    train(run, engine, tmp_path)
+    factors = {first + step: factor for first, steps, factor in engine.calls for step in range(steps)}
+    assert [factors[step] for step in range(20)] == [1.0] * 8 + [0.5] * 8 + [0.25] * 4
+
+
+def test_a_run_that_was_shortened_evaluates_where_it_is(tmp_path: Path) -> None:
+    keep = CheckpointConfig(every_steps=7, best="eval/accuracy", keep=9)
+    train(by_steps(20, 10, checkpoint=keep), NumpyEngine(), tmp_path)
+    engine = NumpyEngine()
+    checkpoint = Checkpoint(storage.place(tmp_path, 7))
+    engine.load_state(checkpoint)
+    result, seen = train(by_steps(5, 10, checkpoint=keep), engine, tmp_path, checkpoint)
+    assert (result.steps, engine.calls) == (7, [])
+    assert [step for step, _ in seen.of("eval/loss")] == [7]
+    assert result.evaluation.loss == engine.w
+
+
 class Watched(NumpyEngine):
     """Waits in each evaluation for batches of an epoch that has not begun."""
 
@@ -272,9 +345,9 @@ def test_exactly_the_named_steps_are_traced(tmp_path: Path, start: int, steps: i
 
 
 def test_a_trace_that_begins_too_late_is_rejected() -> None:
-    profile.check(config(profile=ProfileConfig(15, 5)).trainer, 20)
+    profile.check(config(profile=ProfileConfig(15, 5)).trainer, lengths.RunLength(20, epoch=10, period=10))
     with pytest.raises(ConfigError, match=r"trainer\.profile\.start=16: must leave 5 steps"):
-        profile.check(config(profile=ProfileConfig(16, 5)).trainer, 20)
+        profile.check(config(profile=ProfileConfig(16, 5)).trainer, lengths.RunLength(20, epoch=10, period=10))
 
 
 def test_an_evaluation_is_the_mean_over_examples_or_over_batches(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from runner.data.base import ArraySpec
 from runner.task.base import Evaluation
 from runner.training import plots
+from runner.training.lengths import RunLength
 
 
 def size(path: Path) -> tuple[int, int]:
@@ -20,18 +21,19 @@ def size(path: Path) -> tuple[int, int]:
 
 def test_epoch_means_weight_windows_by_their_steps_and_divide_them_at_the_end_of_an_epoch() -> None:
     windows = [(2, 4.0, 0.0), (6, 1.0, 0.5), (8, 0.0, 1.0)]  # epochs of 4 steps; the second window lies in both
-    means = plots._by_epoch([(step, {"loss": loss, "mae": mae}) for step, loss, mae in windows], 4)
-    assert means == {
-        1: {"loss": pytest.approx(2.5), "mae": pytest.approx(0.25)},
-        2: {"loss": pytest.approx(0.5), "mae": pytest.approx(0.75)},
-    }
+    means = plots._by_period([(step, {"loss": loss, "mae": mae}) for step, loss, mae in windows], 4)
+    assert means == [
+        (4, {"loss": pytest.approx(2.5), "mae": pytest.approx(0.25)}),
+        (8, {"loss": pytest.approx(0.5), "mae": pytest.approx(0.75)}),
+    ]
 
 
 def test_curves_are_drawn_for_every_metric_for_one_window_and_for_none(tmp_path: Path) -> None:
     evaluation = Evaluation({"loss": 0.4, "mae": 0.9, "r2": 0.5}, 10, {}, np.zeros(0, np.float32))
-    plots.curves(tmp_path / "one.png", [(5, {"loss": 0.5})], [(5, evaluation)], 5)
-    plots.curves(tmp_path / "two.png", [(5, {"loss": 0.5, "mae": 0.8})], [], 5)
-    plots.curves(tmp_path / "none.png", [], [], 5)
+    length = RunLength(10, epoch=5, period=5, by_epochs=True)
+    plots.curves(tmp_path / "one.png", [(5, {"loss": 0.5})], [(5, evaluation)], length)
+    plots.curves(tmp_path / "two.png", [(5, {"loss": 0.5, "mae": 0.8})], [], length)
+    plots.curves(tmp_path / "none.png", [], [], length)
     assert size(tmp_path / "two.png")[0] > 1000
     assert 400 < size(tmp_path / "none.png")[0] < size(tmp_path / "two.png")[0], "one empty panel"
     assert size(tmp_path / "one.png")[1] > 1.8 * size(tmp_path / "two.png")[1], "a third metric takes a second row"
@@ -82,3 +84,30 @@ def test_a_single_point_is_no_curve() -> None:
     assert not plots.has_curves([(5, {})], [(5, None)])
     assert plots.has_curves([(5, {}), (10, {})], [])
     assert plots.has_curves([], [(5, None), (10, None)])
+
+
+@pytest.mark.parametrize(
+    ("length", "label", "places", "legend"),
+    [
+        (RunLength(10, epoch=5, period=5, by_epochs=True), "epoch (of 5 steps)", [1.0, 1.4], "mean of the epoch"),
+        (RunLength(7, epoch=100, period=5), "step", [5.0, 7.0], "mean of the period"),
+    ],
+)
+def test_curves_are_drawn_by_epochs_or_by_steps(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    length: RunLength,
+    label: str,
+    places: list[float],
+    legend: str,
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(plots, "save", lambda figure, _: figures.append(figure))
+    evaluation = Evaluation({"loss": 0.4}, 10, {}, np.zeros(0, np.float32))
+    windows = [(3, {"loss": 0.5}), (5, {"loss": 0.4}), (7, {"loss": 0.3})]
+    plots.curves(tmp_path / "x.png", windows, [(5, evaluation), (7, evaluation)], length)
+    axes = figures[0].axes[0]
+    assert axes.get_xlabel() == label
+    lines = {str(line.get_label()): list(line.get_xdata()) for line in axes.lines}
+    assert lines[f"train, {legend}"] == pytest.approx(places)
+    assert lines[f"test, after the {legend.removeprefix('mean of the ')}"] == pytest.approx(places)

@@ -34,6 +34,16 @@ def pairs(keras, inputs, outputs):
     target = keras.layers.Embedding(16, 8, name="target_table")(tokens["y"])
     hidden = keras.layers.Dense(16, "tanh", name="hidden")(target + source)
     return keras.Model(tokens, keras.layers.Dense(outputs.units, name="head")(hidden))
+
+
+def several(keras, inputs, outputs):
+    tensors = {name: keras.Input(spec.shape, name=name) for name, spec in inputs.items()}
+    x = keras.layers.Concatenate(name="joined")(list(tensors.values()))
+    hidden = keras.layers.Dense(16, "tanh", name="hidden")(x)
+    units = {name: spec.units for name, spec in outputs.by_name.items()}
+    tags = keras.layers.Dense(8 * units["tags"], name="tags_head")(hidden)
+    heads = {name: keras.layers.Dense(units[name], name=name)(hidden) for name in ("age", "sick")}
+    return keras.Model(tensors, {**heads, "tags": keras.layers.Reshape((8, units["tags"]), name="tags")(tags)})
 """
 KINDS = {
     "binary": ["task=binary", "task.class_weights=[0.5,2.0]", "model=mlp", "model.hidden=[16]"],
@@ -41,6 +51,12 @@ KINDS = {
     "segmentation": ["task=segmentation", "task.ignore_index=255", "model._target_=nets.pixels"],
     "sequences": ["task=sequence_to_sequence", "model._target_=nets.pairs"],
     "crossentropy": ["task=regression", "task.loss=binary_crossentropy", "task.from_logits=true", "model=mlp"],
+    "several": [
+        "task=several",
+        "task.outputs={age:{name:regression,loss:huber,weight:0.1,example_weight:own},"
+        "sick:{name:binary,class_weights:[0.5,2.0]},tags:{name:positions,classes:4,ignore_index:-1,weight:2}}",
+        "model._target_=nets.several",
+    ],
     "ctc": ["task=ctc", "model._target_=nets.steps"],
 }
 PLACES = [("jax", "batch8"), ("jax", "batch4_model2"), ("keras_dtensor", "batch8")]
@@ -64,6 +80,14 @@ def written(folder: Path, kind: str) -> None:
         "segmentation": {"image": rng.integers(0, 255, (200, 8, 8, 3)).astype(np.uint8), "y": mask},
         "sequences": {"source": tokens[:, ::-1].copy(), "y": tokens},
         "crossentropy": {"x": x, "y": (x > 0).astype(np.float32)},
+        "several": {
+            "left": x[:, :4],
+            "right": x[:, 4:],
+            "age": 3.0 * x.sum(1),
+            "sick": (x.sum(1) > 1).astype(np.int32),
+            "tags": tags,
+            "own": rng.uniform(0.5, 2.0, 200).astype(np.float32),
+        },
         "ctc": {"x": sequences, "y": letters},
     }
     np.savez(folder / "data.npz", **arrays[kind])  # type: ignore[arg-type]

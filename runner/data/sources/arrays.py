@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import tables
+from runner.data import checks_prepare, tables
 from runner.data.base import Array, Encoding, FullDataset
 from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
@@ -123,7 +123,8 @@ def _load_cached(files: Files, config: DatasetConfig, encoding: Encoding | None)
         categories = None
         if encoding is not None:
             categories = encoding.categories
-        key = [_digest(files), names, config.features, categories]
+        uninterpreted = checks_prepare.string_columns(config)
+        key = [_digest(files), names, config.features, categories, uninterpreted]
     except OSError:
         return _parse(files, config, encoding)
     return table_cache.load_or_parse(
@@ -145,7 +146,7 @@ def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> Pa
     for name in config.features or ():
         if all(cleaned(name) not in split_columns for split_columns in columns.values()):
             raise _unknown_feature(name, files)
-    sources, used = encode(columns, where, encoding)
+    sources, used = encode(columns, where, encoding, checks_prepare.string_columns(config))
     return ParsedTables(sources, used.categories)
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
+from runner.data import checks_prepare, ragged
 from runner.data.base import (
     Array,
     ArraySpec,
@@ -39,6 +40,7 @@ from runner.data.encode import (
     numeric_array,
     specs_as_bytes,
 )
+from runner.data.ragged import Ragged, padded
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import definition
 
@@ -150,11 +152,12 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         for split in contents:
             where[split] += f", split {split}"
 
-    tables: dict[str, dict[str, Column]] = {}
+    pad = config.pad or {}
+    tables: dict[str, dict[str, Column | Ragged]] = {}
     objects: dict[str, object] = {}
     for split, content in contents.items():
         if isinstance(content, Mapping):
-            tables[split] = _read_table(content, where[split])
+            tables[split] = _read_table(content, where[split], pad)
         else:
             objects[split] = content
     if tables and objects:
@@ -164,10 +167,20 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     sources: dict[str, DataSource]
     if tables:
         # All splits together, because a category has the same number in each of them.
-        arrays, encoding = encode(tables, where, encoding)
+        recorded = encoding.lengths if encoding else {}
+        columns, lengths = padded(tables, pad, config.pad_length, recorded)
+        arrays, used = encode(columns, where, encoding, checks_prepare.string_columns(config))
+        encoding = replace(used, lengths=lengths)
         sources = dict(arrays)
         content_digest = digest((split, source.arrays) for split, source in arrays.items())
     else:
+        if pad:
+            raise invalid(
+                "dataset.pad",
+                pad,
+                problem=f"is for arrays by name, but {config.target} returns an object with __getitem__",
+                fix="return arrays by name, or pad each example there",
+            )
         sources = {split: _custom_examples(content, where[split]) for split, content in objects.items()}
         _check_same_specs(sources, where)
         content_digest = _code_digest(config, sources)
@@ -253,12 +266,21 @@ def _describe_kind(returned: object) -> str:
     return f"an empty {kind}"
 
 
-def _read_table(content: Mapping[object, object], where: str) -> dict[str, Column]:
-    """Returns a split's arrays by name."""
-    columns: dict[str, Column] = {}
-    for name, value in by_clean_name(content.items(), where).items():
+def _read_table(content: Mapping[object, object], where: str, pad: Collection[str]) -> dict[str, Column | Ragged]:
+    """Returns a split's arrays by name; those of `dataset.pad` as sequences."""
+    columns: dict[str, Column | Ragged] = {}
+    named = by_clean_name(content.items(), where)
+    ragged.check_names(pad, named)
+    for name, value in named.items():
         place = f"{where}, {name}"
-        columns[name] = as_column(place, _as_array(value, place))
+        if name in pad:
+            columns[name] = ragged.read(value, place)
+        elif ragged.is_ragged(value):
+            raise DataError(
+                f"{place} has sequences of different lengths; set dataset.pad={{{name}:0}}, or another value"
+            )
+        else:
+            columns[name] = as_column(place, _as_array(value, place))
     if not columns:
         raise DataError(f"{where} returned no arrays")
     check_lengths(columns, where)

@@ -55,13 +55,18 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         splits["validation"] = Selection(_whole(validations), specs)
     splits["test"] = Selection(_whole([dataset.test for dataset in datasets]), specs)
     first = datasets[0].encoding
+    lengths: dict[str, int] = {}
+    for dataset in datasets:
+        lengths |= dataset.encoding.lengths
     return FullDataset(
         name="mixture",
         version="",
         splits=splits,
         digest=_digest(parts, datasets),
         source=", ".join(dataset.source for dataset in datasets),
-        encoding=replace(encoding or Encoding(), categories=first.categories, vocabulary=first.vocabulary),
+        encoding=replace(
+            encoding or Encoding(), categories=first.categories, vocabulary=first.vocabulary, lengths=lengths
+        ),
         about={"train": f"a mixture: {describe(parts)}"},
         texts=_texts(datasets),
     )

@@ -68,9 +68,9 @@ class Update:
         self._config = config.optimizer
         self._total_steps = total_steps
         self._state = state
-        self._rule = rules.make_rule(config.optimizer, tf)
-        self._rule_without_decay = rules.make_rule(groups.without_decay(config.optimizer), tf)
         self._settings = groups.settings(config.optimizer, state.trainable)
+        self._grouped_rule = rules.GroupedRule(config.optimizer, self._settings, tf)
+        self._rule = self._grouped_rule.rule
         self._decay = config.optimizer.ema.decay
         self._microbatches = config.trainer.accumulate_steps
 
@@ -108,23 +108,16 @@ class Update:
             with tf.name_scope(path.replace("/", ".")):
                 old_weight = read_stored(variable)
                 old_slots = map_values(read_value, slots)
-                own = self._settings[path]
-                rule = self._rule
-                if not own.decays:
-                    rule = self._rule_without_decay
-                own_rate = rate
-                if own.rate != 1.0:
-                    own_rate = rate * own.rate
-                own_step = groups.own_step(own, step, xp)
-                weight, new_slots = rule.update(gradient, old_weight, old_slots, own_rate, own_step)
+                weight, new_slots = self._grouped_rule.update(path, gradient, old_weight, old_slots, rate, step)
             if self._config.reread_slots:
                 weight = self._reread(variable, slots, new_slots, rate, step)
                 # They are assigned already.
                 new_slots = {}
             with tf.name_scope(path.replace("/", ".")):
                 weight = self._constrained(path, weight, variable.layout)
-                if own.freeze_steps:
-                    is_trained = step > float(own.freeze_steps)
+                freeze_steps = self._settings[path].freeze_steps
+                if freeze_steps:
+                    is_trained = step > float(freeze_steps)
                     weight = _select(is_trained, weight, old_weight)
                     for name, new_slot in new_slots.items():
                         new_slots[name] = _select(is_trained, new_slot, old_slots[name])

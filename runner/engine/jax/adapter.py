@@ -202,6 +202,7 @@ class Keras3Factory:
         with seeded(self._seed), under_policy(self._policy):
             model = builder.call(self._builder, self._config, finish=self._with_variables, keras=keras, **arguments)
         builder.check_kind(model, keras.Model, self._config, "Keras 3")
+        model = builder.with_named_outputs(model, keras, self._data)
         if self._config.trainable is not None:
             tuning.freeze_others(model, self._config.trainable)
         return model

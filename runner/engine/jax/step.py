@@ -7,7 +7,8 @@ Shapes: K rounds per call, each over one micro-batch; B examples of a micro-batc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -29,7 +30,7 @@ from runner.engine.jax.precision import as_float32, rounded, rounded_like
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Kept, Rounds, Sums, first_step, only_batch, rate_factor
 from runner.engine.jax.state import State
-from runner.engine.jax.updates import UpdateRule
+from runner.engine.jax.updates import Before, UpdateRule
 from runner.model import scope
 from runner.optim import groups, norms, rules
 from runner.optim.clipping import clip
@@ -216,8 +217,9 @@ class Step(Rounds[State[jax.Array]]):
             if slot.dtype is None:
                 values = list(map(as_float32, values))
             old_slots.append(values)
+        old_weights = list(map(as_float32, state.trainable))
         weights, new_slots = self._update_rule.apply(
-            clipped, list(map(as_float32, state.trainable)), old_slots, rate, done, self._constrained
+            Before(clipped, old_weights, old_slots, rate, done, self._constrained)
         )
         trainable = list(map(rounded_like, weights, state.trainable))
         slots = []
@@ -331,6 +333,20 @@ class Step(Rounds[State[jax.Array]]):
         with self._attention():
             outputs, _ = self._model.stateless_call(trainable, others, self._task.inputs(self._ops, batch), **training)
         return outputs, batch
+
+    @contextmanager
+    def using(self, weights: Weights) -> Iterator[None]:
+        """Gives the model's layers their weights in the context, which calls them without dropout."""
+        trainable, non_trainable = weights
+        variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
+        values = [*self.used_weights(trainable), *self._random.insert(non_trainable, 0)]
+        with self._attention(), keras.StatelessScope(zip(variables, values, strict=True)):
+            yield
+
+    def marked_logits(self, outputs: Outputs, mark_bt: jax.Array) -> jax.Array:
+        """Returns the task's logits (B, V) after the marked token of each row."""
+        logits_bv: jax.Array = self._task.marked_logits(self._ops, outputs, mark_bt)
+        return logits_bv
 
 
 def _float32(outputs: jax.Array) -> jax.Array:

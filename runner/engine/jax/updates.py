@@ -27,6 +27,40 @@ Values = list[jax.Array]
 Constrain = Callable[[int, jax.Array], jax.Array]
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What an update is made for.
+
+    Attributes:
+      variables: the trainable ones by path; they need no values.
+      settings: of each of them.
+    """
+
+    variables: Mapping[str, keras.Variable]
+    settings: Mapping[str, Settings]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What an update is computed from; all arrays are float32.
+
+    Attributes:
+      gradients: of the trainable variables, clipped.
+      weights: of the trainable variables.
+      slots: one list per kind of state, of the variables that have it.
+      rate: (), learning rate.
+      done: (), steps done before.
+      constrain: applies the variables' constraints.
+    """
+
+    gradients: Values
+    weights: Values
+    slots: list[Values]
+    rate: jax.Array
+    done: jax.Array
+    constrain: Constrain
+
+
 class UpdateRule(ABC):
     """The optimizer's update as a pure function of all trainable variables.
 
@@ -41,25 +75,8 @@ class UpdateRule(ABC):
     first_slots: Callable[[Values], list[Values]] | None = None
 
     @abstractmethod
-    def apply(
-        self,
-        gradients: Values,
-        weights: Values,
-        slots: list[Values],
-        rate: jax.Array,
-        done: jax.Array,
-        constrain: Constrain,
-    ) -> tuple[Values, list[Values]]:
-        """Returns the new weights, after their constraints, and the new slots.
-
-        Args:
-          gradients: of the trainable variables, clipped; all arrays are float32.
-          weights: before.
-          slots: one list per kind of state, of the variables that have it.
-          rate: float32 (), learning rate.
-          done: float32 (), steps done before.
-          constrain: applies the variables' constraints.
-        """
+    def apply(self, before: Before) -> tuple[Values, list[Values]]:
+        """Returns the new weights, after their constraints, and the new slots."""
 
 
 def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[keras.Variable]) -> UpdateRule:
@@ -73,13 +90,12 @@ def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[kera
     Raises:
       ConfigError: a parameter group matches no variable.
     """
-    by_path = dict(zip(paths, variables, strict=True))
-    settings = groups.settings(config, paths)
+    trained = Trained(dict(zip(paths, variables, strict=True)), groups.settings(config, paths))
     if OPTIMIZERS[config.name].is_keras_class:
-        return KerasUpdate(config, by_path, settings)
+        return KerasUpdate(config, trained)
     if OPTIMIZERS[config.name].is_transformation:
-        return TransformationUpdate(config, by_path, settings)
-    return OwnUpdate(config, by_path, settings)
+        return TransformationUpdate(config, trained)
+    return OwnUpdate(config, trained)
 
 
 def _ranks(variables: Mapping[str, keras.Variable]) -> dict[str, int]:
@@ -89,46 +105,28 @@ def _ranks(variables: Mapping[str, keras.Variable]) -> dict[str, int]:
 class OwnUpdate(UpdateRule):
     """Our rule, variable by variable."""
 
-    def __init__(
-        self,
-        config: OptimizerConfig,
-        variables: Mapping[str, keras.Variable],
-        settings: Mapping[str, Settings],
-    ) -> None:
-        """Makes the rule, and one without weight decay."""
-        self._rule = rules.make_rule(config, jnp)
-        self._rule_without_decay = rules.make_rule(groups.without_decay(config), jnp)
-        self.slots = whole_slots(self._rule.slots, _ranks(variables), self._rule.initial)
-        self.settings = settings
+    def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
+        """Makes the rule."""
+        self.settings = trained.settings
+        self._rule = rules.GroupedRule(config, trained.settings, jnp)
+        self.slots = whole_slots(self._rule.rule.slots, _ranks(trained.variables), self._rule.rule.initial)
 
-    def apply(
-        self,
-        gradients: Values,
-        weights: Values,
-        slots: list[Values],
-        rate: jax.Array,
-        done: jax.Array,
-        constrain: Constrain,
-    ) -> tuple[Values, list[Values]]:
+    def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates each variable by the rule."""
         new_weights = []
-        new_slots: list[Values] = [[] for _ in slots]
-        step = done + 1.0
-        for index, (gradient, weight, own) in enumerate(zip(gradients, weights, self.settings.values(), strict=True)):
-            old_slots = {}
-            for name, values in zip(self._rule.slots, slots, strict=True):
-                old_slots[name] = values[index]
-            rule = self._rule
-            if not own.decays:
-                rule = self._rule_without_decay
-            own_rate = rate
-            if own.rate != 1.0:
-                own_rate = rate * own.rate
-            own_step = groups.own_step(own, step, arrays.of(jnp))
-            new_weight, updated = rule.update(gradient, weight, old_slots, own_rate, own_step)
-            new_weights.append(_unless_frozen(own.freeze_steps, done, constrain(index, new_weight), weight))
-            for name, values in zip(self._rule.slots, new_slots, strict=True):
-                values.append(_unless_frozen(own.freeze_steps, done, updated[name], old_slots[name]))
+        new_slots: list[Values] = [[] for _ in before.slots]
+        names = self._rule.rule.slots
+        step = before.done + 1.0
+        for index, (path, own) in enumerate(self.settings.items()):
+            weight = before.weights[index]
+            old_slots = {name: values[index] for name, values in zip(names, before.slots, strict=True)}
+            new_weight, updated = self._rule.update(
+                path, before.gradients[index], weight, old_slots, before.rate, step
+            )
+            new_weight = before.constrain(index, new_weight)
+            new_weights.append(_unless_frozen(own.freeze_steps, before.done, new_weight, weight))
+            for name, values in zip(names, new_slots, strict=True):
+                values.append(_unless_frozen(own.freeze_steps, before.done, updated[name], old_slots[name]))
         return new_weights, new_slots
 
 
@@ -142,54 +140,41 @@ def _unless_frozen(freeze_steps: int, done: jax.Array, new: jax.Array, old: jax.
 class KerasUpdate(UpdateRule):
     """Optimizers of Keras 3: one per learning rate and step count, as Keras has them per optimizer."""
 
-    def __init__(
-        self,
-        config: OptimizerConfig,
-        variables: Mapping[str, keras.Variable],
-        settings: Mapping[str, Settings],
-    ) -> None:
+    def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
         """Builds the optimizers."""
-        self.settings = settings
+        self.settings = trained.settings
         self.slots = []
         self._parts = []
+        variables = trained.variables
         numbers = {path: number for number, path in enumerate(variables)}
-        for (rate, freeze_steps), paths in groups.parts(settings).items():
+        for (rate, freeze_steps), paths in groups.parts(trained.settings).items():
             own_variables = {path: variables[path] for path in paths}
-            excluded = [variables[path] for path in paths if not settings[path].decays]
+            excluded = [variables[path] for path in paths if not trained.settings[path].decays]
             optimizer = _KerasOptimizer(config, own_variables, excluded)
             self.slots += optimizer.slots
             self._parts.append(_Part(optimizer, [numbers[path] for path in paths], rate, freeze_steps))
 
-    def apply(
-        self,
-        gradients: Values,
-        weights: Values,
-        slots: list[Values],
-        rate: jax.Array,
-        done: jax.Array,
-        constrain: Constrain,
-    ) -> tuple[Values, list[Values]]:
+    def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Updates all variables of an optimizer at once; Keras applies the constraints itself."""
-        del constrain
-        new_weights = list(weights)
+        new_weights = list(before.weights)
         new_slots: list[Values] = []
         for part in self._parts:
-            own_slots = slots[len(new_slots) : len(new_slots) + len(part.optimizer.slots)]
-            own_weights = [weights[number] for number in part.numbers]
-            own_gradients = [gradients[number] for number in part.numbers]
-            own_done = done
+            own_slots = before.slots[len(new_slots) : len(new_slots) + len(part.optimizer.slots)]
+            own_weights = [before.weights[number] for number in part.numbers]
+            own_gradients = [before.gradients[number] for number in part.numbers]
+            own_done = before.done
             if part.freeze_steps:
-                own_done = jnp.maximum(done - float(part.freeze_steps), 0.0)
-            own_rate = rate
+                own_done = jnp.maximum(before.done - float(part.freeze_steps), 0.0)
+            own_rate = before.rate
             if part.rate != 1.0:
-                own_rate = rate * part.rate
+                own_rate = before.rate * part.rate
             updated, updated_slots = part.optimizer.apply(own_gradients, own_weights, own_slots, own_rate, own_done)
             for number, new, old in zip(part.numbers, updated, own_weights, strict=True):
-                new_weights[number] = _unless_frozen(part.freeze_steps, done, new, old)
+                new_weights[number] = _unless_frozen(part.freeze_steps, before.done, new, old)
             for new_values, old_values in zip(updated_slots, own_slots, strict=True):
                 chosen = []
                 for new, old in zip(new_values, old_values, strict=True):
-                    chosen.append(_unless_frozen(part.freeze_steps, done, new, old))
+                    chosen.append(_unless_frozen(part.freeze_steps, before.done, new, old))
                 new_slots.append(chosen)
         return new_weights, new_slots
 
@@ -197,21 +182,18 @@ class KerasUpdate(UpdateRule):
 class TransformationUpdate(UpdateRule):
     """A transformation of Optax. Its updates are multiplied by the learning rate."""
 
-    def __init__(
-        self,
-        config: OptimizerConfig,
-        variables: Mapping[str, keras.Variable],
-        settings: Mapping[str, Settings],
-    ) -> None:
+    def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
         """Calls the user's function, and traces the first state for its shapes.
 
         Raises:
           ConfigError: the function raises, or returns something else.
         """
         self.transformation = transformation.make(config)
-        self.settings = settings
-        self._paths = list(variables)
-        shapes = {path: jax.ShapeDtypeStruct(tuple(one.shape), jnp.float32) for path, one in variables.items()}
+        self.settings = trained.settings
+        self._paths = list(trained.variables)
+        shapes = {}
+        for path, variable in trained.variables.items():
+            shapes[path] = jax.ShapeDtypeStruct(tuple(variable.shape), jnp.float32)
         first = jax.eval_shape(self.transformation.init, shapes)
         self._structure = jax.tree.structure(first)
         self.slots, self._places = slots_of_transformation(first, shapes)
@@ -224,25 +206,17 @@ class TransformationUpdate(UpdateRule):
         leaves = jax.tree.leaves(state)
         return [[jnp.asarray(leaves[place]) for place in places] for places in self._places]
 
-    def apply(
-        self,
-        gradients: Values,
-        weights: Values,
-        slots: list[Values],
-        rate: jax.Array,
-        done: jax.Array,
-        constrain: Constrain,
-    ) -> tuple[Values, list[Values]]:
+    def apply(self, before: Before) -> tuple[Values, list[Values]]:
         """Adds the transformed gradients, multiplied by the rate, to the weights."""
-        del done
-        leaves = dict(zip(chain(*self._places), chain(*slots), strict=True))
+        leaves = dict(zip(chain(*self._places), chain(*before.slots), strict=True))
         state = jax.tree.unflatten(self._structure, [leaves[place] for place in range(len(leaves))])
-        by_path = dict(zip(self._paths, weights, strict=True))
-        changes, state = self.transformation.update(dict(zip(self._paths, gradients, strict=True)), state, by_path)
+        by_path = dict(zip(self._paths, before.weights, strict=True))
+        gradients = dict(zip(self._paths, before.gradients, strict=True))
+        changes, state = self.transformation.update(gradients, state, by_path)
         new_weights = []
         for index, (path, weight) in enumerate(by_path.items()):
-            own_rate = rate * self.settings[path].rate
-            new_weights.append(constrain(index, weight + changes[path].astype(weight.dtype) * own_rate))
+            own_rate = before.rate * self.settings[path].rate
+            new_weights.append(before.constrain(index, weight + changes[path].astype(weight.dtype) * own_rate))
         return new_weights, self._by_slot(state)
 
 

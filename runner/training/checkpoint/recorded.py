@@ -58,6 +58,7 @@ _PLACES = {
     ("tracking", "uri"),
     ("dataset", "data_dir"),
     ("dataset", "path"),
+    ("dataset", "prepare", "vocabulary_file"),
     ("export", "folder"),
 }
 

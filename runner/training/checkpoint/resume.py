@@ -37,6 +37,7 @@ from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
+from runner.training.lengths import RunLength
 from runner.training.metric_history import from_arrays, measured
 
 # The keys that decide which examples a step sees. A resumed run must see those that it has not seen.
@@ -108,21 +109,10 @@ class Previous:
         lineage = index.resumed_lineage(storage.lineages(self.run.folder), self.checkpoint.step)
         return bool(lineage)
 
-    def describe_position(self, per_epoch: int, epochs: int) -> str:
-        """Returns one line that says where training continues.
-
-        Args:
-          per_epoch: steps per epoch.
-          epochs: of the whole run.
-        """
-        step = self.checkpoint.step
-        epoch = min(step // per_epoch, epochs - 1)
-        done = step - epoch * per_epoch
+    def describe_position(self, length: RunLength) -> str:
+        """Returns one line that says where training continues in a run of this length."""
         verb = "Starting from run" if self.branches else "Resuming run"
-        line = f"{verb} {self.run.run} at step {step:,}: epoch {epoch + 1} of {epochs}"
-        if done:
-            line += f", with {done:,} of its {per_epoch:,} steps done"
-        return line
+        return f"{verb} {self.run.run} at {length.describe_position(self.checkpoint.step)}"
 
     def describe_other_checkpoints(self) -> list[str]:
         """Returns lines that say what happens to the run's later checkpoints; empty if it continues from its last."""
@@ -237,7 +227,7 @@ def check_data(checkpoint: Checkpoint, digest: str) -> None:
         )
 
 
-def check_unfinished(config: RunConfig, previous: Previous | None, total: int, task: Task) -> None:
+def check_unfinished(config: RunConfig, previous: Previous | None, length: RunLength, task: Task) -> None:
     """Rejects a run with other metrics, and one that has nothing left to train.
 
     A run that has done all its steps without recording its results is accepted: it evaluates and records.
@@ -245,7 +235,7 @@ def check_unfinished(config: RunConfig, previous: Previous | None, total: int, t
     Args:
       config: checked, with the names of its metrics.
       previous: the run; None: a new one.
-      total: steps of the config's whole training.
+      length: of the config's whole run.
       task: the config's.
 
     Raises:
@@ -266,10 +256,10 @@ def check_unfinished(config: RunConfig, previous: Previous | None, total: int, t
         )
     if not (previous.branches or previous.run.record.get("finished")):
         return
-    if previous.checkpoint.step >= total:
+    if previous.checkpoint.step >= length.total:
         raise ConfigError(
-            f"{name}: the run has done all of its {previous.checkpoint.step:,} steps; set "
-            f"trainer.epochs={config.trainer.epochs + 1} or more to train longer"
+            f"{name}: the run has done all of its {previous.checkpoint.step:,} steps; "
+            f"{length.fix_for_more(previous.checkpoint.step)} to train longer"
         )
     early = config.trainer.early_stopping
     reason = stopping.reason(early, stopping.objective(early.metric, task.directions), measured(history))

@@ -6,16 +6,20 @@ from tests.keras_examples.spec import Spec, by_split
 
 SPEC = Spec(
     title="Timeseries forecasting for weather prediction",
-    overrides=["optimizer=adam", "task=regression", "task.target=temperature"],
-    lost=["callbacks: early stopping"],
+    trains="Adam; mean squared error; early stopping, best checkpoint by loss",
+    overrides=[
+        "optimizer=adam",
+        "trainer.early_stopping.metric=eval/loss",
+        "trainer.early_stopping.patience=5",
+        "task=regression",
+        "task.target=temperature",
+    ],
 )
 
 
 def make_model(keras, input_shape, outputs):
     layers = keras.layers
-    return keras.Sequential(
-        [keras.Input(input_shape), layers.LSTM(16, name="lstm"), layers.Dense(outputs.units, name="next")]
-    )
+    return keras.Sequential([keras.Input(input_shape), layers.LSTM(16), layers.Dense(outputs.units)])
 
 
 def load():

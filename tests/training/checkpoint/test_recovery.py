@@ -19,6 +19,7 @@ from runner.evaluate.saved import open_saved
 from runner.tracking import Tracker, process
 from runner.training.checkpoint import arguments, files, index, recovery, resume, runs, storage
 from runner.training.checkpoint.reading import Checkpoint
+from runner.training.lengths import RunLength
 from tests.configs import with_keys
 from tests.data.conftest import python
 from tests.numpy_engine import KnownTask
@@ -200,9 +201,12 @@ def test_a_new_run_uses_no_folder_that_has_checkpoints(folder: Path, monkeypatch
 
 def test_a_branch_with_nothing_to_train_is_rejected(folder: Path, held: ExitStack) -> None:
     origin = previous(held, branch=str(folder))
-    resume.check_unfinished(RunConfig(), origin, 31, KnownTask())
-    with pytest.raises(ConfigError, match="branch=aaaa: the run has done all of its 30 steps"):
-        resume.check_unfinished(RunConfig(), origin, 30, KnownTask())
+    resume.check_unfinished(RunConfig(), origin, RunLength(31, epoch=10, period=10), KnownTask())
+    with pytest.raises(
+        ConfigError,
+        match=r"branch=aaaa: the run has done all of its 30 steps; set trainer\.steps=31 or more to train longer",
+    ):
+        resume.check_unfinished(RunConfig(), origin, RunLength(30, epoch=10, period=10), KnownTask())
 
 
 def test_evaluation_rejects_branch(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
+from runner.config.schema import (
+    CheckpointConfig,
+    LayoutConfig,
+    MeshConfig,
+    PlateauConfig,
+    RunConfig,
+    ScheduleConfig,
+)
 from runner.engine.base import Engine
 from runner.errors import ConfigError, EngineError, Interrupted
 from runner.host.signals import StopRequest
@@ -72,7 +80,23 @@ class StopAfter(StopRequest):
                 raise Interrupted(15)
 
 
-def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int = 4) -> RunConfig:
+BY_EPOCHS: dict[str, Any] = {"trainer.epochs": 3}
+# Evaluations every five steps, of epochs of eight; each without an improvement changes the rate of the steps after it.
+BY_STEPS: dict[str, Any] = {
+    "trainer.epochs": None,
+    "trainer.steps": 24,
+    "trainer.evaluate_every_steps": 5,
+    "optimizer.schedule": ScheduleConfig(
+        "cosine_restarts", decay_steps=6, plateau=PlateauConfig("eval/accuracy", factor=0.7, patience=1)
+    ),
+}
+LENGTHS = {"epochs": BY_EPOCHS, "steps": BY_STEPS}
+EVALUATED = {"epochs": {8, 16, 24}, "steps": {5, 10, 15, 20, 24}}
+
+
+def make_config(
+    every: int | None, length: Mapping[str, Any] = MappingProxyType(BY_EPOCHS), keep: int = 2, window: int = 4
+) -> RunConfig:
     config = RunConfig(mesh=MeshConfig(axes={"batch": 1}))
     return with_keys(
         config,
@@ -80,7 +104,7 @@ def make_config(every: int | None, epochs: int = 3, keep: int = 2, window: int =
             "layout": LayoutConfig(inputs={"image": ["batch", None, None, None]}),
             "dataset.batch_size": 8,
             "dataset.eval_batch_size": 32,
-            "trainer.epochs": epochs,
+            **length,
             "trainer.log_every_steps": window,
             "trainer.steps_per_call": 3,
             "trainer.checkpoint": CheckpointConfig(
@@ -122,11 +146,32 @@ def last(folder: Path) -> Checkpoint | None:
     return Checkpoint(storage.place(folder, there[-1])) if there else None
 
 
+Whole = tuple[NumpyEngine, loop.Result, Store]
+
+
 @pytest.fixture(scope="module")
-def whole() -> tuple[NumpyEngine, loop.Result, Store]:
-    store = Store()
-    engine, result = train(make_config(None), store, None)
-    return engine, result, store
+def wholes() -> dict[str, Whole]:
+    """Returns runs that were never interrupted."""
+    runs: dict[str, Whole] = {}
+    for name, length in LENGTHS.items():
+        store = Store()
+        engine, result = train(make_config(None, length), store, None)
+        runs[name] = engine, result, store
+    return runs
+
+
+@pytest.fixture
+def whole(wholes: dict[str, Whole]) -> Whole:
+    return wholes["epochs"]
+
+
+def test_the_run_by_steps_reduces_its_rate_inside_epochs_and_restarts_its_schedule(wholes: dict[str, Whole]) -> None:
+    # Otherwise the tests below would say nothing of a schedule that is wrong after a resume.
+    _, result, store = wholes["steps"]
+    assert len({step % 8 for step, _ in result.rate_changes} - {0}) >= 2
+    rates = store.logged()["learning_rate"]
+    assert rates[8] > rates[4], "a new cycle"
+    assert set(store.logged()["eval/loss"]) == EVALUATED["steps"]
 
 
 def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loop.Result, Store]) -> None:
@@ -142,14 +187,20 @@ def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loo
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(deaths=st.lists(st.integers(0, 30), min_size=1, max_size=3), every=st.integers(1, 11))
+@given(
+    deaths=st.lists(st.integers(0, 30), min_size=1, max_size=3),
+    every=st.integers(1, 11),
+    kind=st.sampled_from(list(LENGTHS)),
+)
 def test_a_run_killed_anywhere_ends_the_same_with_every_point_once(
-    whole: tuple[NumpyEngine, loop.Result, Store],
+    wholes: dict[str, Whole],
     tmp_path_factory: pytest.TempPathFactory,
     deaths: list[int],
     every: int,
+    kind: str,
 ) -> None:
-    folder, config, store = tmp_path_factory.mktemp("killed"), make_config(every), Store()
+    whole = wholes[kind]
+    folder, config, store = tmp_path_factory.mktemp("killed"), make_config(every, LENGTHS[kind]), Store()
     for death in deaths:
         store.dies_at = death
         store.begin(last(folder))
@@ -170,14 +221,20 @@ def test_a_run_killed_anywhere_ends_the_same_with_every_point_once(
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(calls=st.integers(0, 14), every=st.one_of(st.none(), st.integers(1, 7)))
+@given(
+    calls=st.integers(0, 20),
+    every=st.one_of(st.none(), st.integers(1, 7)),
+    kind=st.sampled_from(list(LENGTHS)),
+)
 def test_a_run_ended_by_a_signal_loses_no_step(
-    whole: tuple[NumpyEngine, loop.Result, Store],
+    wholes: dict[str, Whole],
     tmp_path_factory: pytest.TempPathFactory,
     calls: int,
     every: int | None,
+    kind: str,
 ) -> None:
-    folder, config, store = tmp_path_factory.mktemp("ended"), make_config(every), Store()
+    whole = wholes[kind]
+    folder, config, store = tmp_path_factory.mktemp("ended"), make_config(every, LENGTHS[kind]), Store()
     try:
         train(config, store, folder, calls=calls)
     except Interrupted:
@@ -191,7 +248,33 @@ def test_a_run_ended_by_a_signal_loses_no_step(
         assert set(whole[2].points) <= set(store.points), "besides, the mean of what it had done where it stopped"
         keys = [(key, step) for key, step, _ in store.points]
         assert len(keys) == len(set(keys))
-        assert {step for key, step in keys if key == "eval/loss"} == {8, 16, 24}
+        assert {step for key, step in keys if key == "eval/loss"} == EVALUATED[kind]
+
+
+@pytest.mark.parametrize("at", range(1, 21))
+def test_a_run_by_steps_that_is_resumed_at_any_step_ends_the_same(
+    wholes: dict[str, Whole], tmp_path: Path, at: int
+) -> None:
+    config = make_config(1, BY_STEPS, keep=99)
+    train(config, Store(), tmp_path)
+    engine, result = train(config, Store(), tmp_path, Checkpoint(storage.place(tmp_path, at)))
+    same(engine, result, wholes["steps"])
+
+
+def test_a_resume_with_more_steps_continues_with_the_same_examples(tmp_path: Path) -> None:
+    constant = {key: value for key, value in BY_STEPS.items() if key.startswith("trainer")}
+    train(make_config(None, constant | {"trainer.steps": 13}), Store(), tmp_path / "again")
+    store = Store()
+    engine, result = train(make_config(None, constant), store, tmp_path / "again", last(tmp_path / "again"))
+    whole_store = Store()
+    whole_engine, whole_result = train(make_config(None, constant), whole_store, tmp_path / "whole")
+    np.testing.assert_array_equal(engine.weight, whole_engine.weight)
+    np.testing.assert_array_equal(engine.momentum, whole_engine.momentum)
+    evaluated = [step for step, _ in result.history.evaluations]
+    assert evaluated == [5, 10, 13, 15, 20, 24], "the end of the first run is one more"
+    assert [step for step, _ in whole_result.history.evaluations] == [5, 10, 15, 20, 24]
+    again, once = store.logged()["train/epoch_loss"], whole_store.logged()["train/epoch_loss"]
+    assert {step: again[step] for step in once} == once
 
 
 def test_a_best_checkpoint_that_was_not_recorded_before_a_kill_is_recorded_on_resume(

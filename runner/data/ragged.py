@@ -1,0 +1,160 @@
+"""Sequences of different lengths as one array, padded at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.data.base import Array
+from runner.data.encode import Column
+from runner.errors import DataError, describe, did_you_mean, invalid
+
+_KEY = "dataset.pad"
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """A column of sequences.
+
+    Attributes:
+      sequences: one array (t, ...) per example, each with its own t.
+    """
+
+    sequences: Sequence[Array]
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def longest(self) -> int:
+        """The largest t; 0 if there are no examples."""
+        return max(map(len, self.sequences), default=0)
+
+
+def check_names(pad: Collection[str], names: Collection[str]) -> None:
+    """Checks that the dataset has the arrays of `dataset.pad`.
+
+    Raises:
+      ConfigError: one is missing.
+    """
+    for name in pad:
+        if name not in names:
+            problem = f"unknown array (the arrays: {', '.join(names)})"
+            raise invalid(_KEY, name, problem=problem, fix=did_you_mean(name, names, "name one of them"))
+
+
+def is_ragged(value: object) -> bool:
+    """Returns whether a value is a list or object array of sequences that differ in length."""
+    if not isinstance(value, list | np.ndarray):
+        return False
+    return len({len(entry) for entry in value if isinstance(entry, list | np.ndarray) and np.ndim(entry) > 0}) > 1
+
+
+def read(value: Any, place: str) -> Ragged:
+    """Returns a user's list or object array of sequences.
+
+    Args:
+      value: one sequence of numbers per example.
+      place: its name in errors.
+
+    Raises:
+      DataError: an entry is no sequence of numbers, or differs from the others in more than its length.
+    """
+    sequences: list[Array] = []
+    for row, entry in enumerate(value):
+        try:
+            sequence = np.asarray(entry)
+        # Objects of other libraries raise errors of any type.
+        except Exception as error:
+            raise DataError(f"{place}: example {row} can't be converted to an array ({describe(error)})") from error
+        # An empty list is float to NumPy, but fits any numbers.
+        if sequence.ndim == 1 and not len(sequence) and sequences:
+            sequence = sequences[0][:0]
+        if sequence.ndim == 0 or sequence.dtype.kind not in "biuf":
+            raise DataError(
+                f"{place}: example {row} is no sequence of numbers, which {_KEY} needs; return one list or array per "
+                "example"
+            )
+        sequences.append(sequence)
+    shapes = {sequence.shape[1:] for sequence in sequences if len(sequence)}
+    if len(shapes) > 1:
+        raise DataError(f"{place}: sequences may differ in their length only; give all steps one shape")
+    return Ragged(sequences)
+
+
+def padded(
+    splits: Mapping[str, Mapping[str, Column | Ragged]],
+    pad: Mapping[str, float],
+    length: int | None,
+    recorded: Mapping[str, int],
+) -> tuple[dict[str, dict[str, Column]], dict[str, int]]:
+    """Returns the columns of every split, with sequences as arrays (N, T, ...).
+
+    Args:
+      splits: name -> its columns by name.
+      pad: `dataset.pad`: column -> the value of padding.
+      length: `dataset.pad_length`, T of every padded column; None: the longest sequence of the column in any split.
+      recorded: column -> T of the recorded run.
+
+    Returns:
+      The splits, and T of each padded column.
+
+    Raises:
+      DataError: a sequence is longer than T.
+    """
+    lengths: dict[str, int] = {}
+    for name in pad:
+        lengths[name] = recorded.get(name) or length or _longest(splits, name)
+    arrays: dict[str, dict[str, Column]] = {}
+    for split, columns in splits.items():
+        arrays[split] = {}
+        for name, column in columns.items():
+            if isinstance(column, Ragged):
+                place = f"{_KEY}, {name} of split {split}"
+                arrays[split][name] = _as_array(column, lengths[name], pad[name], place)
+            else:
+                arrays[split][name] = column
+    return arrays, lengths
+
+
+def _longest(splits: Mapping[str, Mapping[str, Column | Ragged]], name: str) -> int:
+    longest = 1
+    for columns in splits.values():
+        column = columns.get(name)
+        if isinstance(column, Ragged):
+            longest = max(longest, column.longest)
+    return longest
+
+
+def _as_array(column: Ragged, length: int, value: float, place: str) -> Array:
+    """Returns sequences as one array (N, T, ...), padded at their end.
+
+    Raises:
+      DataError: a sequence is longer, or an integer column is padded with a fraction.
+    """
+    if column.longest > length:
+        row = next(row for row, sequence in enumerate(column.sequences) if len(sequence) > length)
+        raise DataError(
+            f"{place}: example {row} has {len(column.sequences[row])} steps, more than {length}; shorten it, or train "
+            f"with dataset.pad_length={column.longest}"
+        )
+    dtype = np.result_type(*(sequence.dtype for sequence in column.sequences))
+    if dtype.kind == "f":
+        dtype = np.dtype(np.float32)
+    elif value != int(value):
+        raise DataError(f"{place}: integers can't be padded with {value:g}; pad them with an integer")
+    else:
+        # Small and unsigned types may not have the value, such as -1.
+        dtype = np.dtype(np.int64)
+    step: tuple[int, ...] = ()
+    for sequence in column.sequences:
+        if len(sequence):
+            step = sequence.shape[1:]
+            break
+    array = np.full((len(column), length, *step), value, dtype)
+    for row, sequence in enumerate(column.sequences):
+        array[row, : len(sequence)] = sequence
+    return array

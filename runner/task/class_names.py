@@ -1,0 +1,86 @@
+"""Names of classes: those of the config or the dataset, or numbers up to the largest label of the train split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from runner.data.base import Array, ArraySpec, DataSource, column
+from runner.errors import invalid
+from runner.task.base import TaskData
+
+KEY = "task.classes"
+# Name of the number of classes among `Task.constants`.
+CONSTANT = "classes"
+
+
+def resolve(setting: Any, spec: ArraySpec, data: TaskData, count: Callable[[], int]) -> tuple[str, ...]:
+    """Returns the class names, which are numbers if nothing names the classes.
+
+    Args:
+      setting: `task.classes`, checked: a number, a list of names, or null.
+      spec: of the array of labels.
+      data: has the number of classes of a resumed run.
+      count: counts the classes, where neither the config, the dataset nor a resumed run knows their number.
+    """
+    if isinstance(setting, list):
+        return tuple(map(str, setting))
+    if setting is None and spec.names:
+        return tuple(spec.names)
+    if setting is not None:
+        number = int(setting)
+    elif CONSTANT in data.constants:
+        number = int(data.constants[CONSTANT][0])
+    else:
+        number = count()
+    return tuple(str(label) for label in range(number))
+
+
+def known_labels(train: DataSource | None, target: str, example: int) -> Array:
+    """Returns the labels of the train split, whose classes are counted.
+
+    Args:
+      train: the split; None: it is not known.
+      target: name of the array of labels.
+      example: a number of classes for the error message.
+
+    Raises:
+      ConfigError: the split can't be read as a whole.
+    """
+    labels = None if train is None else column(train, target)
+    if labels is None:
+        raise invalid(
+            KEY,
+            None,
+            problem=f"needs the number of classes, which array {target} does not show",
+            fix=f"set it, such as {KEY}={example}",
+        )
+    return labels
+
+
+def check_range(labels: Array, classes: int, target: str, split: str, fix: Callable[[int], str]) -> None:
+    """Checks that labels are from 0 to classes - 1.
+
+    Args:
+      labels: integers of any shape, those that count.
+      classes: their number.
+      target: name of the array of labels.
+      split: name of the split.
+      fix: returns the fix for a label that is out of range.
+
+    Raises:
+      ConfigError: one is not.
+    """
+    low = int(labels.min(initial=0))
+    high = int(labels.max(initial=0))
+    if low >= 0 and high < classes:
+        return
+    wrong = high
+    if low < 0:
+        wrong = low
+    raise invalid(
+        "task.target",
+        target,
+        problem=f"labels must be from 0 to {classes - 1}, but the {split} split has {wrong}",
+        fix=fix(wrong),
+    )

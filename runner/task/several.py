@@ -1,0 +1,380 @@
+"""Several outputs of a model, each judged by a task of its own; the loss is the weighted sum of their losses.
+
+Names are Keras's: the metric `accuracy` of the output `gender` is `gender_accuracy`, its own loss `gender_loss`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from runner.arrays import Arrays, Tensor
+from runner.config import values
+from runner.config.build import fields_of
+from runner.config.options import output_tasks, task_options
+from runner.config.schema_task import OPTIONS, OutputConfig, SeveralOptions, TaskConfig
+from runner.data.base import WEIGHT, Array, ArraySpec, DataSource, Value
+from runner.errors import ConfigError, did_you_mean, invalid
+from runner.task import registry
+from runner.task.base import (
+    LOSS,
+    Evaluation,
+    Outputs,
+    OutputSpec,
+    Report,
+    Table,
+    Task,
+    TaskData,
+    named_outputs,
+)
+from runner.task.metrics import MINIMIZE
+from runner.task.supervised import counted
+
+# Between an output's name and the name of one of its sums or constants. No output's name has it.
+_OF = "/"
+# The task's own sums of each output, beside those of the output's task.
+_LOSS_SUM = "loss of the output"
+_TERMS = "terms of the output"
+
+# What may be a key or a task in a message of an output's task, which knows nothing of the other outputs; behind `=` it
+# is a user's import path.
+_KEY = re.compile(r"(?<![\w.=])task\.(?=(\w+))")
+_NAME = re.compile(r"(?<![\w.=])task=(\w+)")
+
+
+def directions(options: SeveralOptions) -> dict[str, str]:
+    """Returns the metrics of an evaluation except the loss, with the better direction of each."""
+    metrics = {_metric(output, LOSS): MINIMIZE for output in options.outputs}
+    for output, config in _configs(options).items():
+        module = registry.entry(config).import_module()
+        for name, direction in module.directions(task_options(config)).items():
+            metrics[_metric(output, name)] = direction
+    return metrics
+
+
+def step_metrics(options: SeveralOptions) -> tuple[str, ...]:
+    """Returns the names of the metrics of a training step except the loss."""
+    names = [_metric(output, LOSS) for output in options.outputs]
+    for output, config in _configs(options).items():
+        module = registry.entry(config).import_module()
+        names += [_metric(output, name) for name in module.step_metrics(task_options(config))]
+    return tuple(names)
+
+
+def check(options: SeveralOptions) -> None:
+    """Checks options without a dataset.
+
+    Raises:
+      ConfigError: a task can't judge one of several outputs, one of its options is invalid, or two metrics have one
+        name.
+    """
+    owners: dict[str, str] = {}
+    for output, config in _configs(options).items():
+        key = f"task.outputs.{output}"
+        entry = registry.entry(config)
+        if not entry.judges_outputs:
+            raise invalid(
+                f"{key}.name", config.name, problem="can't judge one of several outputs", fix=_other_task(config.name)
+            )
+        own_options = task_options(config)
+        values.check(own_options, key)
+        module = entry.import_module()
+        with _named(output):
+            module.check(own_options)
+        for name in (LOSS, *module.directions(own_options), *module.step_metrics(own_options)):
+            metric = _metric(output, name)
+            owner = owners.setdefault(metric, output)
+            if owner != output:
+                problem = f"has a metric {metric}, as {owner} has"
+                raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
+
+
+def make(config: TaskConfig, options: SeveralOptions, data: TaskData) -> Task:
+    """Returns the task of a run."""
+    return Several(config, options, data)
+
+
+def _other_task(name: str) -> str:
+    """Returns the fix for a task that can't judge an output."""
+    if registry.TASKS[name].predicts == "token":
+        return "set positions, with the next tokens as its target"
+    return "set another task, such as regression or custom"
+
+
+def _configs(options: SeveralOptions) -> dict[str, TaskConfig]:
+    """Returns the config of each output's task, without the keys of the whole task."""
+    configs = {}
+    for name, output in options.outputs.items():
+        configs[name] = TaskConfig(output.name, output.target, None, output.example_weight, output.options)
+    return configs
+
+
+def _metric(output: str, name: str) -> str:
+    return f"{output}_{name}"
+
+
+@contextmanager
+def _named(output: str) -> Iterator[None]:
+    """Turns an error of an output's task into one that names the output's keys."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_of_output(str(error), output)) from error
+
+
+def _of_output(message: str, output: str) -> str:
+    """Returns a message of an output's task with the output's keys and name."""
+    key = f"task.outputs.{output}"
+    own_keys = {"_target_", *fields_of(OutputConfig), *(name for kind in OPTIONS.values() for name in fields_of(kind))}
+    # A key of the whole task.
+    own_keys.discard("outputs")
+
+    def renamed(match: re.Match[str]) -> str:
+        return f"{key}." if match[1] in own_keys else match[0]
+
+    message = _KEY.sub(renamed, message)
+    message = _NAME.sub(rf"{key}.name=\1", message)
+    return re.sub(r"\bthe model's outputs?\b", f"the model's output {output}", message)
+
+
+def _part(values_by_name: Mapping[str, Value], output: str) -> dict[str, Value]:
+    """Returns the entries of one output, by their names without the output's."""
+    prefix = f"{output}{_OF}"
+    return {name.removeprefix(prefix): value for name, value in values_by_name.items() if name.startswith(prefix)}
+
+
+class Several(Task):
+    """One task per output of a model, by the output's name.
+
+    An example counts 1. The loss of an output is the mean that its task computes alone, times its weight.
+
+    Attributes:
+      tasks: that judges each output, by the output's name.
+      loss_weights: factor of each output's loss.
+    """
+
+    def __init__(self, config: TaskConfig, options: SeveralOptions, data: TaskData) -> None:
+        """Makes the task of each output; see `runner.task.registry.make_task`."""
+        self.loss_weights = {name: output.weight for name, output in options.outputs.items()}
+        self.tasks: dict[str, Task] = {}
+        configs = output_tasks(config)
+        inputs = _inputs(config, configs, data.arrays)
+        for name, output_config in configs.items():
+            own = TaskConfig(
+                output_config.name, output_config.target, inputs, output_config.example_weight, output_config.options
+            )
+            constants = _part(data.constants, name)
+            with _named(name):
+                module = registry.entry(own).import_module()
+                own_data = TaskData(data.arrays, data.train, constants, data.vocabulary)
+                self.tasks[name] = module.make(own, task_options(own), own_data)
+        self.arrays = self._find_arrays()
+        self.input_names = tuple(inputs)
+        self.outputs = OutputSpec(None, by_name={name: task.outputs for name, task in self.tasks.items()})
+        self.directions = {LOSS: MINIMIZE, **directions(options)}
+        self.step_metrics = step_metrics(options)
+        self.constants = {}
+        for name, task in self.tasks.items():
+            for key, value in task.constants.items():
+                self.constants[f"{name}{_OF}{key}"] = value
+        tasks = self.tasks.values()
+        self.keeps_outputs = all(task.keeps_outputs for task in tasks)
+        self.tokens = max(task.tokens for task in tasks)
+        self.reads_batch = any(task.reads_batch for task in tasks)
+        self.runs_user_code = any(task.runs_user_code for task in tasks)
+        # The terms of each example of weight 1 where these don't depend on its labels.
+        self._fixed_terms: dict[str, float] = {}
+        for name, task in self.tasks.items():
+            if not task.weighs_arrays:
+                self._fixed_terms[name] = float(task.weights({WEIGHT: np.ones(1, np.float32)})[0])
+
+    def _find_arrays(self) -> dict[str, ArraySpec]:
+        """Returns the arrays of all tasks; a spec with names of its dims goes before one without."""
+        arrays: dict[str, ArraySpec] = {}
+        for task in self.tasks.values():
+            for name, spec in task.arrays.items():
+                if name not in arrays or spec.dims:
+                    arrays[name] = spec
+        return arrays
+
+    def _share(self, ops: Arrays, name: str, batch: Mapping[str, Tensor]) -> Tensor | float:
+        """Returns the factor that makes an output's sum per example a share of the mean over the examples.
+
+        The engine divides sums by the number of examples, an output's task by its number of loss terms.
+        """
+        if name in self._fixed_terms:
+            return 1.0 / self._fixed_terms[name]
+        terms = ops.sum(self.tasks[name].counted_terms(ops, batch))
+        examples = ops.sum(ops.cast(batch[WEIGHT], "float32"))
+        # A batch without a counted label has a loss of 0, not 0 / 0.
+        no_terms = ops.equal(terms, 0.0)
+        return ops.where(no_terms, ops.zeros_like(terms), examples / ops.where(no_terms, ops.ones_like(terms), terms))
+
+    def reduced(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Outputs:
+        """Returns each output as its task reduces it, by name."""
+        by_name = named_outputs(outputs)
+        return {name: task.reduced(ops, by_name[name], batch) for name, task in self.tasks.items()}
+
+    def _losses(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns each output's share (B,) of its mean loss, by the output's name."""
+        by_name = named_outputs(outputs)
+        losses = {}
+        for name, task in self.tasks.items():
+            losses[name] = task.loss(ops, by_name[name], batch) * self._share(ops, name, batch)
+        return losses
+
+    def loss(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns the weighted sum (B,) of the losses of all outputs."""
+        weighted = [self.loss_weights[name] * loss_b for name, loss_b in self._losses(ops, outputs, batch).items()]
+        total_b = weighted[0]
+        for loss_b in weighted[1:]:
+            total_b = total_b + loss_b
+        return total_b
+
+    def metrics(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns each output's loss (B,) without its weight, and the metrics (B,) of its task."""
+        by_name = named_outputs(outputs)
+        metrics = {}
+        for name, loss_b in self._losses(ops, outputs, batch).items():
+            metrics[_metric(name, LOSS)] = loss_b
+        for name, task in self.tasks.items():
+            share = self._share(ops, name, batch)
+            for key, value_b in task.metrics(ops, by_name[name], batch).items():
+                metrics[_metric(name, key)] = value_b * share
+        return metrics
+
+    def totals(self, ops: Arrays, outputs: Outputs, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the totals of each output's task, and its sums of losses and of their terms."""
+        by_name = named_outputs(outputs)
+        totals: dict[str, Tensor] = {}
+        for name, task in self.tasks.items():
+            own = task.totals(ops, by_name[name], batch)
+            own[_LOSS_SUM] = counted(ops, batch, task.loss(ops, by_name[name], batch), [0])
+            own[_TERMS] = counted(ops, batch, task.counted_terms(ops, batch), [0])
+            for key, value in own.items():
+                totals[f"{name}{_OF}{key}"] = value
+        return totals
+
+    def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the addends of each output's task, and the task's own sums."""
+        addends: dict[str, Array] = {}
+        for name, task in self.tasks.items():
+            own = _part(totals, name)
+            own_sums = {key: own.pop(key) for key in (_LOSS_SUM, _TERMS)}
+            for key, value in {**task.addends(own), **own_sums}.items():
+                addends[f"{name}{_OF}{key}"] = value
+        return addends
+
+    def _mean_losses(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        """Returns each output's mean loss over all batches, without its weight."""
+        means = {}
+        for name in self.tasks:
+            own = _part(totals, name)
+            means[name] = float(own[_LOSS_SUM]) / (float(own[_TERMS]) or 1.0)
+        return means
+
+    def mean_loss(self, totals: Mapping[str, Array]) -> float:
+        """Returns the weighted sum of the outputs' mean losses, each over all terms of all batches."""
+        if len(self._fixed_terms) == len(self.tasks):
+            return super().mean_loss(totals)
+        return sum(self.loss_weights[name] * mean for name, mean in self._mean_losses(totals).items())
+
+    def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
+        """Returns each output's loss and metrics."""
+        metrics = {_metric(name, LOSS): mean for name, mean in self._mean_losses(totals).items()}
+        for name, task in self.tasks.items():
+            for key, value in task.summary(_part(totals, name)).items():
+                metrics[_metric(name, key)] = value
+        return metrics
+
+    def check(self, shape: Sequence[int | None]) -> None:
+        """Rejects a model with a single output."""
+        raise ConfigError(
+            f"model._target_: the model has one output, {list(shape)}, but the task has {', '.join(self.tasks)}; "
+            "return a dict of outputs with these names"
+        )
+
+    def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
+        """Checks that a model has the outputs of the config, each as its task needs it."""
+        names = ", ".join(self.tasks)
+        if all(name.isdigit() for name in shapes):
+            raise ConfigError(
+                f"model._target_: the model's {len(shapes)} outputs have no names, but the task has {names}; return a "
+                "dict of outputs with these names"
+            )
+        for name, task in self.tasks.items():
+            if name not in shapes:
+                raise invalid(
+                    "task.outputs",
+                    f"[{', '.join(self.tasks)}]",
+                    problem=f"the model has no output {name}; it has {', '.join(shapes)}",
+                    fix=did_you_mean(name, shapes, "rename the output of the model, or of the task"),
+                )
+            with _named(name):
+                task.check(shapes[name])
+        for name in shapes:
+            if name not in self.tasks:
+                raise ConfigError(
+                    f"model._target_: its output {name} has no task (task.outputs has {names}); add "
+                    f"task.outputs.{name}, or remove the output from the model"
+                )
+
+    def check_split(self, source: DataSource, split: str) -> None:
+        """Checks the targets of every output."""
+        for name, task in self.tasks.items():
+            with _named(name):
+                task.check_split(source, split)
+
+    def predictions(self, ops: Arrays, outputs: Outputs) -> dict[str, Tensor]:
+        """Returns the predictions of each output's task: `age` if there is one, else `gender_logits` and others."""
+        by_name = named_outputs(outputs)
+        answers: dict[str, Tensor] = {}
+        for name, task in self.tasks.items():
+            own = task.predictions(ops, by_name[name])
+            for key, value in own.items():
+                answers[name if len(own) == 1 else _metric(name, key)] = value
+        return answers
+
+    def named_warnings(self, outputs: Mapping[str, Array]) -> list[str]:
+        """Returns the warnings of each output's task."""
+        warnings = []
+        for name, task in self.tasks.items():
+            warnings += [_of_output(warning, name) for warning in task.warnings(outputs[name])]
+        return warnings
+
+    def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
+        """Returns the files and tables of each output's task, with the output's name before theirs."""
+        files: dict[str, Callable[[Path], None]] = {}
+        tables: dict[str, Table] = {}
+        for name, task in self.tasks.items():
+            report = task.report(self._evaluation_of(name, evaluation), source, split)
+            for file, write in report.files.items():
+                files[f"{name}_{file}"] = write
+            for title, table in report.tables.items():
+                tables[f"{name}: {title}"] = table
+        return Report(files, tables)
+
+    def _evaluation_of(self, name: str, evaluation: Evaluation) -> Evaluation:
+        """Returns the evaluation of one output, as its task alone would have it."""
+        metrics = {key: evaluation.metrics[_metric(name, key)] for key in self.tasks[name].directions}
+        totals = _part(evaluation.totals, name)
+        if totals:
+            totals[LOSS] = totals[_LOSS_SUM]
+            totals[WEIGHT] = totals[_TERMS]
+        outputs = evaluation.named_outputs.get(name, np.zeros((0,), np.float32))
+        return Evaluation(metrics, evaluation.examples, totals, outputs)
+
+
+def _inputs(config: TaskConfig, outputs: Mapping[str, TaskConfig], arrays: Mapping[str, ArraySpec]) -> list[str]:
+    """Returns the names of the model's inputs: those of the config, or all arrays without another role."""
+    if config.inputs is not None:
+        return list(config.inputs)
+    others = {config.example_weight}
+    for output in outputs.values():
+        others |= {*output.target, output.example_weight}
+        others |= {output.options[option] for option in registry.entry(output).array_options}
+    return [name for name in arrays if name not in others]

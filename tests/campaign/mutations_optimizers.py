@@ -1,0 +1,121 @@
+"""Ways to break Keras's optimizers on a mesh, parameter groups and norms. See `tests.campaign.mutations_table`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from runner.optim import groups, norms
+from tests.campaign.mutations_hooks import Gradients, Hooks, Tensor, Way, first_half
+
+
+class _Changed:
+    """`keras.ops` with one function replaced."""
+
+    def __init__(self, ops: Any, name: str, function: Callable[..., Tensor]) -> None:
+        self._ops, self._name, self._function = ops, name, function
+
+    def __getattr__(self, name: str) -> Any:
+        return self._function if name == self._name else getattr(self._ops, name)
+
+
+def of_class(module: str, name: str, change: Callable[..., Tensor]) -> Way:
+    """Replaces a function of `keras.ops` for one of Keras 3's optimizers: (hooks, sound, *arguments) -> result."""
+
+    def way(hooks: Hooks, _: str) -> None:
+        optimizer = importlib.import_module(f"keras.src.optimizers.{module}")
+        sound = getattr(optimizer.ops, name)
+
+        def changed(*given: Any, **named: Any) -> Tensor:
+            return change(hooks, sound, *given, **named)
+
+        hooks.patches.put(optimizer, "ops", _Changed(optimizer.ops, name, changed))
+
+    return way
+
+
+def over_one_shard(hooks: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
+    """Takes a sum or a norm of the first half of the entries."""
+    return sound(x * first_half(hooks.ops.shape(x)), **named)
+
+
+def rms_of_one_shard(_: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
+    """Takes a mean over a whole array over the first half of its rows; other means are right."""
+    if named or not x.shape or x.shape[0] < 2:
+        return sound(x, **named)
+    return sound(x[: x.shape[0] // 2])
+
+
+def row_means_of_one_shard(_: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
+    """Takes the means of a factored moment's rows over the columns of the first device."""
+    if named.get("axis") != -1 or named.get("keepdims"):
+        return sound(x, **named)
+    return sound(x[..., : x.shape[-1] // 2], **named)
+
+
+def means_over_the_other_dim(_: Hooks, sound: Callable[..., Tensor], x: Tensor, **named: Any) -> Tensor:
+    """Takes each factored moment of a square matrix over the dim that the other one is over: no shape tells."""
+    axis = named.get("axis")
+    is_square = len(x.shape) == 2 and x.shape[0] == x.shape[1]
+    if axis is None or not is_square:
+        return sound(x, **named)
+    return sound(x, **{**named, "axis": -3 - axis})
+
+
+def orthogonalized_by_shard(hooks: Hooks, _: str) -> None:
+    """Muon orthogonalizes the columns of each of two devices by themselves."""
+    optimizer = importlib.import_module("keras.src.optimizers.muon")
+
+    def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def by_shard(muon: Any, x: Tensor, steps: int) -> Tensor:
+            half = x.shape[-1] // 2
+            shards = [sound(muon, x[..., :half], steps), sound(muon, x[..., half:], steps)]
+            return optimizer.ops.concatenate(shards, axis=-1)
+
+        return by_shard
+
+    hooks.patches.wrap(optimizer.Muon, "zeropower_via_newtonschulz5", make)
+
+
+def clipped_by_own_shards(hooks: Hooks, _: str) -> None:
+    """Clips each gradient by the norm of what the first of two devices has."""
+
+    def change(__: object, config: Any, gradients: Gradients, ___: object) -> Gradients:
+        ops, limit = hooks.ops, config.norm
+        found = []
+        for g in gradients:
+            norm = ops.sqrt(ops.sum(ops.square(g) * first_half(ops.shape(g))))
+            found.append(g * limit / ops.maximum(norm, limit))
+        return found
+
+    hooks.clips(change)
+
+
+def logged_norm_of_one_shard(hooks: Hooks, _: str) -> None:
+    def change(config: Any, trainable: Any, gradients: Gradients, xp: Any) -> list[Tensor]:
+        halves = [g * first_half(hooks.ops.shape(g)) for g in gradients]
+        return sound(config, trainable, halves, xp)
+
+    sound = norms.values
+    hooks.patches.everywhere(sound, change)
+
+
+def grouped(**values: Callable[[Any], object]) -> Way:
+    """Gives the variable aimed at other settings than its groups': of each, (value) -> another one."""
+
+    def way(hooks: Hooks, path: str) -> None:
+        def change(name: str, own: groups.Settings) -> groups.Settings:
+            if name != path:
+                return own
+            return replace(own, **{key: make(getattr(own, key)) for key, make in values.items()})  # type: ignore[arg-type]
+
+        hooks.settings(change)
+
+    return way
+
+
+def frozen_in_the_norm(hooks: Hooks, _: str) -> None:
+    """Counts gradients of frozen variables in the norm that clips."""
+    hooks.patches.everywhere(groups.unfrozen, lambda __, gradients, *___: list(gradients))

@@ -1,0 +1,30 @@
+"""Speech by convolutions and recurrent layers, with CTC."""
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Automatic Speech Recognition using CTC",
+    trains="Adam; CTC; word error rate after each epoch",
+    overrides=["optimizer=adam", "optimizer.learning_rate=1e-4", "task=ctc", "task.classes=7"],
+    simplified=["errors are counted by letters, not words: the made data has no words"],
+)
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    steps, bands = input_shape
+    sound = keras.Input(input_shape)
+    x = layers.Reshape((steps, bands, 1))(sound)
+    for _ in range(2):
+        x = layers.Conv2D(4, 3, strides=(1, 2), padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    x = layers.Reshape((steps, x.shape[-2] * x.shape[-1]))(x)
+    for _ in range(2):
+        x = layers.Bidirectional(layers.GRU(8, return_sequences=True))(x)
+    x = layers.Dropout(0.5)(layers.Dense(16, activation="relu")(x))
+    return keras.Model(sound, layers.Dense(outputs.units)(x))
+
+
+def load():
+    return data.speech()

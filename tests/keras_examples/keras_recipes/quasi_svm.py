@@ -1,0 +1,66 @@
+"""Digits by random Fourier features and a linear layer with the hinge loss."""
+
+import functools
+
+import numpy as np
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="A Quasi-SVM in Keras",
+    trains="Adam; categorical hinge; accuracy",
+    overrides=[
+        "optimizer=adam",
+        "task=custom",
+        "task._target_={module}.hinge",
+        "task.maximize=[accuracy]",
+        "task.target=label",
+        "task.units=4",
+    ],
+)
+
+
+def hinge(ops, outputs, batch):
+    return ops.keras.losses.categorical_hinge(ops.one_hot(batch["label"], 4), outputs)
+
+
+def accuracy(ops, outputs, batch):
+    return ops.cast(ops.equal(ops.argmax(outputs, -1), ops.cast(batch["label"], "int32")), "float32")
+
+
+@functools.cache
+def fourier_class(keras):
+    class RandomFourierFeatures(keras.layers.Layer):
+        def __init__(self, size, scale, **options):
+            super().__init__(**options)
+            self.size, self.scale = size, scale
+
+        def build(self, input_shape):
+            wide = keras.initializers.RandomNormal(stddev=1 / self.scale)
+            shape = (input_shape[-1], self.size)
+            self.kernel = self.add_weight(shape=shape, initializer=wide, trainable=False, name="kernel")
+            turned = keras.initializers.RandomUniform(0.0, 2 * np.pi)
+            self.bias = self.add_weight(shape=(self.size,), initializer=turned, trainable=False, name="bias")
+            super().build(input_shape)
+
+        def call(self, x):
+            return keras.ops.cos(keras.ops.matmul(x, self.kernel) + self.bias) * np.sqrt(2 / self.size)
+
+    return RandomFourierFeatures
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Flatten(),
+            fourier_class(keras)(64, 10.0),
+            layers.Dense(outputs.units),
+        ]
+    )
+
+
+def load():
+    return data.images()

@@ -1,0 +1,23 @@
+"""Reviews by two bidirectional LSTMs."""
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Bidirectional LSTM on IMDB",
+    trains="Adam; binary cross-entropy; accuracy",
+    overrides=["optimizer=adam", "task=binary", "task.from_logits=false"],
+)
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    tokens = keras.Input(input_shape, dtype="int32")
+    x = layers.Embedding(64, 16)(tokens)
+    x = layers.Bidirectional(layers.LSTM(8, return_sequences=True))(x)
+    x = layers.Bidirectional(layers.LSTM(8))(x)
+    return keras.Model(tokens, layers.Dense(outputs.units, activation="sigmoid")(x))
+
+
+def load():
+    return data.texts()

@@ -1,0 +1,39 @@
+"""Columns of categories by attention, joined with numbers."""
+
+from tests.keras_examples import data
+from tests.keras_examples.layers import encoder, positions
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Structured data learning with TabTransformer",
+    trains="AdamW; binary cross-entropy with example weights; accuracy",
+    overrides=[
+        "optimizer=adamw",
+        "optimizer.weight_decay=1e-4",
+        "task=binary",
+        "task.from_logits=false",
+        "task.example_weight=importance",
+    ],
+    simplified=["columns of words are numbers already"],
+)
+
+
+def make_model(keras, inputs, outputs):
+    layers = keras.layers
+    numbers = keras.Input(inputs["numbers"].shape, name="numbers")
+    kind = keras.Input(inputs["kind"].shape, dtype="int32", name="kind")
+    x = positions(keras)(layers.Embedding(8, 8)(kind))
+    for _ in range(2):
+        x = encoder(keras, x, units=16)
+    x = layers.Concatenate()([layers.Flatten()(x), layers.LayerNormalization(epsilon=1e-6)(numbers)])
+    for units in (32, 16):
+        x = layers.Dense(units, activation="selu")(layers.BatchNormalization()(x))
+        x = layers.Dropout(0.2)(x)
+    return keras.Model({"numbers": numbers, "kind": kind}, layers.Dense(outputs.units, activation="sigmoid")(x))
+
+
+def load():
+    splits = data.columns()
+    for arrays in splits.values():
+        arrays["importance"] = (0.5 + arrays["label"]).astype("float32")
+    return splits

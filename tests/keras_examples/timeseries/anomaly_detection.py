@@ -1,0 +1,37 @@
+"""Windows of a series by a convolutional autoencoder."""
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Timeseries anomaly detection using an Autoencoder",
+    trains="Adam; mean squared error; early stopping",
+    overrides=[
+        "optimizer=adam",
+        "trainer.early_stopping.metric=eval/loss",
+        "trainer.early_stopping.patience=5",
+        "task=regression",
+        "task.inputs=[series]",
+        "task.target=series",
+    ],
+)
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Conv1D(16, 7, padding="same", strides=2, activation="relu"),
+            layers.Dropout(0.2),
+            layers.Conv1D(8, 7, padding="same", strides=2, activation="relu"),
+            layers.Conv1DTranspose(8, 7, padding="same", strides=2, activation="relu"),
+            layers.Dropout(0.2),
+            layers.Conv1DTranspose(16, 7, padding="same", strides=2, activation="relu"),
+            layers.Conv1DTranspose(outputs.units, 7, padding="same"),
+        ]
+    )
+
+
+def load():
+    return data.series()

@@ -1,0 +1,43 @@
+"""Images by a compact convolutional transformer with sequence pooling."""
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Compact Convolutional Transformers",
+    trains="AdamW; cross-entropy with label smoothing; accuracy, top-5; best checkpoint by accuracy",
+    overrides=[
+        "optimizer=adamw",
+        "optimizer.weight_decay=1e-4",
+        "trainer.checkpoint.best=eval/accuracy",
+        "task.label_smoothing=0.1",
+        "task.classes=6",
+        "task.top_k=5",
+    ],
+    simplified=["no stochastic depth", "no augmentation by layers"],
+)
+
+
+def make_model(keras, input_shape, num_classes):
+    layers = keras.layers
+    image = keras.Input(input_shape)
+    x = image
+    for filters in (8, 16):
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False, activation="relu")(x)
+        x = layers.MaxPooling2D(3, strides=2, padding="same")(x)
+    x = layers.Reshape((16, 16))(x)
+    for _ in range(2):
+        normed = layers.LayerNormalization(epsilon=1e-5)(x)
+        x = layers.Add()([layers.MultiHeadAttention(2, 8, dropout=0.1)(normed, normed), x])
+        inner = layers.LayerNormalization(epsilon=1e-5)(x)
+        for units in (16, 16):
+            inner = layers.Dropout(0.1)(layers.Dense(units, activation="gelu")(inner))
+        x = layers.Add()([inner, x])
+    x = layers.LayerNormalization(epsilon=1e-5)(x)
+    share = layers.Softmax(axis=1)(layers.Dense(1)(x))
+    pooled = layers.Flatten()(layers.Dot(axes=1)([share, x]))
+    return keras.Model(image, layers.Dense(num_classes)(pooled))
+
+
+def load():
+    return data.images(classes=6)

@@ -1,0 +1,35 @@
+"""Images by depthwise and pointwise convolutions over patches."""
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Image classification with ConvMixer",
+    trains="AdamW; cross-entropy; accuracy; best checkpoint by accuracy",
+    overrides=[
+        "optimizer=adamw",
+        "optimizer.weight_decay=1e-4",
+        "trainer.checkpoint.best=eval/accuracy",
+        "task.classes=4",
+    ],
+    simplified=["no augmentation by tf.image"],
+)
+
+
+def make_model(keras, input_shape, num_classes):
+    layers = keras.layers
+
+    def finished(x):
+        return layers.BatchNormalization()(layers.Activation("gelu")(x))
+
+    image = keras.Input(input_shape)
+    x = finished(layers.Conv2D(16, 2, strides=2)(image))
+    for _ in range(2):
+        x = layers.Add()([finished(layers.DepthwiseConv2D(3, padding="same")(x)), x])
+        x = finished(layers.Conv2D(16, 1)(x))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(image, layers.Dense(num_classes)(x))
+
+
+def load():
+    return data.images(channels=3)

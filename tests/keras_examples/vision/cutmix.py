@@ -1,0 +1,34 @@
+"""Images whose patches and labels are mixed."""
+
+import numpy as np
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="CutMix data augmentation for image classification",
+    trains="Adam; cross-entropy; accuracy",
+    overrides=["optimizer=adam", "task.classes=4", "dataset.augment=[{name: cutmix, alpha: 0.25}]"],
+    simplified=["a small residual network in place of ResNet-20"],
+)
+
+
+def make_model(keras, input_shape, num_classes):
+    layers = keras.layers
+    image = keras.Input(input_shape)
+    x = layers.Activation("relu")(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(image)))
+    for filters, strides in ((8, 1), (16, 2)):
+        inner = layers.Conv2D(filters, 3, strides=strides, padding="same")(x)
+        inner = layers.Activation("relu")(layers.BatchNormalization()(inner))
+        inner = layers.BatchNormalization()(layers.Conv2D(filters, 3, padding="same")(inner))
+        if strides != 1:
+            x = layers.Conv2D(filters, 1, strides=strides, padding="same")(x)
+        x = layers.Activation("relu")(layers.Add()([x, inner]))
+    return keras.Model(image, layers.Dense(num_classes)(layers.GlobalAveragePooling2D()(x)))
+
+
+def load():
+    splits = data.images(channels=3)
+    for arrays in splits.values():
+        arrays["label"] = np.eye(4, dtype="float32")[arrays["label"]]
+    return splits

@@ -1,0 +1,53 @@
+"""Images by a convnet whose gradients have their mean removed."""
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Gradient Centralization for Better Training Performance",
+    trains="RMSprop with centralized gradients; binary cross-entropy; accuracy",
+    overrides=[
+        "optimizer=optax",
+        "optimizer._target_={module}.centralized_rmsprop",
+        "optimizer.learning_rate=1e-4",
+        "task=binary",
+        "task.from_logits=false",
+    ],
+    simplified=["no augmentation by layers"],
+)
+
+
+def centralized_rmsprop(learning_rate):
+    import jax
+    import optax
+
+    def centralized(gradient):
+        # Of kernels only, over all dims but that of the outputs.
+        if gradient.ndim < 2:
+            return gradient
+        return gradient - gradient.mean(axis=tuple(range(gradient.ndim - 1)), keepdims=True)
+
+    centralize = optax.stateless(lambda gradients, _: jax.tree.map(centralized, gradients))
+    return optax.chain(centralize, optax.rmsprop(learning_rate, decay=0.9, eps=1e-7, eps_in_sqrt=False))
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.Dropout(0.5),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dropout(0.5),
+            layers.Dense(16, activation="relu"),
+            layers.Dense(outputs.units, activation="sigmoid"),
+        ]
+    )
+
+
+def load():
+    return data.images(classes=2)

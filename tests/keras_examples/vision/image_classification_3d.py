@@ -1,0 +1,43 @@
+"""CT scans by a 3D convnet."""
+
+import numpy as np
+
+from tests.keras_examples.spec import Spec, by_split
+
+SPEC = Spec(
+    title="3D image classification from CT scans",
+    trains="Adam with exponential decay; binary cross-entropy; accuracy; best checkpoint, early stopping by accuracy",
+    overrides=[
+        "optimizer=adam",
+        "optimizer.learning_rate=1e-4",
+        "optimizer.schedule.name=exponential",
+        "optimizer.schedule.decay_steps=100000",
+        "optimizer.schedule.decay_rate=0.96",
+        "optimizer.schedule.staircase=true",
+        "trainer.early_stopping.metric=eval/accuracy",
+        "trainer.early_stopping.patience=15",
+        "task=binary",
+        "task.from_logits=false",
+    ],
+    simplified=["no rotation of the scans"],
+)
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    scan = keras.Input(input_shape)
+    x = scan
+    for filters in (4, 8):
+        x = layers.Conv3D(filters, 3, activation="relu")(x)
+        x = layers.BatchNormalization()(layers.MaxPooling3D(2)(x))
+    x = layers.GlobalAveragePooling3D()(x)
+    x = layers.Dropout(0.3)(layers.Dense(16, activation="relu")(x))
+    return keras.Model(scan, layers.Dense(outputs.units, activation="sigmoid")(x))
+
+
+def load():
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, 96).astype("int32")
+    scan = rng.normal(0, 0.3, (96, 12, 12, 12, 1)).astype("float32")
+    scan[:, 4:8, 4:8, 4:8] += label[:, None, None, None, None]
+    return by_split({"scan": scan, "label": label})

@@ -1,0 +1,31 @@
+"""Cats and dogs by a small Xception."""
+
+from tests.keras_examples import data
+from tests.keras_examples.spec import Spec
+
+SPEC = Spec(
+    title="Image classification from scratch",
+    trains="Adam; binary cross-entropy from a logit; accuracy; checkpoint per epoch",
+    overrides=["optimizer=adam", "optimizer.learning_rate=3e-4", "task=binary"],
+    simplified=["no augmentation by layers"],
+)
+
+
+def make_model(keras, input_shape, outputs):
+    layers = keras.layers
+    image = keras.Input(input_shape)
+    x = layers.Conv2D(8, 3, strides=2, padding="same")(image)
+    x = previous = layers.Activation("relu")(layers.BatchNormalization()(x))
+    for size in (8, 16):
+        for _ in range(2):
+            x = layers.SeparableConv2D(size, 3, padding="same")(layers.Activation("relu")(x))
+            x = layers.BatchNormalization()(x)
+        x = layers.MaxPooling2D(3, strides=2, padding="same")(x)
+        x = previous = layers.add([x, layers.Conv2D(size, 1, strides=2, padding="same")(previous)])
+    x = layers.SeparableConv2D(16, 3, padding="same")(x)
+    x = layers.GlobalAveragePooling2D()(layers.Activation("relu")(layers.BatchNormalization()(x)))
+    return keras.Model(image, layers.Dense(outputs.units)(layers.Dropout(0.25)(x)))
+
+
+def load():
+    return data.images(classes=2, size=32, channels=3)
