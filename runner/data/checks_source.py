@@ -6,6 +6,7 @@ Imports no data library.
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +17,17 @@ from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import import_path
 
 TABLE_SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
-TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
+PARQUET_SUFFIXES = (".parquet",)
+ARROW_SUFFIXES = (".arrow",)
+TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet", ".arrow")
 
 _TABLES = f"a {', '.join(TABLE_SUFFIXES)} file, or a folder of them"
 _TEXTS = f"a file, a folder of {', '.join(TEXT_SUFFIXES)} files, or a glob"
 _IMAGES = "a folder of images"
+_HUGGINGFACE = "a folder that save_to_disk wrote, or one with .arrow or .parquet files"
+# Name of a dataset on Hugging Face's Hub.
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_PARQUET = "a .parquet file, a folder of them, or a glob"
 
 
 def check_tables(config: DatasetConfig) -> None:
@@ -59,6 +66,59 @@ def check_texts(config: DatasetConfig) -> None:
         path = _set_path(config, _TEXTS, example="notes.txt")
         if not matches(path):
             raise _missing(path, _TEXTS, example="notes.txt")
+
+
+def check_parquet(config: DatasetConfig) -> None:
+    """Checks that `dataset.path` is a Parquet file or a folder, or a glob that matches one.
+
+    Raises:
+      ConfigError: it is none, or can't be read.
+    """
+    with _readable(config):
+        path = _set_path(config, _PARQUET, example="houses.parquet")
+        matched = matches(path)
+        if not matched:
+            raise _missing(path, _PARQUET, example="houses.parquet")
+        for file in matched:
+            if file.is_file() and file.suffix.lower() not in PARQUET_SUFFIXES:
+                fix = "convert it, for example with pandas.DataFrame.to_parquet, or set dataset=arrays"
+                raise invalid("dataset.path", config.path, problem=f"must be {_PARQUET}", fix=fix)
+    _check_window(config)
+
+
+def check_huggingface(config: DatasetConfig) -> None:
+    """Checks that `dataset.path` is a folder, or an Arrow or Parquet file.
+
+    Raises:
+      ConfigError: it is none, or can't be read.
+    """
+    with _readable(config):
+        typed_path = _set_path(config, _HUGGINGFACE, example="pictures")
+        path = Path(typed_path).expanduser()
+        if not path.exists() and _HUB_NAME.fullmatch(typed_path):
+            folder = typed_path.rpartition("/")[2]
+            raise invalid(
+                "dataset.path",
+                typed_path,
+                problem=f"must be {_HUGGINGFACE} on this machine; nothing is downloaded",
+                fix=f"run `hf download --repo-type dataset {typed_path} --local-dir {folder}`, then set "
+                f"dataset.path={folder}",
+            )
+        path = _existing(config, _HUGGINGFACE, example="pictures")
+        if path.is_file() and path.suffix.lower() not in (*ARROW_SUFFIXES, *PARQUET_SUFFIXES):
+            fix = "save the dataset with save_to_disk and name its folder"
+            raise invalid("dataset.path", config.path, problem=f"must be {_HUGGINGFACE}", fix=fix)
+    _check_window(config)
+
+
+def _check_window(config: DatasetConfig) -> None:
+    if config.shuffle_window is not None and not config.shuffle:
+        raise invalid(
+            "dataset.shuffle_window",
+            config.shuffle_window,
+            problem="needs dataset.shuffle=true",
+            fix="remove it, or set dataset.shuffle=true",
+        )
 
 
 def check_custom(config: DatasetConfig) -> None:

@@ -80,7 +80,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         raise invalid(
             "dataset.column",
             config.column,
-            problem="only dataset=text has such a key, for its .jsonl and .parquet files",
+            problem="only dataset=text has such a key, for its .jsonl, .parquet and .arrow files",
             fix=fix,
         )
     _check_tokenizer(config, recorded=recorded)

@@ -18,7 +18,7 @@ from runner.errors import DataError
 
 _IMAGE_CHANNELS = (1, 3, 4)
 # A column with more distinct strings is free text or an identifier. As a category it would give a useless model.
-_MAX_CATEGORIES = 1000
+MAX_CATEGORIES = 1000
 # So is a column in which every second row has a string of its own. With fewer rows than this, as in a first trial,
 # that says nothing.
 _MIN_ROWS_FOR_SHARE = 20
@@ -204,7 +204,7 @@ def encode(
         for name, column in split_columns.items():
             place = f"{where[split]}, {name}"
             if isinstance(column, StringColumn):
-                arrays[split][name] = _category_numbers(place, column, names[name])
+                arrays[split][name] = category_numbers(place, column, names[name])
             else:
                 arrays[split][name] = numeric_array(place, column)
 
@@ -382,13 +382,27 @@ def _categories(
             f"{where[split]}, {name}: row {row} is {string!r}, but other rows are numbers; fix that row, or leave the "
             "column out"
         )
-    has_mostly_distinct = rows >= _MIN_ROWS_FOR_SHARE and len(strings) > rows / 2
-    if len(strings) > _MAX_CATEGORIES or has_mostly_distinct:
-        raise DataError(
-            f"{next(iter(where.values()))}, {name} has {len(strings):,} distinct strings in {rows:,} rows and looks "
-            "like free text, not a category; leave it out (in a file, by naming the other columns in dataset.features)"
-        )
+    check_categories(f"{next(iter(where.values()))}, {name}", len(strings), rows)
     return tuple(sorted(strings))
+
+
+def check_categories(place: str, strings: int, rows: int) -> None:
+    """Checks that a column of strings has categories, and no free text.
+
+    Args:
+      place: file and column, for the error.
+      strings: number of distinct ones.
+      rows: of the column.
+
+    Raises:
+      DataError: too many strings are distinct.
+    """
+    has_mostly_distinct = rows >= _MIN_ROWS_FOR_SHARE and strings > rows / 2
+    if strings > MAX_CATEGORIES or has_mostly_distinct:
+        raise DataError(
+            f"{place} has {strings:,} distinct strings in {rows:,} rows and looks like free text, not a category; "
+            "leave it out (in a file, by naming the other columns in dataset.features)"
+        )
 
 
 def is_number(text: str) -> bool:
@@ -409,8 +423,12 @@ def _first_non_number(columns: Mapping[str, StringColumn]) -> tuple[str, int, st
     raise AssertionError("the caller has seen one")
 
 
-def _category_numbers(place: str, column: StringColumn, categories: Sequence[str]) -> Array:
-    """Returns the category of each row, int32 (N,)."""
+def category_numbers(place: str, column: StringColumn, categories: Sequence[str]) -> Array:
+    """Returns the category of each row, int32 (N,).
+
+    Raises:
+      DataError: a string is none of the categories.
+    """
     number_of = dict(zip(categories, range(len(categories)), strict=True))
     number_of_code = np.array([number_of.get(string, -1) for string in column.values], np.int32)
     numbers: Array = number_of_code[column.codes]

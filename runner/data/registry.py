@@ -97,6 +97,21 @@ SOURCES: dict[str, SourceEntry] = {
         is_users_data=True,
         check=checks_source.check_images,
     ),
+    "mixture": SourceEntry(f"{_FOLDER}.mixture", keys=("parts",), tokens="maybe", is_users_data=True),
+    "parquet": SourceEntry(
+        f"{_FOLDER}.parquet",
+        keys=("path", "features", "channels", "cache_mib", "shuffle_window"),
+        tokens="maybe",
+        is_users_data=True,
+        check=checks_source.check_parquet,
+    ),
+    "huggingface": SourceEntry(
+        f"{_FOLDER}.huggingface",
+        keys=("path", "features", "channels", "cache_mib", "shuffle_window"),
+        tokens="maybe",
+        is_users_data=True,
+        check=checks_source.check_huggingface,
+    ),
     "pydoc": SourceEntry(f"{_FOLDER}.pydoc", tokens="always"),
     "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", tokens="always"),
     "text": SourceEntry(

@@ -5,11 +5,14 @@ Imports NumPy only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from runner.data.base import DataSource
 from runner.data.base import Rows as Indices
 
 Weights = npt.NDArray[np.float32]
@@ -33,6 +36,117 @@ class Plan:
         return len(self.indices)
 
 
+@dataclass(frozen=True)
+class Draw:
+    """What the order of an epoch depends on.
+
+    Attributes:
+      seed: the run's seed, at least 0.
+      epoch: the epoch's number, at least 0.
+      shuffle: False for the stored order.
+      stream: distinguishes the orders of the parts of a mixture; empty for a whole split.
+    """
+
+    seed: int
+    epoch: int
+    shuffle: bool = True
+    stream: tuple[int, ...] = ()
+
+    def generator(self) -> np.random.Generator:
+        """Returns the random number generator of the epoch.
+
+        It depends on nothing else, so a resumed run need not replay the epochs before.
+        """
+        return np.random.default_rng([self.seed, self.epoch, *self.stream])
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """A source that decides itself in which order its examples are trained on."""
+
+    def epoch_order(self, draw: Draw) -> Indices:
+        """Returns int64 (size,), rows of the source, by the arguments only."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class StoredBlocks:
+    """The blocks in which a source stores some examples; a block is read as a whole.
+
+    Attributes:
+      numbers: int64 (n,), the block of each example; those of one block are next to each other.
+      count: blocks of the source.
+      window: blocks that are shuffled together; None: all.
+    """
+
+    numbers: Indices
+    count: int
+    window: int | None
+
+
+def stored_blocks(source: DataSource, rows: Indices) -> StoredBlocks | None:
+    """Returns the blocks of some rows; None if the source does not store its examples in blocks."""
+    blocks_of: Callable[[Indices], StoredBlocks | None] | None = getattr(source, "stored_blocks", None)
+    if blocks_of is None:
+        return None
+    return blocks_of(rows)
+
+
+def order_of(source: DataSource, draw: Draw) -> Indices:
+    """Returns the order of a source's examples in one epoch.
+
+    Args:
+      source: a split.
+      draw: seed and epoch.
+
+    Returns:
+      int64 (size,), a permutation, unless the source is a mixture, which may repeat the examples of a part.
+    """
+    if isinstance(source, Ordered):
+        return source.epoch_order(draw)
+    blocks = stored_blocks(source, np.arange(source.size))
+    if blocks is None or blocks.window is None:
+        return shuffled(draw, source.size)
+    return shuffled_in_windows(draw, blocks.numbers, blocks.window)
+
+
+def shuffled(draw: Draw, size: int) -> Indices:
+    """Returns int64 (size,), a permutation of the examples; every one is equally likely."""
+    if not draw.shuffle:
+        return np.arange(size, dtype=np.int64)
+    return draw.generator().permutation(size).astype(np.int64, copy=False)
+
+
+def shuffled_in_windows(draw: Draw, blocks: Indices, window: int) -> Indices:
+    """Returns an order that reads each block of examples in one go.
+
+    The blocks are put into a random order, and the examples of every `window` blocks in a row are shuffled together.
+
+    Args:
+      draw: seed and epoch.
+      blocks: int64 (size,), the block of each example; examples of one block are next to each other.
+      window: blocks that are shuffled together, at least 1. If there are no more, the order is that of `shuffled`.
+
+    Returns:
+      int64 (size,), a permutation.
+    """
+    size = len(blocks)
+    starts = np.flatnonzero(np.diff(blocks, prepend=-1))
+    if not draw.shuffle or len(starts) <= window:
+        return shuffled(draw, size)
+    stops = np.append(starts[1:], size)
+    rng = draw.generator()
+    block_order = rng.permutation(len(starts))
+    order = np.empty(size, np.int64)
+    done = 0
+    for first in range(0, len(starts), window):
+        ranges = [np.arange(starts[block], stops[block]) for block in block_order[first : first + window]]
+        rows = np.concatenate(ranges)
+        order[done : done + len(rows)] = rng.permutation(rows)
+        done += len(rows)
+    return order
+
+
 def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
     """Returns the order of a split's examples in one epoch, by the arguments only.
 
@@ -45,10 +159,7 @@ def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
     Returns:
       int64 (size,), a permutation.
     """
-    if not shuffle:
-        return np.arange(size, dtype=np.int64)
-    # From the seed and the epoch alone, so that a resumed run need not replay the epochs before.
-    return np.random.default_rng([seed, epoch]).permutation(size).astype(np.int64, copy=False)
+    return shuffled(Draw(seed, epoch, shuffle), size)
 
 
 def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:
@@ -83,6 +194,7 @@ def train_plan(
     shuffle: bool = True,
     remainder: str = "drop",
     steps: int | None = None,
+    source: DataSource | None = None,
 ) -> Plan:
     """Plans an epoch, or the rest of one.
 
@@ -95,6 +207,7 @@ def train_plan(
       shuffle: whether to draw a new order for this epoch.
       remainder: `drop` or `pad`, see `steps_in_epoch`.
       steps: limit on the steps of the epoch, counted from its beginning; None: no limit.
+      source: the split, which may decide its order; None: every permutation is equally likely.
 
     Returns:
       The batches from `start_step` on, identical to those of an uninterrupted epoch.
@@ -106,7 +219,8 @@ def train_plan(
     if steps is not None:
         stop = min(stop, steps)
     # The order of the whole epoch, also for the rest of one: a resumed run then continues with the same batches.
-    order = epoch_order(seed, epoch, size, shuffle)
+    draw = Draw(seed, epoch, shuffle)
+    order = shuffled(draw, size) if source is None else order_of(source, draw)
     return _batches(order, batch_size, start_step, stop)
 
 

@@ -22,6 +22,7 @@ from runner.data.base import (
     empty_arrays,
     take,
 )
+from runner.data.sampler import StoredBlocks, stored_blocks
 from runner.data.splits import Slice, parse_split, resolve
 from runner.errors import invalid
 
@@ -80,6 +81,23 @@ class Selection:
             for name, array in examples.items():
                 arrays[name][positions] = array
         return arrays
+
+    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
+        """Returns the blocks of some rows, or None unless every source is stored in blocks."""
+        starts = np.cumsum([0, *(len(source_rows) for _, source_rows in self.pieces)])
+        piece_of_row = np.searchsorted(starts, rows, side="right") - 1
+        numbers = np.empty(len(rows), np.int64)
+        count = 0
+        window = None
+        for piece, (source, source_rows) in enumerate(self.pieces):
+            positions = np.flatnonzero(piece_of_row == piece)
+            blocks = stored_blocks(source, source_rows[rows[positions] - starts[piece]])
+            if blocks is None:
+                return None
+            numbers[positions] = blocks.numbers + count
+            count += blocks.count
+            window = blocks.window
+        return StoredBlocks(numbers, count, window)
 
     def column(self, name: str) -> Array | None:
         """Returns one complete array, or None unless every source has it."""

@@ -5,12 +5,24 @@ Both are of the train split.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Encoding, ExampleSource, FullDataset, Rows
+from runner.data.base import (
+    Array,
+    ArraySource,
+    ArraySpec,
+    DataSource,
+    Encoding,
+    ExampleSource,
+    FullDataset,
+    Rows,
+    column,
+)
+from runner.data.sampler import StoredBlocks, stored_blocks
+from runner.data.selection import Selection
 from runner.errors import invalid
 
 _KEY = "dataset.standardize"
@@ -153,8 +165,12 @@ def _standardized_source(source: DataSource, statistics: Mapping[str, Statistics
         specs[name] = replace(specs[name], dtype="float32")
     if isinstance(source, ArraySource):
         return ArraySource(_scaled(source.arrays, statistics), specs)
-    assert isinstance(source, ExampleSource), "a source without arrays makes one example at a time"
-    return Standardized(source, specs, statistics, source.holds_gil)
+    if isinstance(source, Selection):
+        pieces = [(_standardized_source(piece, statistics), rows) for piece, rows in source.pieces]
+        return replace(source, pieces=pieces, specs=specs)
+    if isinstance(source, ExampleSource):
+        return StandardizedExamples(source, specs, statistics, source.holds_gil)
+    return Standardized(source, specs, statistics)
 
 
 def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -> dict[str, Array]:
@@ -182,6 +198,34 @@ def _columns(shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Standardized:
+    """A source that standardizes its examples when they are read."""
+
+    inner: DataSource
+    specs: Mapping[str, ArraySpec]
+    statistics: Mapping[str, Statistics]
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        return self.inner.size
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples."""
+        return _scaled(self.inner.read(rows), self.statistics)
+
+    def column(self, name: str) -> Array | None:
+        """Returns one complete array of the source, or None; those to standardize are never complete."""
+        if name in self.statistics:
+            return None
+        return column(self.inner, name)
+
+    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
+        """Returns the blocks of some rows of the source."""
+        return stored_blocks(self.inner, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class StandardizedExamples:
     """A source that standardizes each example as it is made."""
 
     inner: ExampleSource
@@ -198,6 +242,11 @@ class Standardized:
         """Returns the arrays of one example."""
         return _scaled(self.inner.example(row, epoch), self.statistics)
 
+    def original(self, row: int) -> dict[str, Array]:
+        """Returns one example whose images have the size of their files, if the source can."""
+        read_example: Callable[[int], dict[str, Array]] = getattr(self.inner, "original", self.inner.example)
+        return _scaled(read_example(row), self.statistics)
+
     def example_name(self, row: int) -> str:
         """Returns the example's name for messages."""
         return self.inner.example_name(row)
@@ -205,3 +254,7 @@ class Standardized:
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples."""
         return _scaled(self.inner.read(rows), self.statistics)
+
+    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
+        """Returns the blocks of some rows of the source."""
+        return stored_blocks(self.inner, rows)

@@ -82,6 +82,11 @@ def names(path: Path) -> list[str]:
     return list(map(cleaned, raw_names))
 
 
+def is_index(name: str) -> bool:
+    """Returns whether a column is the index of a pandas frame."""
+    return _PANDAS_INDEX.fullmatch(name) is not None
+
+
 def _is_selected(features: Sequence[str] | None, name: str) -> bool:
     return features is None or name in features or cleaned(name) in map(cleaned, features)
 
@@ -117,8 +122,8 @@ def _read_table(path: Path, features: Sequence[str] | None) -> list[tuple[str, C
         raise DataError(f"{path} has no examples")
     columns = []
     for name in table.column_names:
-        if _is_selected(features, name) and not _PANDAS_INDEX.fullmatch(name):
-            columns.append((name, _convert_column(f"{path}, {name}", table.column(0))))
+        if _is_selected(features, name) and not is_index(name):
+            columns.append((name, convert_column(f"{path}, {name}", table.column(0))))
         # The Arrow column is freed before the next one is converted, so the peak is the table plus one column.
         table = table.remove_column(0)
     return columns
@@ -175,7 +180,22 @@ def _as_float32(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
     return pc.cast(column, pa.float32(), safe=False)
 
 
-def _convert_column(place: str, column: pa.ChunkedArray) -> Column:
+def convert_column(place: str, column: pa.ChunkedArray) -> Column:
+    """Returns a column of a table as an array, or as a column of strings.
+
+    Args:
+      place: file and column, for errors.
+      column: (N,), of numbers, strings, or lists of numbers of one length.
+
+    Raises:
+      DataError: a value is missing, or the type is another one.
+    """
+    if isinstance(column.type, pa.BaseExtensionType):
+        stored = convert_column(place, pa.chunked_array([chunk.storage for chunk in column.chunks]))
+        if isinstance(column.type, pa.FixedShapeTensorType):
+            assert isinstance(stored, np.ndarray), "a tensor is stored as a list of numbers"
+            return stored.reshape(len(column), *column.type.shape)
+        return stored
     types = pa.types
     dtype = column.type
     if column.null_count:
@@ -185,7 +205,7 @@ def _convert_column(place: str, column: pa.ChunkedArray) -> Column:
         encoded = pc.dictionary_encode(column.cast(pa.string())).combine_chunks()
         values = list(map(str, encoded.dictionary.to_pylist()))
         return string_column(place, values, encoded.indices.to_numpy())
-    if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
+    if _is_list(dtype):
         return _vectors(place, column)
     if types.is_decimal(dtype):
         column = column.cast(pa.float64())
@@ -202,17 +222,31 @@ def _convert_column(place: str, column: pa.ChunkedArray) -> Column:
 
 
 def _vectors(place: str, column: pa.ChunkedArray) -> Array:
-    """Returns lists of numbers, all of the same length, as one vector per row."""
-    lengths = pc.list_value_length(column).to_numpy()
-    different_rows = np.flatnonzero(lengths != lengths[:1])
-    if len(different_rows):
-        row = int(different_rows[0])
-        raise DataError(
-            f"{place}: row {row + 1} has {lengths[row]} numbers, but row 1 has {lengths[0]}; use lists of one length"
-        )
-    flat = pc.list_flatten(column)
-    is_numeric = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)
+    """Returns lists of numbers, all of the same length, as one array (N, ...) with a dim per level of the lists."""
+    shape = [len(column)]
+    flat = column
+    while _is_list(flat.type):
+        lengths = pc.list_value_length(flat).to_numpy()
+        different_entries = np.flatnonzero(lengths != lengths[:1])
+        if len(different_entries):
+            # Entries of an inner list are counted over all rows.
+            entries_per_row = max(1, len(flat) // len(column))
+            entry = int(different_entries[0])
+            raise DataError(
+                f"{place}: row {entry // entries_per_row + 1} has {lengths[entry]} numbers, but row 1 has "
+                f"{lengths[0]}; use lists of one length"
+            )
+        if flat.null_count:
+            break
+        shape.append(int(lengths[0]))
+        flat = pc.list_flatten(flat)
+    is_numeric = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type) or pa.types.is_boolean(flat.type)
     if flat.null_count or not is_numeric:
         raise DataError(f"{place} has lists of {flat.type}, or with missing values; use lists of numbers")
-    values: Array = flat.to_numpy().reshape(len(column), -1)
+    values: Array = flat.to_numpy().reshape(shape)
     return values
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

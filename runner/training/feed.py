@@ -306,7 +306,7 @@ def splits(config: RunConfig, data: Dataset, task: Task, readers: Workers, *, ca
     microbatches = config.trainer.accumulate_steps
     train = Examples(data.train, task, readers.reader(data.train), cached, share_of(config, microbatches))
     if config.trainer.overfit_batches is not None:
-        plan = epoch_plan(config, data.train.size, 0, config.trainer.overfit_batches)
+        plan = epoch_plan(config, data.train, 0, config.trainer.overfit_batches)
         # Every process reads all of them: they are few, and an evaluation needs other rows than training.
         trained = readers.reader(data.train).begin(0, plan.indices[plan.weights > 0]).result()
         return Splits(train, examples(ArraySource(trained, data.train.specs)), "overfit", None)
@@ -366,7 +366,7 @@ def training(
             first = epoch * per_epoch
             steps = min(per_epoch, total - first)
             # In here, so that the order of a large split is drawn in the other thread too.
-            plan = epoch_plan(config, train.size, epoch, steps, step - first)
+            plan = epoch_plan(config, train.source, epoch, steps, step - first)
             size = partial(call_size, step)
             drawn = drawn_epoch(config, epoch)
             yield from train.chunks(plan, size, chosen.capacity, drawn, f"{name} epoch {epoch}", is_closed)
@@ -384,18 +384,18 @@ def drawn_epoch(config: RunConfig, epoch: int) -> int:
     return epoch
 
 
-def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step: int = 0) -> Plan:
+def epoch_plan(config: RunConfig, source: DataSource, epoch: int, steps: int, start_step: int = 0) -> Plan:
     """Returns the batches of an epoch, from `start_step` on.
 
     Args:
       config: seed, batch size, order and the last partial batch.
-      size: training examples.
+      source: training examples, which may decide their order; see `runner.data.sampler.Ordered`.
       epoch: from 0.
       steps: of this epoch.
       start_step: steps of it that were trained already.
     """
     return train_plan(
-        size,
+        source.size,
         batch_size=config.dataset.batch_size,
         seed=config.trainer.seed,
         epoch=drawn_epoch(config, epoch),
@@ -403,6 +403,7 @@ def epoch_plan(config: RunConfig, size: int, epoch: int, steps: int, start_step:
         shuffle=config.dataset.shuffle,
         remainder=config.dataset.remainder,
         steps=steps,
+        source=source,
     )
 
 

@@ -121,8 +121,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     """
     check_verified(config, data.train)
     task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
-    size = data.train.size
-    per_epoch = epoch_steps(config, size)
+    per_epoch = epoch_steps(config, data.train.size)
     epochs: list[HostBatches] = []
     steps_left = config.verify.steps
     epoch = 0
@@ -130,7 +129,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
         examples = Examples(data.train, task, workers.reader(data.train))
         while steps_left:
             steps = min(per_epoch, steps_left)
-            plan = epoch_plan(config, size, epoch, steps)
+            plan = epoch_plan(config, data.train, epoch, steps)
             epochs.append(examples.read(drawn_epoch(config, epoch), plan.indices, plan.weights))
             steps_left -= steps
             epoch += 1
@@ -139,7 +138,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
         arrays[name] = np.concatenate([batches.arrays[name] for batches in epochs])
     weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
-    total_steps = run_length(config, size, task.tokens).total
+    total_steps = run_length(config, data.train.size, task.tokens).total
     return Request(config, DataSpec(task.arrays, task), total_steps, batches)
 
 

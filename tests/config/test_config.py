@@ -59,8 +59,11 @@ NEEDS = {
     ],
     "dataset/arrays": ["dataset.path=own.csv"],
     "dataset/custom": ["dataset._target_=own_code.load"],
+    "dataset/huggingface": ["dataset.path=photos"],
     "dataset/image_folder": ["dataset.path=photos"],
     "dataset/tfds": ["dataset.name=emnist/letters"],
+    "dataset/mixture": ["dataset.parts=[{name: arrays, path: own.csv}, {name: arrays, path: own.csv, weight: 2}]"],
+    "dataset/parquet": ["dataset.path=own.parquet"],
     "dataset/pydoc": ["task=language_model", "model=gpt"],
     "dataset/shakespeare": ["task=language_model", "model=gpt"],
     "dataset/text": ["dataset.path=words.txt", "task=language_model", "model=gpt"],
@@ -94,6 +97,7 @@ def test_every_option_composes_and_passes_every_check(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "words.txt").write_text("words\n")
     (tmp_path / "own.csv").write_text("price\n1\n")
+    (tmp_path / "own.parquet").touch()
     (tmp_path / "own_code.py").write_text(OWN_CODE)
     (tmp_path / "photos").mkdir()
     group = option.parent.name

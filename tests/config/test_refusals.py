@@ -366,6 +366,16 @@ REFUSALS = [
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
+    refusal("dataset=parquet dataset.path=nowhere.parquet", "dataset.path=nowhere.parquet", "a folder of them"),
+    refusal("dataset=mixture", "dataset.parts is required"),
+    refusal("dataset=mixture dataset.parts=[]", "dataset.parts=[]", "two datasets or more", "{name: arrays"),
+    refusal(
+        "dataset=mixture dataset.parts=[{name:arrays,path:nowhere.csv},{name:digits}]",
+        "dataset.parts[0].path=nowhere.csv",
+        ".parquet",
+    ),
+    refusal("dataset=huggingface dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
+    refusal("+dataset.shuffle_window=4", "dataset.shuffle_window=4", "set dataset=parquet"),
     refusal("dataset=custom dataset._target_=user_module.nope", "dataset._target_=user_module.nope", "no 'nope'"),
     refusal(
         "+dataset._target_=user_module.build",

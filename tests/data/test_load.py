@@ -207,9 +207,10 @@ def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
     preset = search_path.content_of(f"dataset/{name}")
     known = {field.name for field in dataclasses.fields(DatasetConfig)} - {"target", "options"} | {"_target_"}
     assert set(preset) <= known
-    own, text = name in ("arrays", "image_folder", "custom"), name in ("text", "shakespeare", "pydoc")
+    own = name in ("arrays", "image_folder", "custom", "parquet", "huggingface", "mixture")
+    text = name in ("text", "shakespeare", "pydoc")
     expected: dict[str, object] = {"name": "" if name == "tfds" else name, "test": None if own else "test"}
-    expected["standardize"] = name == "arrays"
+    expected["standardize"] = name in ("arrays", "parquet")
     expected["batch_size"] = 32 if text else 64 if own or name == "digits" else 128
     if text:
         documents = "joined" if name == "shakespeare" else "apart"
@@ -217,7 +218,7 @@ def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
         expected["column"] = "text" if name == "text" else None
     plain = DatasetConfig()
     for key, value in preset.items():
-        if key not in ("path", "_target_"):
+        if key not in ("path", "_target_", "parts"):
             assert value == expected.get(key, getattr(plain, key)), key
     lines = path.read_text("utf-8").splitlines()
     assert lines[1].startswith(f"#   python -m runner dataset={name}")

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from PIL import Image
@@ -26,6 +29,8 @@ _SEARCHED = "hydra.searchpath="  # folders with the options of a project
 def give_data(folder: Path) -> None:
     """Writes small files with the names that pages use for the reader's own data."""
     (folder / "houses.csv").write_text("area,rooms,price\n" + "".join(f"{n},{n % 3},{2 * n}\n" for n in range(1, 401)))
+    table = pa.csv.read_csv(folder / "houses.csv")
+    pq.write_table(table, folder / "houses.parquet", row_group_size=50)
     label = np.arange(400) % 4
     np.savez(folder / "scans.npz", scan=np.ones((400, 8, 8), "uint8"), dose=np.ones(400, "float32"), label=label)
     ones = np.ones(400, "int32")
@@ -51,6 +56,11 @@ def give_data(folder: Path) -> None:
         (folder / "photos" / kind).mkdir(parents=True)
         for number in range(80):
             Image.new("RGB", (64, 64)).save(folder / "photos" / kind / f"{number}.png")
+    files = [file.read_bytes() for file in sorted((folder / "photos").rglob("*.png"))]
+    pictures = pa.table({"image": files, "label": np.arange(len(files)) % 2})
+    (folder / "pictures").mkdir()
+    with pa.ipc.new_stream(folder / "pictures" / "train.arrow", pictures.schema) as writer:
+        writer.write_table(pictures)
 
 
 def give_exports(folder: Path) -> None:

@@ -24,9 +24,8 @@ import numpy as np
 
 from runner.config.schema_data import DatasetConfig
 from runner.data import images
-from runner.data.augment import sizing
 from runner.data.base import IMAGE_DIMS, SPLITS, Array, ArraySpec, Encoding, FullDataset, Rows, stack_examples
-from runner.data.sources.image_scan import SUFFIXES, ScannedFile, scan
+from runner.data.sources.image_scan import SUFFIXES, ScannedFile, common_size, scan
 from runner.errors import DataError, invalid
 
 logger = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         first = next(iter(broken))
         raise DataError(f"{root}: none of {len(broken):,} image files can be decoded, for example {first}")
 
-    size = _image_size(config, results)
+    size = common_size(config, {(result.height, result.width) for result in results})
     channels = config.channels or _channels(results)
     specs = {
         "image": ArraySpec((*size, channels), "uint8", IMAGE_DIMS),
@@ -283,24 +282,6 @@ def _channels(results: Sequence[ScannedFile]) -> int:
     if all(result.gray for result in results):
         return 1
     return 3
-
-
-def _image_size(config: DatasetConfig, results: Sequence[ScannedFile]) -> tuple[int, int]:
-    size = config.image_size or sizing(config)
-    if size is not None:
-        height, width = size
-        return height, width
-    sizes = {(result.height, result.width) for result in results}
-    if len(sizes) > 1:
-        heights, widths = zip(*sizes, strict=True)
-        raise invalid(
-            "dataset.image_size",
-            None,
-            problem=f"the images have {len(sizes):,} different sizes (heights {min(heights)} to {max(heights)}, "
-            f"widths {min(widths)} to {max(widths)})",
-            fix="set dataset.image_size=[224,224], or dataset.augment=[{name: random_resized_crop, size: [224,224]}]",
-        )
-    return next(iter(sizes))
 
 
 def _report_broken(config: DatasetConfig, root: Path, broken: Mapping[str, str]) -> None:

@@ -12,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from runner.config.schema_data import DatasetConfig
 from runner.data import images
+from runner.data.augment import sizing
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
 from runner.data.sources.prepared import cache_folder
+from runner.errors import invalid
 from runner.host import cores
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -47,6 +50,32 @@ class ScannedFile:
     gray: bool
     decoded: bool
     broken: str
+
+
+def common_size(config: DatasetConfig, sizes: set[tuple[int, int]]) -> tuple[int, int]:
+    """Returns the height and width that all images get.
+
+    Args:
+      config: may have it.
+      sizes: height and width of the images.
+
+    Raises:
+      ConfigError: the config has none, and the images differ.
+    """
+    size = config.image_size or sizing(config)
+    if size is not None:
+        height, width = size
+        return height, width
+    if len(sizes) > 1:
+        heights, widths = zip(*sizes, strict=True)
+        raise invalid(
+            "dataset.image_size",
+            None,
+            problem=f"the images have {len(sizes):,} different sizes (heights {min(heights)} to {max(heights)}, "
+            f"widths {min(widths)} to {max(widths)})",
+            fix="set dataset.image_size=[224,224], or dataset.augment=[{name: random_resized_crop, size: [224,224]}]",
+        )
+    return next(iter(sizes))
 
 
 def scan(root: Path, files: Sequence[str], *, decode: bool) -> dict[str, ScannedFile]:

@@ -1,7 +1,8 @@
 """Text as tokens: a user's files, Shakespeare, Python's reference, TFDS texts.
 
 Documents are encoded once, as a stream, into memory-mapped files of tokens: neither the text nor its tokens need to
-fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet file. Documents are
+fit into memory. A document is a .txt file, a line of a .jsonl file or a row of a .parquet
+or .arrow file. Documents are
 concatenated and cut every `dataset.sequence_length` tokens; the label of a token is the next one.
 """
 

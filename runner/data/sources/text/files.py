@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.data.checks_source import TEXT_SUFFIXES, matches
-from runner.data.sources.split_names import ALIASES, canonical_splits
-from runner.errors import DataError, invalid
+from runner.data.checks_source import TEXT_SUFFIXES
+from runner.data.sources import split_files
+from runner.errors import DataError
 from runner.host.late import late
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 else:
-    # Takes a second to import, and only .parquet files need it.
+    # Takes a second to import, and only .parquet and .arrow files need it.
     pa = late("pyarrow")
     pq = late("pyarrow.parquet")
 
@@ -29,10 +28,6 @@ PIECE = 1 << 16
 # Bytes per read of a .txt file, and rows per read of a .parquet file. They bound the memory for any size of file.
 _READ_BYTES = 1 << 20
 _READ_ROWS = 256
-# Names that mean a split which is not trained on.
-_EVALUATION_NAMES = {"test", "validation", *ALIASES}
-# A file of a split that Hugging Face's libraries wrote in parts, such as train-00000-of-00002.parquet.
-_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
 # Names of fields or columns that a message lists, and characters of a library's error that it shows.
 _SHOWN_NAMES = 5
 _MAX_REASON = 300
@@ -58,83 +53,9 @@ class InlineText:
 TextInput = Path | InlineText
 
 
-def find(path: str) -> dict[str, Sequence[TextInput]]:
-    """Returns the files of each split, sorted by name.
-
-    The splits of a folder are its subfolders if one is called `train`; else its files if one is (`train.txt`); else
-    the shards at any depth, as Hugging Face names them (`data/train-00000-of-00002.parquet`). Otherwise, and for a
-    glob, all files are the split `train`.
-
-    Raises:
-      ConfigError: a folder has a split test or validation without a split train, or in another form than it.
-      DataError: a folder has no text file.
-    """
-    matched = matches(path)
-    if len(matched) != 1 or not matched[0].is_dir():
-        return {"train": list(matched)}
-    root = matched[0]
-    all_files = _text_files_below(root)
-    if not all_files:
-        raise DataError(f"{root.absolute()} has no file with the suffix {', '.join(TEXT_SUFFIXES)}")
-
-    folders: dict[str, list[Path]] = {}
-    for folder in sorted(root.iterdir()):
-        if folder.is_dir() and not folder.name.startswith("."):
-            files = _text_files_below(folder)
-            if files:
-                folders[folder.name] = files
-    own_files = _by_split_name(file for file in all_files if file.parent == root)
-    shards = _by_split_name(file for file in all_files if _SHARD.fullmatch(file.stem))
-
-    found: dict[str, list[Path]] | None = None
-    for candidate in (folders, own_files, shards):
-        if "train" in candidate:
-            found = candidate
-            break
-    evaluation_names = sorted(_EVALUATION_NAMES & {*folders, *own_files, *shards})
-    if found is None:
-        if evaluation_names:
-            raise invalid(
-                "dataset.path",
-                path,
-                problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
-                fix="name the training files or their folder train, or use a glob, whose files are one split",
-            )
-        return {"train": list(all_files)}
-
-    for name in evaluation_names:
-        if name not in found:
-            kind = "files"
-            if found is folders:
-                kind = "folders"
-            raise invalid(
-                "dataset.path",
-                path,
-                problem=f"train is read from {kind}, but {name} is not",
-                fix=f"store {name} as {kind} too, or use a glob, whose files are one split",
-            )
-    return canonical_splits({name: list(files) for name, files in found.items()}, root)
-
-
-def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
-    by_name: dict[str, list[Path]] = {}
-    for file in files:
-        name = file.stem
-        shard = _SHARD.fullmatch(name)
-        if shard:
-            name = shard[1]
-        by_name.setdefault(name, []).append(file)
-    return by_name
-
-
-def _text_files_below(folder: Path) -> list[Path]:
-    """Returns the text files in a folder at any depth, sorted, without hidden ones."""
-    files = []
-    for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.suffix.lower() in TEXT_SUFFIXES and path.is_file():
-            files.append(path)
-    return files
+def find(path: str) -> Mapping[str, Sequence[TextInput]]:
+    """Returns the text files of each split; see `split_files.find`."""
+    return split_files.find(path, TEXT_SUFFIXES)
 
 
 def pieces(inputs: Sequence[TextInput], column: str) -> Iterator[Piece]:
@@ -162,6 +83,9 @@ def pieces(inputs: Sequence[TextInput], column: str) -> Iterator[Piece]:
                     yield from _split([text])
             elif suffix == ".parquet":
                 for text in _read_parquet(text_input, column):
+                    yield from _split([text])
+            elif suffix == ".arrow":
+                for text in _read_arrow(text_input, column):
                     yield from _split([text])
             else:
                 yield from _split(_read_txt(text_input))
@@ -286,24 +210,45 @@ def _text_field(where: str, content: object, column: str) -> str:
 
 
 def _read_parquet(path: Path, column: str) -> Iterator[str]:
-    """Yields the text of each row."""
+    """Yields the text of each row of a .parquet file."""
     try:
         with pq.ParquetFile(path) as file:
-            columns = file.schema_arrow.names
-            if column not in columns:
-                names = ", ".join(columns[:_SHOWN_NAMES])
-                raise DataError(
-                    f"{path}: there is no column {column!r} (the columns: {names}); set dataset.column to one"
-                )
-            row = 0
-            for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False):
-                for text in batch.column(0).to_pylist():
-                    row += 1
-                    if not isinstance(text, str):
-                        problem = f"must be a string, not {type(text).__name__}"
-                        if text is None:
-                            problem = "is missing"
-                        raise DataError(f"{path}, {column}: row {row:,} {problem}; fix that row or remove it")
-                    yield text
+            _check_column(path, column, file.schema_arrow.names)
+            batches = file.iter_batches(batch_size=_READ_ROWS, columns=[column], use_threads=False)
+            yield from _texts(path, column, batches)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read: {' '.join(str(error).split())[:_MAX_REASON]}") from error
+        raise _unreadable(path, error) from error
+
+
+def _read_arrow(path: Path, column: str) -> Iterator[str]:
+    """Yields the text of each row of an .arrow file, in the format of streams that `save_to_disk` writes."""
+    try:
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            _check_column(path, column, stream.schema.names)
+            yield from _texts(path, column, (batch.select([column]) for batch in stream))
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _check_column(path: Path, column: str, columns: Sequence[str]) -> None:
+    if column not in columns:
+        names = ", ".join(columns[:_SHOWN_NAMES])
+        raise DataError(f"{path}: there is no column {column!r} (the columns: {names}); set dataset.column to one")
+
+
+def _texts(path: Path, column: str, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    """Yields the strings of batches with one column."""
+    row = 0
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            row += 1
+            if not isinstance(text, str):
+                problem = f"must be a string, not {type(text).__name__}"
+                if text is None:
+                    problem = "is missing"
+                raise DataError(f"{path}, {column}: row {row:,} {problem}; fix that row or remove it")
+            yield text
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} can't be read: {' '.join(str(error).split())[:_MAX_REASON]}")

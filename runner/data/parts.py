@@ -1,0 +1,115 @@
+"""The parts of a mixture: their configs and weights, from `dataset.parts`.
+
+Imports no NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from runner.config import options
+from runner.config.build import build, fields_of, unknown_key
+from runner.config.fields import as_text
+from runner.config.schema_data import DatasetConfig
+from runner.config.values import check as check_values
+from runner.errors import ConfigError, invalid
+
+Value = TypeVar("Value")
+
+_KEY = "dataset.parts"
+_WEIGHT = "weight"
+_TARGET = "_target_"
+# Keys that a part may have, apart from its weight. All others are of the whole mixture: its batches, order,
+# augmentation, standardization and workers.
+_KEYS = (
+    *("name", "builder", "path", "features", "train", "validation", "test", "data_dir", "download", "mirror"),
+    *("column", "tokenizer", "vocabulary_size", "end_token", "sequence_length", "documents"),
+    *("image_size", "channels", "skip_broken", "cache_mib", "shuffle_window", "pad", "pad_length"),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One dataset of a mixture.
+
+    Attributes:
+      key: of its mapping, such as `dataset.parts[0]`.
+      name: for messages and the record: the path, the import path or the name of its data.
+      weight: above 0; its share of the training examples is relative to the sum of all weights.
+      config: of its data.
+    """
+
+    key: str
+    name: str
+    weight: float
+    config: DatasetConfig
+
+
+def parts_of(config: DatasetConfig) -> list[Part]:
+    """Returns the parts of a mixture, whose single values are checked.
+
+    Args:
+      config: of the mixture.
+
+    Raises:
+      ConfigError: a part has an unknown key, or an invalid value.
+    """
+    parts = []
+    for index, content in enumerate(config.parts):
+        parts.append(_part(f"{_KEY}[{index}]", content, config))
+    return parts
+
+
+def _part(key: str, content: Mapping[str, object], mixture: DatasetConfig) -> Part:
+    own = dict(content)
+    weight = own.pop(_WEIGHT, 1.0)
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    # `below` is false for NaN too.
+    if not is_number or not 0 < float(weight) < float("inf"):  # type: ignore[arg-type]
+        raise invalid(f"{key}.{_WEIGHT}", weight, problem="must be a number above 0", fix=f"set {_WEIGHT}: 1.0")
+    if own.get("name") == mixture.name:
+        raise invalid(
+            f"{key}.name", mixture.name, problem="a part can't be a mixture", fix="list its parts in dataset.parts"
+        )
+    for name in own:
+        if name == "prepare":
+            # Its layers are fitted on the train split, which is that of the mixture, before the parts are one.
+            raise invalid(
+                f"{key}.{name}", own[name], problem="can't be used in a mixture", fix="prepare the files before"
+            )
+        is_of_mixture = name in fields_of(DatasetConfig) and name not in _KEYS
+        if is_of_mixture:
+            raise invalid(
+                f"{key}.{name}",
+                own[name],
+                problem="is a key of the whole mixture, not of a part",
+                fix=f"set dataset.{name}",
+            )
+        if name not in (*_KEYS, _TARGET) and _TARGET not in own:
+            raise unknown_key(f"{key}.{name}", [_WEIGHT, *_KEYS, _TARGET])
+    # A split `test` that does not exist is an error only where the config names it.
+    own.setdefault("test", None)
+    config = in_part(key, lambda: build(DatasetConfig, options.arranged("dataset", own), "dataset"))
+    check_values(config, key)
+    name = config.builder or config.path or config.target or config.name
+    return Part(key, name, float(weight), config)  # type: ignore[arg-type]
+
+
+def in_part(key: str, run: Callable[[], Value]) -> Value:
+    """Returns the result of a function, whose errors name the keys of a part instead of those of `dataset`.
+
+    Raises:
+      ConfigError: the function does.
+    """
+    try:
+        return run()
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("dataset.", f"{key}.")) from error
+
+
+def describe(parts: list[Part]) -> str:
+    """Returns the parts and their shares, such as `70% a.npz, 30% b.npz`."""
+    total = sum(part.weight for part in parts)
+    return ", ".join(f"{as_text(round(100 * part.weight / total, 1))}% {part.name}" for part in parts)

@@ -1,0 +1,99 @@
+"""Files of each split: a file, a folder of files, shards as Hugging Face names them, or a glob."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from runner.data.checks_source import matches
+from runner.data.sources.split_names import ALIASES, canonical_splits
+from runner.errors import DataError, invalid
+
+# Names that mean a split which is not trained on.
+_EVALUATION_NAMES = {"test", "validation", *ALIASES}
+# A file of a split that Hugging Face's libraries wrote in parts, such as train-00000-of-00002.parquet.
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
+
+
+def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
+    """Returns the files of each split, sorted by name.
+
+    The splits of a folder are its subfolders if one is called `train`; else its files if one is (`train.txt`); else
+    the shards at any depth, as Hugging Face names them (`data/train-00000-of-00002.parquet`). Otherwise, and for a
+    glob, all files are the split `train`.
+
+    Args:
+      path: of a file or folder, or a glob.
+      suffixes: of the files in a folder, in lower case.
+
+    Raises:
+      ConfigError: a folder has a split test or validation without a split train, or in another form than it.
+      DataError: a folder has no such file.
+    """
+    matched = matches(path)
+    if len(matched) != 1 or not matched[0].is_dir():
+        return {"train": list(matched)}
+    root = matched[0]
+    all_files = _files_below(root, suffixes)
+    if not all_files:
+        raise DataError(f"{root.absolute()} has no file with the suffix {', '.join(suffixes)}")
+
+    folders: dict[str, list[Path]] = {}
+    for folder in sorted(root.iterdir()):
+        if folder.is_dir() and not folder.name.startswith("."):
+            files = _files_below(folder, suffixes)
+            if files:
+                folders[folder.name] = files
+    own_files = _by_split_name(file for file in all_files if file.parent == root)
+    shards = _by_split_name(file for file in all_files if _SHARD.fullmatch(file.stem))
+
+    found: dict[str, list[Path]] | None = None
+    for candidate in (folders, own_files, shards):
+        if "train" in candidate:
+            found = candidate
+            break
+    evaluation_names = sorted(_EVALUATION_NAMES & {*folders, *own_files, *shards})
+    if found is None:
+        if evaluation_names:
+            raise invalid(
+                "dataset.path",
+                path,
+                problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
+                fix="name the training files or their folder train, or use a glob, whose files are one split",
+            )
+        return {"train": list(all_files)}
+
+    for name in evaluation_names:
+        if name not in found:
+            kind = "files"
+            if found is folders:
+                kind = "folders"
+            raise invalid(
+                "dataset.path",
+                path,
+                problem=f"train is read from {kind}, but {name} is not",
+                fix=f"store {name} as {kind} too, or use a glob, whose files are one split",
+            )
+    return canonical_splits({name: list(files) for name, files in found.items()}, root)
+
+
+def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
+    by_name: dict[str, list[Path]] = {}
+    for file in files:
+        name = file.stem
+        shard = _SHARD.fullmatch(name)
+        if shard:
+            name = shard[1]
+        by_name.setdefault(name, []).append(file)
+    return by_name
+
+
+def _files_below(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Returns the files with the suffixes in a folder at any depth, sorted, without hidden ones."""
+    files = []
+    for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not is_hidden and path.suffix.lower() in suffixes and path.is_file():
+            files.append(path)
+    return files

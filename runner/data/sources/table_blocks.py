@@ -1,0 +1,381 @@
+"""Tables on disk that are read block by block: their scan, which is recorded, and their sources.
+
+The first start reads every file once, block by block: for its digest, for the strings of its categories, for the sizes
+of its images, and to find values that are missing. The result is recorded in ~/.cache/runner/blocks, so later starts
+read only files that changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import DataSource, Encoding, FullDataset, Rows
+from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource
+from runner.data.encode import by_clean_name, cleaned, join_names
+from runner.data.sources.columns import Columns, ScannedColumn, ScannedTable, combine
+from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
+from runner.data.sources.prepared import cache_folder
+from runner.data.tables import is_index
+from runner.errors import DataError, did_you_mean, invalid
+
+logger = logging.getLogger(__name__)
+
+# Version of the records. Increase it with `ScannedTable`, and with what the scan checks.
+_FORMAT = 1
+_MIB = 1 << 20
+# A shuffle window and the block after it: two windows meet within a batch.
+_BLOCKS_BESIDE_WINDOW = 1
+
+
+class TableFile(Protocol):
+    """A file with one table, in blocks of rows."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its columns."""
+        ...
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each block."""
+        ...
+
+    @property
+    def block_name(self) -> str:
+        """What a block is called in messages, such as `row group`."""
+        ...
+
+    def read(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """Returns some columns of a block.
+
+        Raises:
+          DataError: the file can't be read.
+        """
+        ...
+
+
+@runtime_checkable
+class RandomAccessFile(TableFile, Protocol):
+    """A file whose rows can be read without decoding their blocks."""
+
+    def take(self, rows: Rows, columns: Sequence[str]) -> pa.Table:
+        """Returns some columns of some rows.
+
+        Args:
+          rows: int64 (n,), rows of the file, sorted and each once.
+          columns: names.
+
+        Raises:
+          DataError: the file can't be read.
+        """
+        ...
+
+
+Files = Mapping[str, Sequence[TableFile]]
+
+
+@dataclass(frozen=True)
+class _Scanned:
+    """The scan of a file.
+
+    Attributes:
+      bytes: size of the file.
+      changed: its time of change, in ns.
+      sha256: of its content, as hex.
+      table: what was found.
+    """
+
+    bytes: int
+    changed: int
+    sha256: str
+    table: ScannedTable
+
+
+@dataclass(frozen=True, eq=False)
+class _SplitBlocks:
+    """The blocks of a split's files, numbered one after the other.
+
+    Attributes:
+      blocks: (file, number in the file) of each block with rows.
+      columns: of all files.
+    """
+
+    blocks: Sequence[tuple[TableFile, int]]
+    columns: Columns
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each block."""
+        return [file.lengths[number] for file, number in self.blocks]
+
+    def decode(self, number: int, name: str | None) -> Block:
+        """Returns a block, or one column of it."""
+        file, number_in_file = self.blocks[number]
+        names = _names(self.columns, name)
+        table = _renamed(file.read(number_in_file, list(names.values())), names)
+        return self.columns.decode(table, _place(file, number_in_file))
+
+    def place(self, number: int, row: int) -> str:
+        """Returns the name of a row for messages."""
+        file, number_in_file = self.blocks[number]
+        return f"{_place(file, number_in_file)}, row {row + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class _SplitRows:
+    """The rows of a split's files, numbered one after the other.
+
+    Attributes:
+      files: each with rows.
+      columns: of all files.
+    """
+
+    files: Sequence[RandomAccessFile]
+    columns: Columns
+
+    @cached_property
+    def starts(self) -> Rows:
+        """First row of each file, and the number of rows."""
+        return np.cumsum([0, *(sum(file.lengths) for file in self.files)])
+
+    def read(self, rows: Rows, name: str | None) -> Block:
+        """Returns some rows, sorted and each once, or one column of them."""
+        names = _names(self.columns, name)
+        bounds = np.searchsorted(rows, self.starts)
+        pieces = []
+        for number, file in enumerate(self.files):
+            own = rows[bounds[number] : bounds[number + 1]] - self.starts[number]
+            if len(own):
+                pieces.append(_renamed(file.take(own, list(names.values())), names))
+        return self.columns.decode(pa.concat_tables(pieces), self.place(int(rows[0])))
+
+    def place(self, row: int) -> str:
+        """Returns the name of a row for messages."""
+        number = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return f"{self.files[number].path}, row {row - self.starts[number] + 1}"
+
+
+def load(
+    files: Files,
+    config: DatasetConfig,
+    encoding: Encoding | None,
+    classes: Mapping[str, tuple[str, ...]] | None = None,
+) -> FullDataset:
+    """Scans files that changed, and returns the sources of all splits.
+
+    Args:
+      files: of each split; at least one.
+      config: columns, image size, cache and shuffle window.
+      encoding: of the run that the data is read for; None: strings get their numbers here.
+      classes: column -> names of its classes, from the files' metadata.
+
+    Raises:
+      ConfigError: there is no such column; images have several sizes; the shuffle window does not fit in the cache.
+      DataError: a file can't be read, has a value that is missing, or differs from the others.
+    """
+    assert config.path is not None
+    path = Path(config.path).expanduser()
+    raw_names = _select(files, config)
+    scans = _scan_all(files, path, raw_names)
+    encoding = encoding or Encoding()
+    clean_classes = {cleaned(name): names for name, names in (classes or {}).items() if cleaned(name) in raw_names}
+    tables = {file: scan.table for file, scan in scans.items()}
+    columns = combine(tables, config, encoding.categories, raw_names, clean_classes)
+    cache = BlockCache(config.cache_mib * _MIB)
+    splits: dict[str, DataSource] = {}
+    for split, split_files in files.items():
+        splits[split] = _source(split, split_files, columns, config, cache)
+    if not all(isinstance(file, RandomAccessFile) for file in _all(files)):
+        _check_cache(config, tables)
+    elif config.shuffle_window is not None:
+        raise invalid(
+            "dataset.shuffle_window",
+            config.shuffle_window,
+            problem="is for Parquet files; Arrow files are shuffled exactly, because their rows are read alone",
+            fix="remove it",
+        )
+    return FullDataset(
+        name=path.absolute().name,
+        version="",
+        splits=splits,
+        digest=_digest(files, scans),
+        source=str(path),
+        encoding=replace(encoding, categories={**columns.categories, **clean_classes}),
+    )
+
+
+def _source(
+    split: str, files: Sequence[TableFile], columns: Columns, config: DatasetConfig, cache: BlockCache
+) -> DataSource:
+    random_access = [file for file in files if isinstance(file, RandomAccessFile) and any(file.lengths)]
+    if random_access:
+        rows = _SplitRows(random_access, columns)
+        size = int(rows.starts[-1])
+        if columns.decoders:
+            return ImageRowSource(columns.specs, size, rows.read, rows.place, columns.decoders)
+        return RowSource(columns.specs, size, rows.read, rows.place)
+    blocks = []
+    for file in files:
+        blocks += [(file, number) for number, length in enumerate(file.lengths) if length]
+    if not blocks:
+        raise DataError(f"{files[0].path} has no examples")
+    stored = _SplitBlocks(blocks, columns)
+    arguments = (columns.specs, stored.lengths, stored.decode, stored.place, cache, split, config.shuffle_window)
+    if columns.decoders:
+        return ImageBlockSource(*arguments, columns.decoders)
+    return BlockSource(*arguments)
+
+
+def _all(files: Files) -> list[TableFile]:
+    return list(chain.from_iterable(files.values()))
+
+
+def _select(files: Files, config: DatasetConfig) -> dict[str, str]:
+    """Returns array -> name of its column, the same in every file."""
+    all_files = _all(files)
+    first = all_files[0]
+    for file in all_files[1:]:
+        different = sorted(set(file.names) ^ set(first.names))
+        if different and config.features is None:
+            raise DataError(
+                f"{file.path} and {first.path} are read as one table, but only one of them has "
+                f"{join_names(different)}; give them the same columns, or name those to read in dataset.features"
+            )
+    known = [name for name in first.names if not is_index(name)]
+    names = known
+    if config.features is not None:
+        names = []
+        for feature in config.features:
+            matching = [name for name in known if feature == name or cleaned(feature) == cleaned(name)]
+            if not matching or any(matching[0] not in file.names for file in all_files):
+                raise invalid(
+                    "dataset.features",
+                    feature,
+                    problem=f"unknown column (the columns: {join_names(known)})",
+                    fix=did_you_mean(feature, known, f"set dataset.features=[{','.join(known[:2])}]"),
+                )
+            names.append(matching[0])
+    return by_clean_name([(name, name) for name in names], str(first.path))
+
+
+def _names(columns: Columns, name: str | None) -> Mapping[str, str]:
+    """Returns array -> name of its column, of all or of one array."""
+    if name is None:
+        return columns.raw_names
+    return {name: columns.raw_names[name]}
+
+
+def _renamed(table: pa.Table, raw_names: Mapping[str, str]) -> pa.Table:
+    """Returns the columns of a table by the names of their arrays."""
+    return table.select(list(raw_names.values())).rename_columns(list(raw_names))
+
+
+def _place(file: TableFile, number: int) -> str:
+    return f"{file.path}, {file.block_name} {number + 1}"
+
+
+def _scan_all(files: Files, path: Path, raw_names: Mapping[str, str]) -> dict[str, _Scanned]:
+    """Returns the scan of each file, by its path."""
+    key = f"{path.resolve()}\0{pa.__version__}\0" + "\0".join(raw_names.values())
+    records_path = cache_folder("blocks") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    recorded = _read_records(records_path)
+    scans = {}
+    for file in _all(files):
+        name = str(file.path)
+        scans[name] = _scan(file, recorded.get(name), raw_names)
+    if scans != recorded:
+        latest = latest_recordable_ns()
+        write_records(
+            records_path,
+            _FORMAT,
+            {name: asdict(scan) for name, scan in scans.items() if scan.changed < latest},
+        )
+    return scans
+
+
+def _scan(file: TableFile, recorded: _Scanned | None, raw_names: Mapping[str, str]) -> _Scanned:
+    try:
+        stat = file.path.stat()
+        if recorded is not None and (recorded.bytes, recorded.changed) == (stat.st_size, stat.st_ctime_ns):
+            return recorded
+        with file.path.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{file.path} can't be read: {error.strerror or error}") from error
+    table = ScannedTable()
+    for number, length in enumerate(file.lengths):
+        if length:
+            table.add(_renamed(file.read(number, list(raw_names.values())), raw_names), _place(file, number))
+    return _Scanned(stat.st_size, stat.st_ctime_ns, sha256, table)
+
+
+def _read_records(path: Path) -> dict[str, _Scanned]:
+    records = {}
+    try:
+        for name, fields in read_records(path, _FORMAT).items():
+            assert isinstance(fields, dict)
+            table = dict(fields["table"])
+            table["columns"] = {column: ScannedColumn(**found) for column, found in table["columns"].items()}
+            records[name] = _Scanned(**{**fields, "table": ScannedTable(**table)})
+    except (TypeError, KeyError, AttributeError):
+        return {}
+    return records
+
+
+def _check_cache(config: DatasetConfig, scans: Mapping[str, ScannedTable]) -> None:
+    """Rejects a shuffle window that the cache can't keep, and warns if every batch would decode many blocks."""
+    cache_bytes = config.cache_mib * _MIB
+    largest = max(scan.largest for scan in scans.values())
+    total = sum(scan.bytes for scan in scans.values())
+    window = config.shuffle_window
+    if window is not None:
+        needed = min(total, (window + _BLOCKS_BESIDE_WINDOW) * largest)
+        if needed > cache_bytes:
+            fix = f"set dataset.cache_mib={-(-needed // _MIB)}"
+            fitting = cache_bytes // largest - _BLOCKS_BESIDE_WINDOW
+            if fitting > 0:
+                fix += f" or dataset.shuffle_window={fitting}"
+            raise invalid(
+                "dataset.shuffle_window",
+                window,
+                problem=f"{window} row groups and the next one have {needed // _MIB:,} MiB decoded, but "
+                f"dataset.cache_mib={config.cache_mib}",
+                fix=fix,
+            )
+    elif config.shuffle and total > cache_bytes:
+        logger.warning(
+            "the data has %s MiB decoded, but dataset.cache_mib=%s: an exact shuffle decodes a row group for nearly "
+            "every example; to read each row group once per epoch, set dataset.shuffle_window=%s",
+            f"{total // _MIB:,}",
+            config.cache_mib,
+            max(1, cache_bytes // largest - _BLOCKS_BESIDE_WINDOW),
+        )
+
+
+def _digest(files: Files, scans: Mapping[str, _Scanned]) -> str:
+    """Hashes the files' bytes by split, as `dataset=arrays` does."""
+    total = hashlib.sha256()
+    for split, split_files in sorted(files.items()):
+        for file in split_files:
+            name = file.path.suffix
+            if len(split_files) > 1:
+                # The name decides the order of the rows.
+                name = file.path.name
+            total.update(f"{split} {name} {scans[str(file.path)].sha256}\n".encode())
+    return total.hexdigest()

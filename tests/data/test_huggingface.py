@@ -1,0 +1,252 @@
+"""`dataset=huggingface`: the examples that the library `datasets` has, read without it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from runner.config import values
+from runner.config.schema_data import DatasetConfig
+from runner.data import checks as checks_data
+from runner.data import loading
+from runner.data.base import Dataset
+from runner.data.sampler import train_plan
+from runner.data.workers import opened
+from runner.errors import ConfigError, DataError
+
+# Writes a dataset with the library in every form, and what the library reads from it.
+WRITE = """
+import numpy as np
+import datasets
+from PIL import Image
+
+features = datasets.Features({
+    "image": datasets.Image(),
+    "label": datasets.ClassLabel(names=["cat", "dog"]),
+    "grid": datasets.Array2D((2, 3), "float32"),
+    "vector": datasets.Sequence(datasets.Value("float64"), length=4),
+    "kind": datasets.Value("string"),
+    "text": datasets.Value("string"),
+})
+
+def examples(count):
+    rng = np.random.default_rng(count)
+    for row in range(count):
+        pixels = rng.integers(0, 256, (5, 4, 3), np.uint8)
+        yield {
+            "image": Image.fromarray(pixels), "label": row % 2, "grid": rng.random((2, 3), np.float32).tolist(),
+            "vector": rng.random(4).tolist(), "kind": "ab"[row % 2], "text": f"number {row}",
+        }
+
+def made(count):
+    columns = {name: [] for name in features}
+    for example in examples(count):
+        for name, value in example.items():
+            columns[name].append(value)
+    return datasets.Dataset.from_dict(columns, features=features)
+
+splits = datasets.DatasetDict({"train": made(250), "validation": made(30), "test": made(20)})
+splits.save_to_disk("splits", num_shards={"train": 3, "validation": 1, "test": 1})
+splits["train"].shuffle(seed=1).select(range(40)).save_to_disk("shuffled")
+for split, dataset in splits.items():
+    dataset.to_parquet(f"hub/data/{split}-00000-of-00001.parquet", batch_size=64)
+for form, dataset in {"splits": splits["train"], "shuffled": datasets.load_from_disk("shuffled")}.items():
+    read = dataset.remove_columns("text").with_format("numpy")[:]
+    np.savez(f"{form}.npz", **{name: np.stack([np.asarray(value) for value in read[name]]) for name in read})
+"""
+
+COLUMNS = ["image", "label", "grid", "vector", "kind"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("datasets", reason="the library writes the files that this module reads")
+    folder = tmp_path_factory.mktemp("saved")
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "PATH": "/usr/bin"}
+    subprocess.run([sys.executable, "-c", WRITE], cwd=folder, env=environment, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def read(path: Path | str, **keys: object) -> Dataset:
+    config = DatasetConfig(**({"name": "huggingface", "path": str(path), "test": None, "features": COLUMNS} | keys))  # type: ignore[arg-type]
+    values.check(config, "dataset")
+    checks_data.check(config)
+    return loading.load(config, 0)
+
+
+def compare(data: Dataset, expected: Path, rows: np.ndarray) -> None:
+    found = data.train.read(rows)
+    arrays = np.load(expected)
+    assert list(found) == COLUMNS
+    for name in ("image", "label", "grid"):
+        assert np.array_equal(found[name], arrays[name][rows]), name
+    assert np.array_equal(found["vector"], arrays["vector"][rows].astype(np.float32))
+    assert [data.specs["kind"].names[number] for number in found["kind"]] == arrays["kind"][rows].tolist()
+
+
+@pytest.mark.parametrize("form", ["splits", "hub"])
+def test_examples_classes_and_splits_are_those_of_the_library(saved: Path, form: str) -> None:
+    data = read(saved / form)
+    assert data.validation is not None
+    assert (data.train.size, data.validation.size, data.test.size) == (250, 30, 20)
+    assert {name: (spec.shape, spec.dtype, spec.names) for name, spec in data.specs.items()} == {
+        "image": ((5, 4, 3), "uint8", ()),
+        "label": ((), "int32", ("cat", "dog")),
+        "grid": ((2, 3), "float32", ()),
+        "vector": ((4,), "float32", ()),
+        "kind": ((), "int32", ("a", "b")),
+    }
+    rows = np.random.default_rng(0).integers(0, 250, 64)
+    compare(data, saved / "splits.npz", rows)
+    label = data.train.column("label")  # type: ignore[attr-defined]
+    assert label.tolist() == [row % 2 for row in range(250)]
+    with opened(DatasetConfig(workers=2), 0) as workers:
+        found = workers.reader(data.train).read(0, rows)
+    assert np.array_equal(found["image"], data.train.read(rows)["image"])
+
+
+def test_one_split_that_was_shuffled_before_it_was_saved(saved: Path) -> None:
+    data = read(saved / "shuffled", test="train")
+    compare(data, saved / "shuffled.npz", np.arange(40)[::-1])
+    compare(pickled(data), saved / "shuffled.npz", np.array([3]))
+
+
+def pickled(data: Dataset) -> Dataset:
+    return pickle.loads(pickle.dumps(data))
+
+
+def test_numbers_alone_and_slices_are_read_in_any_order(saved: Path) -> None:
+    data = read(saved / "splits", features=["vector"], train="train[100:]", standardize=True)
+    assert data.train.size == 150
+    rows = np.array([149, 0, 0, 77])
+    whole = np.load(saved / "splits.npz")["vector"][100:].astype(np.float32).astype(np.float64)
+    expected = (whole - whole.mean(0)) / whole.std(0)
+    np.testing.assert_allclose(data.train.read(rows)["vector"], expected[rows], rtol=1e-5, atol=1e-6)
+    orders = [train_plan(150, batch_size=8, seed=3, epoch=1, source=source).indices for source in (data.train, None)]
+    assert np.array_equal(*orders)
+
+
+def test_the_librarys_cache_and_single_files_are_read(saved: Path) -> None:
+    cached = Path("cached")
+    cached.mkdir()
+    for number in range(3):
+        name = f"data-{number:05d}-of-00003.arrow"
+        shutil.copy(saved / "splits" / "train" / name, cached / f"pictures-train-{number:05d}-of-00003.arrow")
+    shutil.copy(saved / "splits" / "test" / "data-00000-of-00001.arrow", cached / "pictures-test.arrow")
+    (cached / "dataset_info.json").write_text(json.dumps({"splits": {"train": {}, "test": {}}}))
+    data = read(cached)
+    assert (data.train.size, data.test.size) == (250, 20)
+    compare(data, saved / "splits.npz", np.array([249, 1]))
+    assert read(cached / "pictures-test.arrow", test="train").train.size == 20
+    # The same files without the record are named as splits, as other programs write them.
+    for split in ("train", "test"):
+        table = pa.table({"x": np.arange(6.0), "label": [0, 1] * 3})
+        Path("plain").mkdir(exist_ok=True)
+        with pa.ipc.new_file(f"plain/{split}.arrow", table.schema) as writer:
+            writer.write_table(table, max_chunksize=4)
+    plain = read("plain", features=None)
+    assert plain.train.read(np.array([5, 0, 4]))["x"].tolist() == [5, 0, 4]
+
+
+def test_strings_that_are_no_categories_are_left_out_by_naming_the_others(saved: Path) -> None:
+    with pytest.raises(DataError, match=r"text has 250 distinct strings .* dataset.features"):
+        read(saved / "splits", features=None)
+
+
+def test_texts_are_tokens_for_language_models(saved: Path) -> None:
+    keys = {"name": "text", "column": "text", "sequence_length": 16, "tokenizer": "bytes", "features": None}
+    data = read(saved / "splits", **keys, data_dir="tokens")
+    assert data.texts["train"].documents == 250
+    assert data.texts["test"].documents == 20
+    first = bytes(data.train.read(np.array([0]))["tokens"][0].astype(np.uint8))
+    assert first.startswith(b"number 0")
+    with pytest.raises(DataError, match=r"there is no column 'nope' \(the columns: image, label, grid,"):
+        read(saved / "splits", **{**keys, "column": "nope"}, data_dir="others")
+
+
+def test_labels_outside_the_classes_are_errors_of_the_split_that_has_them(saved: Path) -> None:
+    shutil.copytree(saved / "splits", "withheld")
+    path = Path("withheld/test/data-00000-of-00001.arrow")
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    column = table.schema.get_field_index("label")
+    table = table.set_column(column, table.schema.field("label"), pa.array([-1] * len(table)))
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+    data = read("withheld")
+    data.train.read(np.arange(3))
+    with pytest.raises(DataError, match=r"label has the class -1, but there are 2 classes, .* may be withheld"):
+        data.test.read(np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("path", "keys", "problem"),
+    [
+        (
+            "ylecun/mnist",
+            {},
+            "nothing is downloaded; run `hf download --repo-type dataset ylecun/mnist --local-dir mnist`, then set "
+            "dataset.path=mnist",
+        ),
+        ("nowhere", {}, "does not exist"),
+        ("notes.txt", {}, "dataset.path=notes.txt: must be a folder that save_to_disk wrote"),
+        ("both", {}, "dataset.path=both: has the same split in several folders (both/a, both/b)"),
+        ("plain", {"shuffle_window": 3}, "dataset.shuffle_window=3: is for Parquet files"),
+    ],
+)
+def test_invalid_paths_and_keys_are_rejected(path: str, keys: dict[str, object], problem: str) -> None:
+    Path("notes.txt").write_text("none")
+    table = pa.table({"x": [1.0, 2.0]})
+    for configuration in ("a", "b"):
+        folder = Path("both", configuration)
+        folder.mkdir(parents=True)
+        pa.parquet.write_table(table, folder / "train-00000-of-00001.parquet")
+    Path("plain").mkdir()
+    with pa.ipc.new_file("plain/train.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(ConfigError) as error:
+        read(path, features=None, **keys)
+    assert problem in str(error.value)
+
+
+def test_broken_files_are_errors() -> None:
+    folder = Path("broken")
+    folder.mkdir()
+    (folder / "state.json").write_text("{")
+    with pytest.raises(DataError, match=r"broken/state.json can't be read"):
+        read(folder)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../../data.arrow"}]}))
+    with pytest.raises(DataError, match=r"broken/data.arrow can't be read"):
+        read(folder)
+    (folder / "data.arrow").write_bytes(b"no arrow")
+    with pytest.raises(DataError, match=r"broken/data.arrow can't be read"):
+        read(folder)
+    (folder / "state.json").write_text("{}")
+    with pytest.raises(DataError, match=r"lists no files"):
+        read(folder)
+
+
+def test_the_library_is_not_imported(saved: Path) -> None:
+    code = (
+        "import sys; from runner.config.schema_data import DatasetConfig; from runner.data.loading import load;"
+        f"load(DatasetConfig(name='huggingface', path={str(saved / 'splits')!r}, features={COLUMNS}));"
+        "print(sorted({'datasets', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    environment = {"PYTHONPATH": str(root), "PATH": "/usr/bin", "XDG_CACHE_HOME": str(Path.cwd())}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    assert out.stdout.strip() == "[]"
