@@ -24,8 +24,8 @@ class TaskConfig:
       example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
         none.
       options: the keys of the task's own dataclass in `OPTIONS`.
-      teachers: frozen models that a custom step reads: name -> .keras file, folder of an export, or ID of an exported
-        run.
+      teachers: frozen models that custom functions or a custom step read: name -> .keras file, folder of an export, or
+        ID of a run, which is exported first if it was not yet.
     """
 
     # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.

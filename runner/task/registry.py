@@ -188,7 +188,13 @@ register(
 )
 register(
     "custom",
-    TaskEntry(f"{_FOLDER}.custom", schema_task.CustomOptions, predicts="any", row_options=("whole_batch",)),
+    TaskEntry(
+        f"{_FOLDER}.custom",
+        schema_task.CustomOptions,
+        predicts="any",
+        row_options=("whole_batch",),
+        reads_teachers=True,
+    ),
 )
 register(
     "step",
@@ -243,7 +249,7 @@ def check(config: TaskConfig) -> None:
             "task.teachers",
             ", ".join(config.teachers),
             problem=f"task={config.name} reads no other model",
-            fix="set task=step, whose class reads it, or remove task.teachers",
+            fix="set task=custom or task=step, whose functions read it, or remove task.teachers",
         )
     entry(config).import_module().check(options)
     teachers.check(config)

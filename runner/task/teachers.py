@@ -1,5 +1,7 @@
 """Teachers: frozen models that a step or a loss reads, in files that `runner.export` or Keras wrote.
 
+A recorded run without an export is exported before the run that reads it starts, see `runner.cli.teachers`.
+
 They are no part of a run's state. A checkpoint has the SHA-256 of each file, and a run continues with the same files.
 """
 
@@ -45,13 +47,21 @@ def file_of(name: str, reference: str) -> Path:
     raise invalid(
         key,
         reference,
-        problem="must be a .keras file, the folder of an export, or the ID of a run that was exported",
-        fix=f"run python -m runner.export run={reference}",
+        problem="must be a .keras file, the folder of an export, or the ID of a run that left checkpoints",
+        fix=f"run python -m runner.export run={reference} if its checkpoints are in another folder",
     )
 
 
+def is_unexported(reference: str) -> bool:
+    """Returns whether a teacher is a recorded run with checkpoints that has no export yet."""
+    is_plain_name = Path(reference).name == reference
+    if not is_plain_name or Path(reference).exists() or (outputs_dir() / "exports" / reference).exists():
+        return False
+    return (outputs_dir() / "checkpoints" / reference).is_dir()
+
+
 def check(config: TaskConfig) -> None:
-    """Checks that the file of each teacher exists, and that its name can be one.
+    """Checks that the file of each teacher exists or can be made, and that its name can be one.
 
     Raises:
       ConfigError: names the teacher.
@@ -61,7 +71,8 @@ def check(config: TaskConfig) -> None:
             raise invalid(
                 f"task.teachers.{name}", reference, problem="must have a Python identifier as name", fix="rename it"
             )
-        file_of(name, reference)
+        if not is_unexported(reference):
+            file_of(name, reference)
 
 
 def digests(config: TaskConfig) -> dict[str, Sequence[float]]:

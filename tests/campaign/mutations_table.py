@@ -14,7 +14,7 @@ from tests.campaign.mutations_hooks import Way
 
 ENGINES = ("jax", "keras_dtensor")
 # Networks with one class per example.
-ALL = ("mlp", "convnet", "resnet", "vit", "tokens", "mixed", "outputs")
+ALL = ("mlp", "convnet", "resnet", "vit", "tokens", "mixed", "outputs", "pairs")
 _KERNEL = r"(d2|dense2|head)/kernel"
 _BIAS = r".*(d1|up)/bias"
 # Networks and settings of resumed runs.
@@ -228,6 +228,8 @@ _LOSSES = (
     _m("class weights skipped", layers.loss_with(_weights=None), "mlp mixed", "sgd"),
     _m("loss a thousandth off", layers.loss_times(1.001), "mlp", "adamw"),
     _m("loss told wrong", layers.loss_told_wrong, "mlp", "adamw"),
+    _m("padding among the pairs", layers.padding_among_pairs, "pairs", "pairs"),
+    _m("pairs of one device alone", layers.pairs_of_one_shard, "pairs", "pairs"),
     _m("a loss weight dropped", layers.loss_weight_dropped, "outputs", "several"),
     _m("an output's labels not divided by their number", layers.labels_by_examples, "outputs", "several"),
     _m("an ignored label counted", layers.ignored_counted, "outputs", "several"),

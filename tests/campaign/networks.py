@@ -1,4 +1,4 @@
-"""What mutations are tried on: seven small networks, their data, and ways to train each.
+"""What mutations are tried on: eight small networks, their data, and ways to train each.
 
 Imports no TensorFlow, JAX or Keras: builders are given theirs.
 """
@@ -76,6 +76,19 @@ NETWORKS: Mapping[str, Network] = {
         (*_CUSTOM, f"dataset._target_={_OWN}.patients", f"model._target_={_OWN}.outputs"),
         pads=True,
         settings=("several",),
+    ),
+    # Embeddings of one output, compared with those of the whole batch.
+    "pairs": Network(
+        (
+            *_DIGITS[:2],
+            "model=mlp",
+            "model.hidden=[16]",
+            "task=pairs",
+            "task.loss=supervised_contrastive",
+            "task.units=8",
+        ),
+        pads=True,
+        settings=("pairs",),
     ),
 }
 
@@ -208,6 +221,12 @@ SETTINGS: Mapping[str, Setting] = {
             "task.outputs={age:{name:regression,weight:0.5},tags:{name:positions,classes:3,ignore_index:-1}}",
         ),
         networks=("outputs",),
+    ),
+    "pairs": Setting(
+        "batch4_model2",
+        "megatron",
+        ("optimizer=sgd", "optimizer.learning_rate=0.05", "optimizer.momentum=0.9"),
+        networks=("pairs",),
     ),
 }
 

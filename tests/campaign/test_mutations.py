@@ -41,6 +41,8 @@ NEW_KINDS = {
     ("segments", "keras_dtensor", "adamw"): "ignored",
     ("outputs", "jax", "several"): "loss weight|output|ignored",
     ("outputs", "keras_dtensor", "several"): "loss weight|output|ignored",
+    ("pairs", "jax", "pairs"): "pairs",
+    ("pairs", "keras_dtensor", "pairs"): "pairs",
     ("tokens", "jax", "resumed"): "resume",
     ("mlp", "keras_dtensor", "resumed"): "resume",
 }

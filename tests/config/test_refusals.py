@@ -363,6 +363,11 @@ REFUSALS = [
         "trainer.accumulate_steps=2",
         "must be 1 with task=custom, whose loss compares all rows of a batch",
     ),
+    refusal(
+        "task=custom task._target_=user_module.loss +task.teachers.big=model.keras",
+        "task.teachers.big=model.keras",
+        "the ID of a run that left checkpoints",
+    ),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),

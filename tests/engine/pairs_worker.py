@@ -121,7 +121,7 @@ def _functions(engine: str) -> Any:
 
 
 def stock_loss(request: Mapping[str, Any], keras: Any) -> Callable[[Any, Any], Any]:
-    """Returns a loss as users of Keras write it: (labels (B, 1), outputs side by side) -> (B,) or a scalar."""
+    """Returns a loss as users of Keras write it: (labels, outputs side by side) -> (B,) or a scalar."""
     ops = _functions(request["engine"])
 
     def unit(x: Any) -> Any:
@@ -130,9 +130,8 @@ def stock_loss(request: Mapping[str, Any], keras: Any) -> Callable[[Any, Any], A
     def cross_entropy(probabilities: Any, logits: Any) -> Any:
         return keras.losses.categorical_crossentropy(probabilities, logits, from_logits=True)
 
-    def symmetric_softmax(_: Any, outputs: Any) -> Any:
+    def symmetric_softmax(own: Any, outputs: Any) -> Any:
         logits = ops.matmul(unit(outputs[:, :SIZE]), ops.transpose(unit(outputs[:, SIZE:]))) / TEMPERATURE
-        own = np.eye(int(outputs.shape[0]), dtype=np.float32)
         return (cross_entropy(own, logits) + cross_entropy(own, ops.transpose(logits))) / 2
 
     def n_pairs(label: Any, outputs: Any) -> Any:
@@ -170,7 +169,8 @@ def stock(request: Mapping[str, Any]) -> dict[str, Array]:
         real = drawn.arrays[WEIGHT][step] > 0
         rows = {name: array[step][real] for name, array in drawn.arrays.items()}
         x = {name: rows[name] for name in ("columns", "others")}
-        y = rows["label"][:, None] if "label" in rows else np.zeros((len(rows["columns"]), 1), np.int32)
+        # The one-hot labels of a softmax over the batch, or class numbers.
+        y = rows["label"][:, None] if "label" in rows else np.eye(len(rows["columns"]), dtype=np.float32)
         whole.reset_metrics()
         losses.append(float(whole.train_on_batch(x, y)))
     whole.reset_metrics()

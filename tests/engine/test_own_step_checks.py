@@ -37,15 +37,23 @@ def test_what_acts_on_the_runs_own_optimizer_or_model_is_refused(keys: dict[str,
     checks.check_own_step(config, own_step=False)
 
 
-def test_a_teacher_needs_a_file_and_a_task_that_reads_it(tmp_path: Path) -> None:
+def test_a_teacher_needs_a_file_and_a_task_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"task.teachers.big=nowhere: must be .* run python -m runner.export"):
         teachers.check(TaskConfig(teachers={"big": "nowhere"}))
+    (tmp_path / "outputs" / "checkpoints" / "abc").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    # The run is exported before the command that reads it starts.
+    teachers.check(TaskConfig(teachers={"big": "abc"}))
+    assert [teachers.is_unexported(name) for name in ("abc", "../checkpoints/abc", "nowhere", ".")] == [
+        True,
+        *[False] * 3,
+    ]
     (tmp_path / "export").mkdir()
     with pytest.raises(ConfigError, match=r"the export has no model\.keras"):
         teachers.check(TaskConfig(teachers={"big": str(tmp_path / "export")}))
     file = tmp_path / "export" / "model.keras"
     file.write_bytes(b"1")
-    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=step"):
+    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=custom or task=step"):
         registry.check(TaskConfig(teachers={"big": str(file)}))
 
 

@@ -28,7 +28,7 @@ from runner.engine.base import Collective, HostBatches, LayerOutput, PlacedBatch
 from runner.engine.calls import PendingCall, cut, example_counts
 from runner.engine.common import MeshEngine, splits_examples_alone
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import environment, mesh, precision, private, processes, randomness, updates
+from runner.engine.jax import environment, mesh, precision, private, processes, randomness, teachers, updates
 from runner.engine.jax.adapter import Keras3Factory, check_model, model_inputs
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import FOR_CPUS, TO_READ, Options, choose, compiled, program_cost
@@ -37,10 +37,10 @@ from runner.engine.jax.layer_outputs import layer_outputs
 from runner.engine.jax.layers.adopted import adopt
 from runner.engine.jax.names import Names
 from runner.engine.jax.own_map import with_own_map
-from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, sharding
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, result_shardings, sharding
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
-from runner.engine.jax.rounds import Arrays, Kept, call_numbers
+from runner.engine.jax.rounds import Arrays, Kept, batch_shapes, call_numbers
 from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Step, Weights
@@ -146,7 +146,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         on_cpu = runner_mesh.device_kind(config.mesh) == "cpu"
         adopt(self._model, on_cpu=on_cpu, whole_images=splits_examples_alone(self._array_specs))
         self._names = Names(self._model)
-        return shapes_of(self._names.variables)
+        self._taught = teachers.Teachers(teachers.read_teachers(self._data.task))
+        self._taught.check_names(self._names.variables, self._data.arrays)
+        # The layout's rules place the teachers too, see `_make_state`.
+        return shapes_of({**self._names.variables, **self._taught.variables})
 
     def _layout(self) -> LayoutConfig:
         config = self._config.layout
@@ -160,6 +163,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         Each shard is computed on its device.
         """
         variables = self._names.variables
+        self._place_teachers(self._taught.variables)
         paths = keys_by_id(variables)
         generator_states = randomness.seed_indices(self._model)
         non_trainable = []
@@ -186,6 +190,12 @@ class JaxEngine(MeshEngine[jax.Array]):
         check_kept(self._model, self._config, self._data, lambda: processes.readable(initial, self._replicated))
         self._state = self._tree.begin(initial, self._kinds, self._update_rule.first_slots)
 
+    def _place_teachers(self, variables: Mapping[str, keras.Variable]) -> None:
+        """Puts the teachers' values on the devices, and takes them out of the placements of the trained model."""
+        shardings = {path: self._sharding(self.placements[path].spec) for path in variables}
+        self._teachers = teachers.placed(variables, shardings, planning=self._planning)
+        self.placements = {path: value for path, value in self.placements.items() if path not in variables}
+
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.
         _running.release()
@@ -197,7 +207,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         The shardings of results are fixed here.
         """
         step = self._make_step()
-        self._mode = choose(step, self._state, self._trainable, self._config, self._microbatch_shapes())
+        self._mode = choose(step, self._state, self._trainable, self._config, self._shapes_with_teachers())
         by_example = self._array_shardings[WEIGHT]
         losses, sums = self._result_shardings()
         train: Callable[..., object] = step.many if self._mode.loop_on_device else step.step
@@ -206,6 +216,7 @@ class JaxEngine(MeshEngine[jax.Array]):
         self._train = jax.jit(train, donate_argnums=0, out_shardings=step_results)
         self._evaluated = jax.jit(step.evaluated, out_shardings=(losses, self._replicated, by_example))
         self._outputs = jax.jit(step.outputs)
+        self._with_teachers = jax.jit(step.taught)
         self._judged = jax.jit(step.judged, static_argnums=(2, 3), out_shardings=(losses, self._replicated))
         self._next_logits = jax.jit(step.next_logits, out_shardings=self._replicated)
         self._stack = jax.jit(jnp.stack, out_shardings=self._replicated)
@@ -223,23 +234,14 @@ class JaxEngine(MeshEngine[jax.Array]):
             self._randomness(),
             self._partitioning(),
             self._update_rule,
+            self._taught,
         )
         return self._functions
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
-        """Returns the shardings of the losses of an evaluation, and of the losses and metrics of a training call.
-
-        Numbers of single examples stay where they are computed, unless several processes must read them: then every
-        device gets all of them. A step that is dispatched on its own leaves them, and `_stacked` joins a call's.
-        """
-        losses = self._array_shardings[WEIGHT]
-        losses_of_call = self._stacked_shardings[WEIGHT]
-        if not self._replicated.is_fully_addressable:
-            losses = self._replicated
-            losses_of_call = self._replicated
-        if self._mode.loop_on_device:
-            return losses, losses_of_call
-        return losses, self._array_shardings[WEIGHT]
+        """Returns what `result_shardings` does for the arrays of this engine."""
+        by_example = self._array_shardings[WEIGHT], self._stacked_shardings[WEIGHT]
+        return result_shardings(*by_example, self._replicated, loops=self._mode.loop_on_device)
 
     def _partitioning(self) -> Partitioning:
         return self._partition(self._model, state=self._tree.shardings)
@@ -258,10 +260,10 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _microbatch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         arrays = {**self._data.arrays, WEIGHT: ArraySpec((), "float32")}
-        shapes = {}
-        for name, spec in arrays.items():
-            dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
-            shapes[name] = jax.ShapeDtypeStruct((self._microbatch_size, *spec.shape), dtype)
+        return batch_shapes(arrays, self._microbatch_size)
+
+    def _shapes_with_teachers(self) -> Arrays:
+        shapes: Arrays = jax.eval_shape(self._functions.with_teachers, self._teachers, self._microbatch_shapes())
         return shapes
 
     def _randomness(self) -> Randomness:
@@ -449,6 +451,8 @@ class JaxEngine(MeshEngine[jax.Array]):
         # In two programs: the number of examples is a constant of the second, and the model is in the first, which is
         # the one that takes long to compile.
         outputs = self._run(self._outputs, self._weights, arrays)
+        if self._taught.models:
+            arrays = self._run(self._with_teachers, self._teachers, arrays)
         loss, totals = self._run(self._judged, outputs, arrays, self._by_example, examples)
         return BatchResult(loss, totals, outputs)
 

@@ -262,3 +262,27 @@ def _vocabulary_parts(on: MeshLayout, roles: Mapping[str, Role]) -> int:
                 count = on.axes[axis]
             parts.append(count)
     return min(parts, default=1)
+
+
+def result_shardings(
+    of_round: NamedSharding, of_call: NamedSharding, replicated: NamedSharding, *, loops: bool
+) -> tuple[NamedSharding, NamedSharding]:
+    """Returns the shardings of the losses of an evaluation, and of the losses and metrics of a training call.
+
+    Numbers of single examples stay where they are computed, unless several processes must read them: then every device
+    gets all of them. A step that is dispatched on its own leaves them, and `_stacked` of the engine joins a call's.
+
+    Args:
+      of_round: of a number per example, (B,).
+      of_call: of a number per example and round, (K, B).
+      replicated: on all devices.
+      loops: whether a call is one program with a loop over its rounds.
+    """
+    losses = of_round
+    losses_of_call = of_call
+    if not replicated.is_fully_addressable:
+        losses = replicated
+        losses_of_call = replicated
+    if loops:
+        return losses, losses_of_call
+    return losses, of_round

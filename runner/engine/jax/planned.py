@@ -56,7 +56,7 @@ class PlannedEngine(JaxEngine):
             return step.losses(step.used_weights(trainable), *others)
 
         state = self._state
-        others = (state.non_trainable, self._microbatch_shapes(), count, microstep)
+        others = (state.non_trainable, self._shapes_with_teachers(), count, microstep)
         with elsewhere.attention_of(self._config):
             saved = elsewhere.saved_arrays(losses, state.trainable, *others)
         return [(tuple(array.shape), str(array.dtype)) for array in saved]

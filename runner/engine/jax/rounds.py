@@ -6,7 +6,7 @@ Shapes: K rounds per call, each over one micro-batch; B examples of a micro-batc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from runner.data.base import ROW, WEIGHT, Array
+from runner.data.base import ROW, WEIGHT, Array, ArraySpec
 from runner.engine.jax.partitioning import Partitioning
 from runner.task.base import LOSS
 
@@ -72,6 +72,15 @@ def first_step(numbers: jax.Array) -> jax.Array:
 def _float_at(numbers: jax.Array, index: int | jax.Array) -> jax.Array:
     """Returns a float32 number that `call_numbers` put in as its bits."""
     return lax.bitcast_convert_type(numbers[index], jnp.float32)
+
+
+def batch_shapes(arrays: Mapping[str, ArraySpec], size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes (B, ...) of a batch of so many examples, in JAX's dtypes."""
+    shapes = {}
+    for name, spec in arrays.items():
+        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
+        shapes[name] = jax.ShapeDtypeStruct((size, *spec.shape), dtype)
+    return shapes
 
 
 def only_batch(arrays: Arrays) -> Arrays:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.sharding import NamedSharding
 
 from runner.data.base import Array
 from runner.engine.jax import private
+from runner.engine.jax.names import Names
 from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory, placed_in_parts
-from runner.errors import ConfigError, in_one_line
-from runner.task.base import Task
+from runner.engine.mappings import keys_by_id
+from runner.errors import ConfigError, describe, in_one_line, invalid
+from runner.task.base import Task, named_outputs
 
 
 def read_teachers(task: Task) -> dict[str, keras.Model]:
@@ -37,6 +40,79 @@ def read_teachers(task: Task) -> dict[str, keras.Model]:
         model.trainable = False
         models[name] = model
     return models
+
+
+class Teachers:
+    """Teachers of one trained model. Each gets the model's inputs, and a loss reads its outputs in the batch.
+
+    Attributes:
+      models: by name.
+      variables: of all, by canonical path, which begins with the teacher's name.
+    """
+
+    def __init__(self, models: Mapping[str, keras.Model]) -> None:
+        """Takes models of `read_teachers`."""
+        self.models = dict(models)
+        self.variables: dict[str, keras.Variable] = {}
+        for name, model in self.models.items():
+            for path, variable in Names(model).variables.items():
+                self.variables[f"{name}/{path}"] = variable
+        self._paths = keys_by_id(self.variables)
+
+    def check_names(self, paths: Collection[str], arrays: Collection[str]) -> None:
+        """Rejects a teacher with the name of a part of the trained model, or of an array.
+
+        Args:
+          paths: of the trained model's variables.
+          arrays: names of the dataset's.
+
+        Raises:
+          ConfigError: names the teacher.
+        """
+        parts = {path.partition("/")[0] for path in paths}
+        for name in self.models:
+            if name in parts or name in arrays:
+                owner = "a layer of the model" if name in parts else "an array of the dataset"
+                raise invalid(
+                    f"task.teachers.{name}",
+                    name,
+                    problem=f"must have a name of its own, but {owner} is named {name}",
+                    fix="rename the teacher",
+                )
+
+    def outputs(self, values: Mapping[str, Any], inputs: Any) -> dict[str, jax.Array]:
+        """Returns the outputs of all teachers, in inference mode, without gradients.
+
+        Args:
+          values: of `variables`.
+          inputs: of the trained model.
+
+        Returns:
+          float32 (B, ...) by the teacher's name, or of several outputs by `<teacher>_<output>`.
+
+        Raises:
+          ConfigError: a teacher does not take these inputs.
+        """
+        outputs: dict[str, jax.Array] = {}
+        for name, model in self.models.items():
+            trainable = [values[self._paths[id(variable)]] for variable in model.trainable_variables]
+            non_trainable = []
+            for variable in model.non_trainable_variables:
+                # The states of random generators have no path; nothing is drawn from them in inference mode.
+                path = self._paths.get(id(variable))
+                non_trainable.append(variable.value if path is None else values[path])
+            arguments = private.training_argument(model, training=False)
+            try:
+                taught, _ = model.stateless_call(trainable, non_trainable, inputs, **arguments)
+            except Exception as error:  # A model of the user's may raise anything.
+                raise ConfigError(
+                    f"task.teachers.{name}: the model raised {describe(error)}; it must take the inputs of the "
+                    "trained model"
+                ) from error
+            for output_name, output in named_outputs(taught).items():
+                key = name if output is taught else f"{name}_{output_name}"
+                outputs[key] = jax.lax.stop_gradient(jnp.asarray(output, jnp.float32))
+        return outputs
 
 
 def placed(

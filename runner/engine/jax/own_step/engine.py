@@ -19,7 +19,7 @@ from runner.config.schema import LayoutConfig
 from runner.data.base import Array
 from runner.engine.base import Collective, HostBatches, LayerOutput
 from runner.engine.evaluation import BatchResult
-from runner.engine.jax import private, teachers
+from runner.engine.jax import private
 from runner.engine.jax.collectives import collectives
 from runner.engine.jax.compile import mode_of
 from runner.engine.jax.engine import JaxEngine
@@ -34,7 +34,7 @@ from runner.engine.jax.shards import on_host
 from runner.engine.jax.state import placed_values
 from runner.engine.mappings import shapes_of, subset
 from runner.errors import did_you_mean, invalid
-from runner.layout import Placement, Spec
+from runner.layout import Spec
 from runner.task.base import Evaluation
 from runner.task.step import StepTask
 
@@ -91,9 +91,7 @@ class OwnStepEngine(JaxEngine):
         """Draws the initial values; each variable of an optimizer is sharded as the variable that it belongs to."""
         parts = self._parts
         self._trainable = parts.trained
-        placements = dict(self.placements)
-        self._teachers = self._placed_teachers({path: placements.pop(path) for path in parts.teacher_variables})
-        self.placements = placements
+        self._place_teachers(parts.teacher_variables)
         shardings = {path: self._sharding(self.placements[path].spec) for path in parts.model_variables}
         for path, variable in parts.optimizer_variables.items():
             owner = parts.owners[path]
@@ -111,11 +109,6 @@ class OwnStepEngine(JaxEngine):
             self._state = dict(kinds)
             return
         self._state = self._initial.place(kinds)
-
-    def _placed_teachers(self, placements: Mapping[str, Placement]) -> dict[str, Any]:
-        """Puts the teachers' values on the devices; of a plan, returns shapes in their place."""
-        shardings = {path: self._sharding(placement.spec) for path, placement in placements.items()}
-        return teachers.placed(self._parts.teacher_variables, shardings, planning=self._planning)
 
     def _make_programs(self) -> None:
         partitioning = self._partitioning()
