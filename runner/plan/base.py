@@ -10,6 +10,9 @@ from runner.engine.base import ProgramCost
 
 # Version of plan.json. A file of another version is not read.
 FORMAT = 1
+# A depth of a forecast: shapes and shardings, without a compiler.
+ARITHMETIC = "arithmetic"
+
 Basis = Literal["counted", "estimated", "compiled"]
 
 
@@ -198,6 +201,13 @@ class Forecast:
     def fits(self) -> bool:
         """Returns whether a device has as much memory."""
         return not self.capacity_bytes or self.peak_bytes <= self.capacity_bytes
+
+    @property
+    def is_open(self) -> bool:
+        """Returns whether a run that doesn't fit by this forecast may fit: only estimates are above the memory."""
+        if self.fits or self.depth != ARITHMETIC:
+            return False
+        return sum(part.bytes for part in self.memory if part.source == "counted") <= self.capacity_bytes
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.engine import compilers, registry
+from runner.plan.base import ARITHMETIC
 
 AUTO = "auto"
-ARITHMETIC = "arithmetic"
 CPU = "cpu"
 TARGET = "target"
 

@@ -27,8 +27,7 @@ from runner.layout.inputs import input_specs
 from runner.optim import schedules
 from runner.optim.paths import owner_of
 from runner.plan import communication, estimate, forecast, memory
-from runner.plan.base import LayerPlan, MemoryPart, Plan, Total, VariablePlan
-from runner.plan.depth import ARITHMETIC
+from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Total, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic
 from runner.processes import place
 from runner.task.base import DataSpec

@@ -9,7 +9,7 @@ import psutil
 
 from runner.layout import mesh
 from runner.layout.rules import alike_once
-from runner.plan.base import Plan, Traffic, VariablePlan
+from runner.plan.base import ARITHMETIC, Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded, unfolded
 from runner.report.tables import size
 
@@ -18,7 +18,6 @@ _LARGEST = 3
 _MILLION = 1e6
 _SECONDS_PER_HOUR = 3600.0
 WHOLE = "replicated"
-ARITHMETIC = "arithmetic"
 # Source of the memory of a plan for other hardware.
 _DEPTHS = {ARITHMETIC: "estimated from shapes", "target": "compiled by its own compiler"}
 NO_RULE = "no rule"
@@ -177,11 +176,15 @@ def verdict(plan: Plan) -> list[str]:
     if forecast.capacity_bytes:
         margin = forecast.capacity_bytes - forecast.peak_bytes
         answer, word = "does not fit", "too much"
-        if forecast.fits:
+        if forecast.is_open:
+            answer = "may not fit"
+        elif forecast.fits:
             answer, word = "fits", "free"
         capacity = size(forecast.capacity_bytes)
         line = f"{answer}: {peak} of {capacity} per device of hardware={forecast.hardware}, {size(abs(margin))} {word}"
     lines = [f"{line}; {largest.kind} hold the most, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
+    if forecast.is_open:
+        lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     for change in forecast.changes:
         lines.append(f"  to fit: {change.override}, {size(change.peak_bytes)} per device (arithmetic)")
     fastest, slowest = forecast.step_seconds

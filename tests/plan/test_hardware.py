@@ -69,7 +69,7 @@ def planned(folder: Path, *arguments: str) -> dict[str, Any]:
     return dict(json.loads((folder / "plan.json").read_text()))
 
 
-def test_state_on_256_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_path: Path) -> None:
+def test_state_on_64_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_path: Path) -> None:
     plan = planned(
         tmp_path / "run",
         "hardware=h100",
@@ -251,9 +251,17 @@ def test_the_verdict_comes_first_and_says_by_how_much_and_what_holds_the_most() 
     change = Change("trainer.accumulate_steps=2", 60 * GIB)
     crowded = cases.plan(forecast=a_forecast(capacity_bytes=64 * GIB, changes=(change,)))
     lines = rows.verdict(crowded)
-    assert lines[0].startswith("does not fit: 70.0 GiB of 64.0 GiB per device of hardware=h100, 6.00 GiB too much;")
-    assert lines[1] == "  to fit: trainer.accumulate_steps=2, 60.0 GiB per device (arithmetic)"
+    assert lines[0].startswith("may not fit: 70.0 GiB of 64.0 GiB per device of hardware=h100, 6.00 GiB too much;")
+    assert "set plan.compiler=target" in lines[1]
+    assert lines[2] == "  to fit: trainer.accumulate_steps=2, 60.0 GiB per device (arithmetic)"
     assert rows.verdict(cases.plan()) == []
+
+
+def test_only_memory_that_is_counted_or_compiled_rules_a_run_out() -> None:
+    counted = a_forecast(capacity_bytes=29 * GIB)
+    assert rows.verdict(cases.plan(forecast=counted))[0].startswith("does not fit: 70.0 GiB of 29.0 GiB")
+    target = a_forecast(capacity_bytes=64 * GIB, depth="target")
+    assert rows.verdict(cases.plan(forecast=target))[0].startswith("does not fit: 70.0 GiB of 64.0 GiB")
 
 
 def test_the_compilers_total_replaces_the_estimated_one() -> None:
