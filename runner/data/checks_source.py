@@ -6,6 +6,7 @@ Imports no data library.
 from __future__ import annotations
 
 import glob
+import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from runner.host import import_path
 TABLE_SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 PARQUET_SUFFIXES = (".parquet",)
 ARROW_SUFFIXES = (".arrow",)
+ARRAY_RECORD_SUFFIXES = (".array_record", ".arrayrecord")
+# A file of one of these suffixes, or a shard as TFDS names them: pictures-train.array_record-00000-of-00002.
+ARRAY_RECORD_FILE = re.compile(r"(?P<name>.+)\.array_?record(?P<shard>-\d{5}-of-\d{5})?", re.IGNORECASE)
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet", ".arrow")
 
 _TABLES = f"a {', '.join(TABLE_SUFFIXES)} file, or a folder of them"
@@ -27,6 +31,7 @@ _IMAGES = "a folder of images"
 _HUGGINGFACE = "a folder that save_to_disk wrote, or one with .arrow or .parquet files"
 # Name of a dataset on Hugging Face's Hub.
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_ARRAY_RECORDS = "an .array_record file, a folder of them, or a glob"
 _PARQUET = "a .parquet file, a folder of them, or a glob"
 
 
@@ -109,6 +114,31 @@ def check_huggingface(config: DatasetConfig) -> None:
             fix = "save the dataset with save_to_disk and name its folder"
             raise invalid("dataset.path", config.path, problem=f"must be {_HUGGINGFACE}", fix=fix)
     _check_window(config)
+
+
+def check_array_record(config: DatasetConfig) -> None:
+    """Checks that `dataset.path` is an ArrayRecord file or a folder, or a glob that matches one.
+
+    Raises:
+      ConfigError: it is none, or can't be read; or the library is not installed.
+    """
+    with _readable(config):
+        path = _set_path(config, _ARRAY_RECORDS, example="pictures.array_record")
+        matched = matches(path)
+        if not matched:
+            raise _missing(path, _ARRAY_RECORDS, example="pictures.array_record")
+        for file in matched:
+            if file.is_file() and not ARRAY_RECORD_FILE.fullmatch(file.name):
+                fix = "write it with array_record.python.array_record_module.ArrayRecordWriter"
+                raise invalid("dataset.path", config.path, problem=f"must be {_ARRAY_RECORDS}", fix=fix)
+    # The library is looked for and not imported, because a config error must come before any slow import.
+    if importlib.util.find_spec("array_record") is None:
+        raise invalid(
+            "dataset",
+            config.name,
+            problem="needs the library array_record, which is not installed",
+            fix="pip install -e '.[array-record]'",
+        )
 
 
 def _check_window(config: DatasetConfig) -> None:

@@ -112,6 +112,13 @@ SOURCES: dict[str, SourceEntry] = {
         is_users_data=True,
         check=checks_source.check_huggingface,
     ),
+    "array_record": SourceEntry(
+        f"{_FOLDER}.array_record",
+        keys=("path", "features", "channels"),
+        tokens="maybe",
+        is_users_data=True,
+        check=checks_source.check_array_record,
+    ),
     "pydoc": SourceEntry(f"{_FOLDER}.pydoc", tokens="always"),
     "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", tokens="always"),
     "text": SourceEntry(

@@ -59,6 +59,7 @@ NEEDS = {
     ],
     "dataset/arrays": ["dataset.path=own.csv"],
     "dataset/custom": ["dataset._target_=own_code.load"],
+    "dataset/array_record": ["dataset.path=own.array_record"],
     "dataset/huggingface": ["dataset.path=photos"],
     "dataset/image_folder": ["dataset.path=photos"],
     "dataset/tfds": ["dataset.name=emnist/letters"],

@@ -207,7 +207,7 @@ def test_presets_set_keys_of_the_schema_and_comment_on_each(name: str) -> None:
     preset = search_path.content_of(f"dataset/{name}")
     known = {field.name for field in dataclasses.fields(DatasetConfig)} - {"target", "options"} | {"_target_"}
     assert set(preset) <= known
-    own = name in ("arrays", "image_folder", "custom", "parquet", "huggingface", "mixture")
+    own = name in ("arrays", "image_folder", "custom", "parquet", "array_record", "huggingface", "mixture")
     text = name in ("text", "shakespeare", "pydoc")
     expected: dict[str, object] = {"name": "" if name == "tfds" else name, "test": None if own else "test"}
     expected["standardize"] = name in ("arrays", "parquet")
