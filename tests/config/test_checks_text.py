@@ -37,7 +37,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        (TEXT | {"path": None}, ["dataset.path=null", "a file, a folder of .txt, .jsonl, .parquet files, or a glob"]),
+        (
+            TEXT | {"path": None},
+            ["dataset.path=null", "a file, a folder of .txt, .jsonl, .parquet, .arrow files, or a glob"],
+        ),
         (TEXT | {"path": "note.txt"}, ["dataset.path=note.txt", "does not exist", "did you mean notes.txt?"]),
         (TEXT | {"path": "nope/*.txt"}, ["dataset.path=nope/*.txt", "does not exist"]),
         (TEXT | {"path": "x" * 300}, ["dataset.path=xxx", "255 bytes"]),

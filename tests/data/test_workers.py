@@ -1,6 +1,7 @@
 """Workers: any number and kind of them gives the same bits in the caller's order; what fails or dies is named."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,21 +164,17 @@ def test_unavailable_workers_are_rejected(monkeypatch):
         checks_augment.check(DatasetConfig(worker_kind="process"))
 
 
-def test_objects_that_can_not_be_pickled_are_rejected_or_read_by_threads():
+def test_objects_that_can_not_be_pickled_are_read_by_threads():
     made = slow(seconds=0.01)
     made.lock = threading.Lock()
-    message = r"worker_kind=process: .*can't be sent to a process .*pickle"
-    process = DatasetConfig(workers=1, worker_kind="process")
-    with workers.opened(process, 0) as opened, pytest.raises(ConfigError, match=message):
-        opened.reader(made)
     with workers.opened(DatasetConfig(workers=1), 0) as opened:
         np.testing.assert_array_equal(opened.reader(made).read(0, np.arange(2))["x"][:, 0], [0, 1])
 
 
 _PROCESSES = """
-import json, os, sys, time
+import json, os, sys, threading, time
 import numpy as np
-from runner.errors import DataError
+from runner.errors import ConfigError, DataError
 from runner.config.schema_data import DatasetConfig
 from runner.data import workers
 from tests.data.test_workers import config, load, slow
@@ -192,6 +189,13 @@ if __name__ == "__main__":
             train, test = opened.reader(data.train), opened.reader(data.test)
             made = train.begin(3, np.arange(40).reshape(2, 20)), test.begin(0, np.arange(10))
             np.savez(folder + "/made.npz", **made[0].result(), **{"test_" + k: v for k, v in made[1].result().items()})
+        elif what == "locked":
+            made = slow()
+            made.lock = threading.Lock()
+            try:
+                opened.reader(made)
+            except ConfigError as error:
+                print(error)
         else:
             reader = opened.reader(slow(**{what: 33}))
             reader.read(0, np.arange(16))
@@ -235,6 +239,14 @@ def test_processes_give_the_bits_of_threads_and_leave_nothing(photos, tmp_path):
             np.testing.assert_array_equal(made[name].reshape(array.shape), array)
         for name, array in data.test.read(np.arange(10)).items():
             np.testing.assert_array_equal(made[f"test_{name}"], array)
+
+
+@pytest.mark.slow
+def test_objects_that_can_not_be_pickled_are_rejected_in_one_line(tmp_path):
+    done = _ran(tmp_path, "locked", "")
+    assert re.search(r"worker_kind=process: .*can't be sent to a process .*pickle", done.stdout)
+    assert done.stdout.count("\n") == 1
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_overrides_that_no_run_needs_are_rejected_in_one_line_that_names_them(ov
         checked([*USUAL, override], own=own)
     assert str(error.value).startswith(f"run=/shared/run: its recorded {override[:120]!r} ")
     assert len(str(error.value).splitlines()) == 1
-    assert "a record may set engine, mesh, cluster, layout, model" in str(error.value)
+    assert "a record may set engine, mesh, cluster, hardware, layout, model" in str(error.value)
 
 
 @pytest.mark.parametrize("override", ELSEWHERE)
