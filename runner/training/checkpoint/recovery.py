@@ -48,7 +48,7 @@ class NewPoints:
     A resumed run computes the points after its last checkpoint again, and its history before that is logged once more,
     because some of it may have been on its way when the process died. A run that went back to a checkpoint, after a
     NaN or Inf loss or because the user resumed from an earlier step, has points of steps that it trains again: there,
-    a point counts as logged only if its value is the same.
+    a point counts as logged only if its value is the same. So has a run that was lost before its first checkpoint.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class NewPoints:
         if checkpoint is not None:
             for restore in from_arrays(checkpoint.history()).restores:
                 self._last_repeated = max(self._last_repeated, restore.bad)
-        if repeats_steps:
+        # Without a checkpoint the run trains all its steps again, those that the earlier attempt has logged too.
+        if repeats_steps or (continues and checkpoint is None):
             for points in self._stored.values():
                 self._last_repeated = max(self._last_repeated, max(points, default=0))
 

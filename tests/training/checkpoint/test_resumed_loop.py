@@ -306,6 +306,14 @@ def test_a_run_that_goes_back_logs_repeated_steps_with_their_new_values(
     assert store.points[2:] == logged
 
 
+def test_a_second_attempt_without_a_checkpoint_logs_its_new_values() -> None:
+    store = Store([("train/loss", 7, 0.25), ("train/loss", 8, 0.125)])
+    points = NewPoints(store, None, continues=True)
+    points.log(7, {"train/loss": 0.5})
+    points.log(8, {"train/loss": 0.125})
+    assert store.points[2:] == [("train/loss", 7, 0.5)]
+
+
 def planned(mesh: str) -> dict[str, Any]:
     return {"mesh": mesh, "trainer": {"epochs": 3}}
 
