@@ -79,13 +79,18 @@ def path_of(folder: Path, number: int) -> Path:
 
 def names(folder: Path) -> list[str]:
     """Returns the names of the files of a run's attempts, in order; empty if the folder can't be read."""
+    return [path_of(folder, number).name for number in _numbers(folder)]
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Returns the numbers of a run's attempts in order; empty if the folder can't be read."""
     numbers: list[int] = []
     with suppress(OSError):
         for path in folder.iterdir():
             match = _FILE.fullmatch(path.name)
             if match:
                 numbers.append(int(match[1]))
-    return [path_of(folder, number).name for number in sorted(numbers)]
+    return sorted(numbers)
 
 
 def read(folder: Path) -> list[Attempt]:
@@ -161,7 +166,8 @@ class Journal:
 class AttemptJournal(Journal):
     """The record of this process's attempt, which a thread writes every few seconds.
 
-    **Invariant.** `_attempt` is replaced under `_lock`, and the file is written under `_lock` too.
+    **Invariant.** `_attempt` is replaced under `_lock`, which the training takes between two device calls. So nobody
+    waits for a disk while holding it: the file is written under `_writing`, from a copy.
     """
 
     def __init__(self, folder: Path, number: int, first: int, lost: Callable[[str], object]) -> None:
@@ -193,6 +199,8 @@ class AttemptJournal(Journal):
             seconds=seconds,
         )
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._has_warned = False
         self._over = threading.Event()
         folder.mkdir(parents=True, exist_ok=True)
         # Exclusive, also on network file systems: of two processes only one begins an attempt.
@@ -217,33 +225,38 @@ class AttemptJournal(Journal):
         """Records the end of the attempt, and why it ended; the first reason counts."""
         self._over.set()
         self._thread.join()
-        if self._attempt.ended:
-            return
         with self._lock:
+            if self._attempt.ended:
+                return
             self._attempt = replace(self._attempt, ended=why)
-            self._write()
+        self._write()
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):
-            later = names(self._folder)[-1:]
-            if later and later[0] != path_of(self._folder, self._attempt.number).name:
-                self._lost(f"another process has begun {later[0]} of this run in {self._folder}; this one ends")
+            last = max(_numbers(self._folder), default=0)
+            if last > self._attempt.number:
+                name = path_of(self._folder, last).name
+                self._lost(f"another process has begun {name} of this run in {self._folder}; this one ends")
                 return
-            with self._lock:
-                self._write()
+            self._write()
 
     def _write(self) -> None:
         """Replaces the file; not synced, because a power cut may cost the last few seconds of this record."""
-        self._attempt = replace(self._attempt, seen=time.time(), seconds=work.clock().seconds())
-        path = path_of(self._folder, self._attempt.number)
-        temporary = _temporary(path)
-        try:
-            temporary.write_text(_as_text(self._attempt), encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            # The run continues without this record; checkpoints report a full disk themselves.
-            outputs.warn(f"could not record the attempt in {path}: {error}")
-            self._over.set()
+        with self._writing:
+            with self._lock:
+                self._attempt = replace(self._attempt, seen=time.time(), seconds=work.clock().seconds())
+                attempt = self._attempt
+            path = path_of(self._folder, attempt.number)
+            temporary = _temporary(path)
+            try:
+                temporary.write_text(_as_text(attempt), encoding="utf-8")
+                temporary.replace(path)
+            except OSError as error:
+                # The next beat tries again: a file that stays unchanged shows other machines that this process is
+                # gone. Checkpoints report a full disk themselves.
+                if not self._has_warned:
+                    self._has_warned = True
+                    outputs.warn(f"could not record the attempt in {path}: {error}; trying again")
 
 
 def _temporary(path: Path) -> Path:
@@ -266,8 +279,7 @@ def begin(folder: Path, first: int, earlier_end: str = "") -> AttemptJournal:
       ConfigError: another process has begun one at the same time.
       OSError: the disk is full or read-only.
     """
-    numbers = [int(name.removeprefix("attempt-").removesuffix(".json")) for name in names(folder)]
-    number = max(numbers, default=0) + 1
+    number = max(_numbers(folder), default=0) + 1
     earlier = read(folder)
     for name in names(folder):
         # A process that was killed while it wrote has left it.

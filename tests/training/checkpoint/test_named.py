@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -179,9 +181,64 @@ def test_an_attempt_that_another_one_has_replaced_ends_itself(tmp_path: Path, mo
     assert "another process has begun attempt-2.json" in lost[0]
 
 
+def test_an_earlier_attempt_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "BEAT_S", 0.01)
+    lost: list[str] = []
+    attempts.path_of(tmp_path, 1).write_text("{}")
+    journal = attempts.AttemptJournal(tmp_path, 2, 0, lost.append)
+    attempts.path_of(tmp_path, 2).unlink()
+    while not attempts.path_of(tmp_path, 2).exists():
+        time.sleep(0.01)
+    journal.end("")
+    assert lost == []
+
+
+def test_after_a_failed_write_the_next_beat_writes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(attempts, "BEAT_S", 0.01)
+    failures = [OSError(5, "broken"), OSError(5, "broken")]
+    as_text = attempts._as_text
+
+    def failing(attempt: Attempt) -> str:
+        if failures:
+            raise failures.pop()
+        return as_text(attempt)
+
+    journal = attempts.AttemptJournal(tmp_path, 1, 0, pytest.fail)
+    monkeypatch.setattr(attempts, "_as_text", failing)
+    journal.update(step=7)
+    while attempts.read(tmp_path)[0].step != 7:
+        time.sleep(0.01)
+    journal.end("")
+    assert capsys.readouterr().err.count("could not record the attempt") == 1
+
+
+def test_the_training_never_waits_for_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "BEAT_S", 0.01)
+    is_writing = threading.Event()
+    is_updated = threading.Event()
+    as_text = attempts._as_text
+
+    def slow(attempt: Attempt) -> str:
+        if threading.current_thread().name == "attempt-journal":
+            is_writing.set()
+            assert is_updated.wait(30.0)
+        return as_text(attempt)
+
+    monkeypatch.setattr(attempts, "_as_text", slow)
+    journal = attempts.AttemptJournal(tmp_path, 1, 0, pytest.fail)
+    assert is_writing.wait(30.0)
+    assert not journal._lock.locked()
+    journal.update(step=7)
+    is_updated.set()
+    journal.end("")
+    assert attempts.read(tmp_path)[0].step == 7
+
+
 def test_two_attempts_of_one_number_never_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = attempts.begin(tmp_path, 0)
-    monkeypatch.setattr(attempts, "names", lambda _: [])
+    monkeypatch.setattr(attempts, "_numbers", lambda _: [])
     with pytest.raises(ConfigError, match="another process has begun the run at the same time"):
         attempts.begin(tmp_path, 0)
     journal.end("")
