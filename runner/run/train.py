@@ -58,7 +58,7 @@ from runner.training.lengths import RunLength
 from runner.training.recorder import LogPoints
 from runner.training.samples import Samples
 from runner.training.usage import ProcessUsage, Usage
-from runner.training.watchdog import Watchdog, leave
+from runner.training.watchdog import Watchdog
 from runner.verify.record import verify_recorded
 
 logger = logging.getLogger(__name__)
@@ -299,11 +299,9 @@ class _Training:
             self.tracker.set_tags({_STALLED: line})
 
         def end(why: str) -> None:
-            warn(why)
             journal.end(why)
             self.tracker.set_tags({ENDED: why})
             self.tracker.finish("FAILED", in_haste=True)
-            leave()
 
         config = self.config.trainer.watchdog
         return Watchdog(config, work.clock(), self.folder, team.index, report, end if team.is_first else None)

@@ -16,12 +16,15 @@ from pathlib import Path
 
 from runner.config.durations import seconds_of
 from runner.config.schema_trainer import WatchdogConfig
-from runner.errors import EXIT_FAILED
+from runner.errors import EXIT_FAILED, describe
 from runner.host import work
-from runner.host.outputs import spared
+from runner.host.outputs import spared, warn
 
 # Between two looks at the clock; short next to anything that is reported.
 _LOOK_S = 1.0
+
+# For the stacks and the record of a run that is ended, whose disk or tracking server may be what hangs.
+_RECORD_S = 25.0
 
 # What is watched, and how a line names it. A start, a compilation and a report have no usual time.
 _WATCHED = {
@@ -43,6 +46,7 @@ class Watchdog:
         index: int,
         report: Callable[[str], object],
         end: Callable[[str], object] | None,
+        exit_process: Callable[[], object] | None = None,
     ) -> None:
         """Takes what it watches; `start` starts the thread.
 
@@ -52,7 +56,8 @@ class Watchdog:
           folder: for the stacks.
           index: of this process, for the name of their file.
           report: takes a line about work that takes long.
-          end: takes the reason, and ends the process; None: this process leaves that to process 0.
+          end: takes the reason, and records it before the process ends; None: this process leaves that to process 0.
+          exit_process: ends the process; None: `leave`.
         """
         self._config = config
         self._clock = clock
@@ -60,6 +65,7 @@ class Watchdog:
         self._index = index
         self._report = report
         self._end = end
+        self._exit_process = exit_process or leave
         self._reports = 0
         self._reported: float | None = None
         self._over = threading.Event()
@@ -84,7 +90,7 @@ class Watchdog:
         limit = self._config.end_after
         if limit is not None and self._end is not None and present.seconds > seconds_of(limit):
             why = f"{name} has taken {present.seconds:.0f} s, longer than trainer.watchdog.end_after={limit}"
-            self._end(f"{why}; the stacks are in {self._write_stacks()}")
+            self._end_process(why, self._end)
             return
         if present.median is None or self._config.factor is None:
             return
@@ -98,7 +104,25 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # what it reports to; the next look may have to end the run
+                warn(f"the watchdog could not report: {describe(error)}")
+
+    def _end_process(self, why: str, end: Callable[[str], object]) -> None:
+        """Ends this process, after the reason is recorded if that takes only seconds."""
+        timer = threading.Timer(_RECORD_S, self._exit_process)
+        timer.daemon = True
+        timer.start()
+        try:
+            warn(why)
+            end(f"{why}; the stacks are in {self._write_stacks()}")
+        except Exception as error:
+            warn(f"could not record why the run ends: {describe(error)}")
+        finally:
+            self._exit_process()
+            # Only a test is still here.
+            timer.cancel()
 
     def _write_stacks(self) -> Path:
         """Writes the stacks of all threads of this process; returns the file."""

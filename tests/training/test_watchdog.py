@@ -22,7 +22,10 @@ class Watched:
         self.reports: list[str] = []
         self.ended: list[str] = []
         end = self.ended.append if ends else None
-        self.watchdog = Watchdog(config, self.clock, folder, 3, self.reports.append, end)
+        self.exits: list[float] = []
+        self.watchdog = Watchdog(
+            config, self.clock, folder, 3, self.reports.append, end, lambda: self.exits.append(self.now)
+        )
 
     def calls(self, count: int, seconds: float) -> None:
         """Does pieces of work of a kind that take so long each."""
@@ -93,6 +96,7 @@ def test_past_the_limit_process_0_ends_the_run(tmp_path: Path, monkeypatch: pyte
         )
     else:
         assert watched.ended == []
+    assert len(watched.exits) == len(watched.ended)
 
 
 def test_a_start_and_a_compilation_have_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +114,64 @@ def test_its_thread_looks_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ended = threading.Event()
     clock = work.Clock()
     config = WatchdogConfig(end_after="0.01s")
-    watchdog = Watchdog(config, clock, tmp_path, 0, str, lambda _: ended.set())
+    watchdog = Watchdog(config, clock, tmp_path, 0, str, lambda _: ended.set(), str)
     with clock.doing(work.TRAINING):
         watchdog.start()
         assert ended.wait(30.0)
     watchdog.close()
     assert not watchdog._thread.is_alive()
+
+
+def test_a_run_whose_end_can_not_be_recorded_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("runner.training.watchdog._LOOK_S", 0.001)
+    clock = work.Clock()
+    exited = threading.Event()
+
+    def failing(_: str) -> None:
+        raise RuntimeError("the store is gone")
+
+    watchdog = Watchdog(WatchdogConfig(end_after="0.01s"), clock, tmp_path, 0, str, failing, exited.set)
+    with clock.doing(work.TRAINING):
+        watchdog.start()
+        assert exited.wait(30.0)
+    watchdog.close()
+    assert "could not record why the run ends: RuntimeError: the store is gone" in capsys.readouterr().err
+
+
+def test_a_record_that_hangs_delays_the_end_by_seconds_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.training.watchdog._LOOK_S", 0.001)
+    monkeypatch.setattr("runner.training.watchdog._RECORD_S", 0.01)
+    clock = work.Clock()
+    exited = threading.Event()
+
+    def hanging(_: str) -> None:
+        assert exited.wait(30.0)
+
+    watchdog = Watchdog(WatchdogConfig(end_after="0.01s"), clock, tmp_path, 0, str, hanging, exited.set)
+    with clock.doing(work.TRAINING):
+        watchdog.start()
+        assert exited.wait(20.0)
+    watchdog.close()
+
+
+def test_a_report_that_fails_does_not_end_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("runner.training.watchdog._LOOK_S", 0.001)
+    watchdog = Watchdog(CONFIG, work.Clock(), tmp_path, 0, str, None)
+    looks: list[int] = []
+    looked = threading.Event()
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("the store is gone")
+        looked.set()
+
+    monkeypatch.setattr(watchdog, "look", look)
+    watchdog.start()
+    assert looked.wait(30.0)
+    watchdog.close()
+    assert "the watchdog could not report: RuntimeError: the store is gone" in capsys.readouterr().err
