@@ -20,6 +20,10 @@ class ConfigError(ValueError):
     """An invalid config. Commands print it as one line and exit with code 2."""
 
 
+class PassingError(ConfigError):
+    """A config that is invalid only for now: another process has the run, or a folder can't be written."""
+
+
 class DataError(RuntimeError):
     """A dataset that can't be found or downloaded, or that is corrupted."""
 
@@ -92,6 +96,11 @@ def invalid(key: str, value: object, *, problem: str, fix: str) -> ConfigError:
       fix: what to do, as an imperative; preferably an override to type.
     """
     return ConfigError(f"{key}={shown(value)}: {problem}; {fix}")
+
+
+def passing(key: str, value: object, *, problem: str, fix: str) -> PassingError:
+    """Returns a `PassingError` in the one format of error messages; see `invalid`."""
+    return PassingError(str(invalid(key, value, problem=problem, fix=fix)))
 
 
 def shown(value: object) -> str:

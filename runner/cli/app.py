@@ -32,12 +32,14 @@ from runner.errors import (
     EngineError,
     Interrupted,
     NotFiniteError,
+    PassingError,
     Refused,
     TrackingError,
     in_one_line,
 )
 from runner.host import paths, secrets, session, stages, work
 from runner.host.late import late
+from runner.host.outputs import caused_by_disk
 from runner.host.signals import current, interruption
 from runner.processes import lifecycle as processes
 from runner.processes import outputs, restarts
@@ -107,10 +109,25 @@ def run_command(command: Command, end: Callable[[int], int] | None = None) -> in
             if interruption(error) is not None or isinstance(error, BrokenPipeError):
                 raise
             line, code = _described(error, opened.arguments)
-            if code == EXIT_REFUSED or _is_of_a_nan(error):
-                restarts.note_final(line)
+            _note_for_restarts(error, line, code)
             _report(line, code, error if wants_traceback else None)
         return code if end is None else end(code)
+
+
+def _note_for_restarts(error: Exception, line: str, code: int) -> None:
+    """Notes whether another start of the same command would fail in the same way."""
+    if _may_pass(error):
+        restarts.note_passing(line)
+    elif _is_of_a_nan(error) or (code == EXIT_REFUSED and not isinstance(error, ProcessError)):
+        # The process whose config is invalid notes it, because only that one knows whether the reason may pass.
+        restarts.note_final(line)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, PassingError):
+        return True
+    # Hydra's own failure to make the run's folder.
+    return not isinstance(error, ConfigError) and caused_by_disk(error) is not None
 
 
 def _is_of_a_nan(error: BaseException | None) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from runner.config.schema import RunConfig
-from runner.errors import invalid
+from runner.errors import EXIT_REFUSED, invalid, passing
 from runner.host import stages
 from runner.processes import lifecycle as processes
 from runner.task import teachers
@@ -47,6 +47,8 @@ def export_missing(config: RunConfig) -> None:
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.startswith(_ERROR)]
             reason = lines[-1].removeprefix(_ERROR) if lines else f"exit code {done.returncode}"
-            raise invalid(key, reference, problem=f"it can't be exported ({reason})", fix=f"see {command}")
+            # An export that was killed or ran out of memory may come through at the next start.
+            error = invalid if done.returncode == EXIT_REFUSED else passing
+            raise error(key, reference, problem=f"it can't be exported ({reason})", fix=f"see {command}")
         # Says so if the export has no file that Keras can load.
         teachers.file_of(name, reference)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import ConfigError, invalid
+from runner.errors import PassingError, invalid, passing
 from runner.host.lock import HeldError, lock_until_exit
 
 # A file in each folder that a command has claimed. It is locked as long as the command's process lives.
@@ -98,7 +98,7 @@ def claim(key: str, path: Path | str, *, hold: bool = True) -> Claim:
             with suppress(OSError):
                 _write_mark(folder, *_run_line(folder))
     except HeldError as error:
-        raise invalid(
+        raise passing(
             key,
             folder,
             problem=f"{_writer(folder)} is writing into this folder",
@@ -218,9 +218,9 @@ def check(key: str, folder: Path) -> None:
         raise _unwritable(key, folder, error) from error
 
 
-def _unwritable(key: str, folder: Path, error: OSError) -> ConfigError:
+def _unwritable(key: str, folder: Path, error: OSError) -> PassingError:
     problem = f"must be a folder that can be written ({error.strerror})"
-    return invalid(key, folder, problem=problem, fix=f"set {key} to another folder")
+    return passing(key, folder, problem=problem, fix=f"set {key} to another folder")
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:

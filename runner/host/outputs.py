@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.errors import ConfigError, invalid
+from runner.errors import PassingError, passing
 from runner.host import stages
 
 # Errors of a disk that is full, read-only, broken or not this user's. Any other error is a bug, and shows as one.
@@ -34,7 +34,7 @@ def required(folder: Path) -> Iterator[None]:
     """Rejects a run whose folder can't be written; the body writes into it.
 
     Raises:
-      ConfigError: it can't be written.
+      PassingError: it can't be written.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def required(folder: Path) -> Iterator[None]:
         raise unwritable(error, folder) from error
 
 
-def unwritable(error: OSError, folder: Path | None = None) -> ConfigError:
+def unwritable(error: OSError, folder: Path | None = None) -> PassingError:
     """Returns the error for a run's folder that can't be written.
 
     Args:
@@ -51,7 +51,7 @@ def unwritable(error: OSError, folder: Path | None = None) -> ConfigError:
     """
     place = folder or error.filename or "the run's folder"
     reason = error.strerror or str(error)
-    return invalid(
+    return passing(
         "hydra.run.dir",
         place,
         problem=f"must be a folder that can be written ({reason})",

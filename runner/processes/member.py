@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-from runner.errors import ConfigError, DataError, EngineError, Interrupted, TrackingError
+from runner.errors import ConfigError, DataError, EngineError, Interrupted, PassingError, TrackingError
 from runner.host.secrets import scrub
 from runner.processes.coordinator import Coordinator
 from runner.processes.messages import LONGEST, DeniedError, TooLongError, authenticate, encoded, printable
@@ -35,8 +35,9 @@ _RETRY_S = 0.2
 _ATTEMPT_S = 2.0
 # Connections that may wait to be accepted: all processes of a large run may connect at once.
 _BACKLOG = 128
-# Errors of process 0 that the others raise as the same class, so that all exit with the same code and message.
-_ERRORS = {error.__name__: error for error in (ConfigError, DataError, EngineError, TrackingError)}
+# Errors of process 0 that the others raise as the same class, so that all exit with the same code and message; a
+# subclass before its base.
+_ERRORS = {error.__name__: error for error in (PassingError, ConfigError, DataError, EngineError, TrackingError)}
 # Records the end of a run: (why, signal number or None).
 Ending = Callable[[str, int | None], None]
 

@@ -2,7 +2,8 @@
 
 What starts a run again (the launcher of `cluster=local`, or `runner.supervise`) passes the path of a file to the run
 in an environment variable. A process whose run would fail again for the same reason, an invalid config or a NaN or Inf
-loss, writes that reason there. Every other failure is a loss.
+loss, writes that reason there. Every other failure is a loss, and so is a config that is invalid only for now
+(`PassingError`), which a process writes into a second file.
 """
 
 from __future__ import annotations
@@ -40,6 +41,18 @@ def note_final(why: str) -> None:
     if path:
         with suppress(OSError):
             Path(path).write_text(why, encoding="utf-8")
+
+
+def note_passing(why: str) -> None:
+    """Records that the config is invalid for a reason that may pass; does nothing if nobody would start it again."""
+    path = os.environ.get(FINAL_VARIABLE)
+    if path:
+        with suppress(OSError):
+            _passing(Path(path)).write_text(why, encoding="utf-8")
+
+
+def _passing(final: Path) -> Path:
+    return final.with_name("passing")
 
 
 def is_supervised() -> bool:
@@ -116,11 +129,13 @@ def run(
     with tempfile.TemporaryDirectory(prefix="runner-restarts-") as folder:
         final = Path(folder) / "final"
         while True:
+            _passing(final).unlink(missing_ok=True)
             began = time.monotonic()
             code = start({FINAL_VARIABLE: str(final), BEFORE_VARIABLE: before})
             if code == EXIT_DONE or is_stopped():
                 return code
-            if code == EXIT_REFUSED or final.exists():
+            is_invalid = code == EXIT_REFUSED and not _passing(final).exists()
+            if is_invalid or final.exists():
                 _say("not started again: the run would fail for the same reason")
                 return code
             now = time.monotonic()

@@ -10,9 +10,10 @@ import pytest
 
 from runner.config.durations import seconds_of
 from runner.config.fields import duration_problem
-from runner.errors import EngineError, NotFiniteError
+from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
 from runner.processes import restarts
 from runner.processes.restarts import Restarts
+from runner.processes.team import ProcessError
 
 
 def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[float], int]:
@@ -43,6 +44,40 @@ def test_an_invalid_config_and_a_nan_are_final(codes: tuple[int, ...], notes_at:
     earlier, _, code = ends(*codes, notes_at=notes_at)
     assert len(earlier) == starts
     assert code == codes[starts - 1]
+
+
+def test_what_may_pass_is_tried_again_and_an_invalid_config_after_it_is_final() -> None:
+    starts: list[int] = []
+
+    def start(variables: Mapping[str, str]) -> int:
+        starts.append(1)
+        if len(starts) <= 2:
+            Path(variables[restarts.FINAL_VARIABLE]).with_name("passing").write_text("the run is in use")
+        return EXIT_REFUSED
+
+    assert restarts.run(start, Restarts(5, 3600.0), lambda: False, lambda _: None) == EXIT_REFUSED
+    assert len(starts) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "noted"),
+    [
+        (PassingError("the run is in use"), 2, ["passing"]),
+        (PermissionError(13, "Permission denied", "/y"), 2, ["passing"]),
+        (ConfigError("invalid"), 2, ["final"]),
+        (ProcessError("process 1 has an invalid config", 2), 2, []),
+        (EngineError("a device is lost"), 1, []),
+        (NotFiniteError(3, float("nan"), "stop"), 1, ["final"]),
+    ],
+)
+def test_a_process_notes_what_a_restart_would_meet_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, noted: list[str]
+) -> None:
+    from runner.cli.app import _note_for_restarts
+
+    monkeypatch.setenv(restarts.FINAL_VARIABLE, str(tmp_path / "final"))
+    _note_for_restarts(error, "why", code)
+    assert [path.name for path in tmp_path.iterdir()] == noted
 
 
 def test_there_is_an_end_to_restarts(capsys: pytest.CaptureFixture[str]) -> None:

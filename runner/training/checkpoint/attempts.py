@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.build import build
-from runner.errors import ConfigError, invalid
+from runner.errors import ConfigError, passing
 from runner.host import outputs, work
 from runner.tracking import process
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json
@@ -276,7 +276,7 @@ def begin(folder: Path, first: int, earlier_end: str = "") -> AttemptJournal:
       earlier_end: why the attempt before this one ended, if that one could not record it; empty: unknown.
 
     Raises:
-      ConfigError: another process has begun one at the same time.
+      PassingError: another process has begun one at the same time.
       OSError: the disk is full or read-only.
     """
     number = max(_numbers(folder), default=0) + 1
@@ -293,7 +293,7 @@ def begin(folder: Path, first: int, earlier_end: str = "") -> AttemptJournal:
         return AttemptJournal(folder, number, first, _leave)
     except FileExistsError:
         problem = f"another process has begun the run at the same time ({folder})"
-        raise invalid("name", folder.name, problem=problem, fix="wait for it or stop it") from None
+        raise passing("name", folder.name, problem=problem, fix="wait for it or stop it") from None
 
 
 def _leave(why: str) -> None:

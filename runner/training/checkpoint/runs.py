@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ConfigError, invalid
+from runner.errors import ConfigError, PassingError, invalid, passing
 from runner.host.lock import HeldError, locked_at_once
 from runner.processes import requeue
 from runner.tracking import process
@@ -395,18 +395,18 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
       run: the run.
 
     Raises:
-      ConfigError: another process has the run, or its folder is read-only.
+      PassingError: another process has the run, or its folder is read-only.
     """
     with ExitStack() as stack:
         try:
             stack.enter_context(locked_at_once(run.folder / LOCK))
         except HeldError as error:
             problem = f"the run is in use by process {error.holder} ({run.folder})"
-            raise invalid(key, run.id, problem=problem, fix="wait for it or stop it") from None
+            raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None
         except OSError as error:
             problem = f"its folder {run.folder} can't be written ({error.strerror})"
             fix = "make it writable, or name a folder that is"
-            raise invalid(key, run.id, problem=problem, fix=fix) from error
+            raise passing(key, run.id, problem=problem, fix=fix) from error
         yield
 
 
@@ -416,7 +416,7 @@ def check_not_running(key: str, run: SavedRun) -> None:
     The lock tells the same of this machine's processes. On a network file system it may not reach other machines.
 
     Raises:
-      ConfigError: the process exists, or it is another machine's and may exist.
+      PassingError: the process exists, or it is another machine's and may exist.
     """
     other = run.record["process"]
     if other == process.identity() or run.record.get("ended") or process.is_gone(other):
@@ -425,7 +425,7 @@ def check_not_running(key: str, run: SavedRun) -> None:
     job = requeue.job()
     if job is not None and job.has_ended(run.record.get("job")):
         return
-    raise ConfigError(
+    raise PassingError(
         f"{key}={run.id}: process {other.get(process.PID)} on {other.get(process.HOST)} is still running it, or "
         f'can\'t be seen from here; stop it, or if it has ended, write "ended": true into {run.folder / RECORD}'
     )
