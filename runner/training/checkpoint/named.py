@@ -55,7 +55,10 @@ def take(config: RunConfig, locks: ExitStack, say: Callable[[str], object]) -> S
     except ConfigError:
         # The last process is another machine's. Locks may not reach that machine, but its writes do.
         if not attempts.is_silent(place, say):
-            raise
+            # It may have come to its end during the wait, and has then said so in the record.
+            run = runs.begun(_KEY, place)
+            if run is not None:
+                runs.check_not_running(_KEY, run)
     return run
 
 

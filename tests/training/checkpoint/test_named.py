@@ -150,6 +150,24 @@ def test_a_run_of_a_machine_that_still_writes_is_left_to_it(
         resume.open_previous(config, CONTENT, locks)
 
 
+def test_a_run_of_another_machine_that_ends_during_the_wait_continues(
+    config: RunConfig, locks: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_another_machine(tmp_path)
+    path = attempts.path_of(tmp_path / "exp1", 1)
+
+    def end(_: float) -> None:
+        other = runs.begun("name", tmp_path / "exp1")
+        assert other is not None
+        runs.end(other, finished=True)
+        path.write_text(json.dumps({"number": 1, "step": 13, "ended": "finished"}))
+
+    monkeypatch.setattr(attempts.is_silent, "__defaults__", (end,))
+    run = named.take(config, locks, str)
+    assert run is not None
+    assert run.record["finished"]
+
+
 def test_attempts_are_numbered_and_keep_why_they_ended(tmp_path: Path) -> None:
     first = attempts.begin(tmp_path, 0)
     first.update(step=7)
