@@ -239,14 +239,15 @@ def begin_attempt(
             origin = f"{previous.run.id}@{start}"
         else:
             resumed = previous.run
-    run = _registered(config, tracker, folder, resumed, origin, locks)
-    if not current().is_first:
-        return BegunAttempt(run, Journal())
-    journal = attempts.begin(run.folder, start, restarts.earlier_end())
+    return _registered(config, tracker, folder, resumed, origin, locks, start)
+
+
+def _begin_journal(folder: Path, start: int, locks: ExitStack) -> Journal:
+    journal = attempts.begin(folder, start, restarts.earlier_end())
     # A lost process ends this one from another thread, without the stack.
     lifecycle.on_end(lambda reason, _: journal.end(reason))
     locks.push(partial(_end_journal, journal))
-    return BegunAttempt(run, journal)
+    return journal
 
 
 def _end_journal(journal: Journal, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
@@ -263,8 +264,9 @@ def _registered(
     resumed: SavedRun | None,
     origin: str | None,
     locks: ExitStack,
-) -> SavedRun:
-    """Records the run and this process in its `run.json`; returns the run.
+    start: int,
+) -> BegunAttempt:
+    """Begins the journal of the attempt, and records the run and this process in its `run.json`.
 
     Args:
       config: checked.
@@ -272,7 +274,8 @@ def _registered(
       folder: the run's own.
       resumed: the run that continues; None: a new one.
       origin: the run and step that a new run branches from; None: it does not branch.
-      locks: gets a lock on a new run.
+      locks: gets a lock on a new run, and ends the journal.
+      start: training steps done.
     """
     note = None
     if config.cluster.requeue:
@@ -285,42 +288,38 @@ def _registered(
     elif origin:
         lasting = {"origin": origin}
 
+    journals: list[Journal] = []
+
     def register() -> list[Any]:
         overrides = recorded_overrides()
         if resumed is not None:
             # A copied folder keeps its name, and a copied run stays one of its tracking store.
-            run = runs.register(
-                resumed.folder.parent,
-                resumed.id,
-                tracked=resumed.tracking_id is not None,
-                overrides=overrides,
-                name=resumed.folder.name,
-                job=note,
-                lasting=lasting,
-            )
+            root = resumed.folder.parent
+            run_id = resumed.id
+            is_tracked = resumed.tracking_id is not None
+            name: str | None = resumed.folder.name
         else:
             root = folder_of(config.trainer.checkpoint)
-            if config.name is not None:
+            is_tracked = tracker.run_id is not None
+            name = config.name
+            if name is not None:
                 # Locked since it was looked for.
-                run_id = tracker.run_id or config.name
-                lasting[NAME] = config.name
+                run_id = tracker.run_id or name
+                lasting[NAME] = name
             else:
                 run_id = tracker.run_id or runs.free_name(root, folder.name)
                 # Locked before it can be found.
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
-            run = runs.register(
-                root,
-                run_id,
-                tracked=tracker.run_id is not None,
-                overrides=overrides,
-                name=config.name,
-                job=note,
-                lasting=lasting,
-            )
+        # Before the record: of two processes only one begins the attempt, and the other must leave the record alone.
+        journals.append(_begin_journal(root / (name or run_id), start, locks))
+        run = runs.register(
+            root, run_id, tracked=is_tracked, overrides=overrides, name=name, job=note, lasting=lasting
+        )
         return [str(run.folder), dict(run.record)]
 
     run_folder, record = current().broadcast("the run's checkpoints", register)
-    return SavedRun(Path(run_folder), record)
+    run = SavedRun(Path(run_folder), record)
+    return BegunAttempt(run, journals[0] if journals else Journal())
 
 
 def _say_nothing(line: str) -> None:

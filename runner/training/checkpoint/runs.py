@@ -17,7 +17,7 @@ from runner.errors import ConfigError, PassingError, invalid, passing
 from runner.host.lock import HeldError, locked_at_once
 from runner.processes import requeue
 from runner.tracking import process
-from runner.training.checkpoint import index, recorded, storage
+from runner.training.checkpoint import attempts, index, recorded, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, sync_folder, write_json
 from runner.training.checkpoint.index import BestRecord
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
@@ -110,13 +110,18 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 
 def free_name(folder: Path, run: str) -> str:
-    """Returns the folder name of a run that is not tracked: its id, numbered if another run has checkpoints there."""
+    """Returns the folder name of a run that is not tracked: its id, numbered if another run has that folder."""
     name = run
     count = 1
-    while storage.steps(folder / name):
+    while _is_of_a_run(folder / name):
         count += 1
         name = f"{run}-{count}"
     return name
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    """Returns whether a run has begun in a folder, which may have died before its first checkpoint."""
+    return bool(storage.steps(folder)) or os.path.lexists(folder / RECORD) or bool(attempts.names(folder))
 
 
 def listed(folder: Path) -> tuple[list[SavedRun], dict[Path, DamagedError]]:

@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 
 from runner.config.schema import EarlyStoppingConfig, RunConfig
 from runner.data.base import Dataset, Encoding
-from runner.errors import ConfigError
+from runner.errors import ConfigError, PassingError
 from runner.evaluate.saved import open_saved
 from runner.tracking import Tracker, process
-from runner.training.checkpoint import arguments, files, index, recovery, resume, runs, storage
+from runner.training.checkpoint import arguments, attempts, files, index, recovery, resume, runs, storage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.lengths import RunLength
 from tests.configs import with_keys
@@ -198,6 +198,26 @@ def test_a_new_run_uses_no_folder_that_has_checkpoints(folder: Path, monkeypatch
     saved(folder, None, tracker, monkeypatch, name="outputs/aaaa")
     assert tracker.tags["runner.checkpoints"] == str(folder.parent / "aaaa-2")
     assert storage.steps(folder) == [10, 20, 30]
+
+
+def test_the_loser_of_two_starts_leaves_the_record_alone(
+    folder: Path, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (folder / "run.json").read_bytes()
+    attempts.path_of(folder, 1).write_text("{}")
+    monkeypatch.setattr(attempts, "_numbers", lambda _: [])
+    with pytest.raises(PassingError, match="another process has begun the run at the same time"):
+        saved(folder, previous(held, resume=str(folder)), Tracked("aaaa"), monkeypatch)
+    assert (folder / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("left", ["run.json", "attempt-1.json"])
+def test_a_new_run_uses_no_folder_of_one_that_died_early(tmp_path: Path, left: str) -> None:
+    assert runs.free_name(tmp_path, "a") == "a"
+    (tmp_path / "a").mkdir()
+    assert runs.free_name(tmp_path, "a") == "a"
+    (tmp_path / "a" / left).write_text("{}")
+    assert runs.free_name(tmp_path, "a") == "a-2"
 
 
 def test_a_branch_with_nothing_to_train_is_rejected(folder: Path, held: ExitStack) -> None:
