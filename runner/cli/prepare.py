@@ -6,7 +6,7 @@ Hydra makes a run's folder, its own files and the log in it before it calls the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NoReturn
@@ -20,7 +20,7 @@ from runner.cli import teachers
 from runner.config.convert import as_typed, flatten, resolved
 from runner.config.durations import seconds_of
 from runner.config.hydra_node import directory, without_hydra
-from runner.config.schema import RunConfig
+from runner.config.schema import AUTO, RunConfig
 from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host import accelerators, folders
@@ -32,11 +32,12 @@ from runner.processes import lifecycle as processes
 from runner.processes.team import current
 from runner.sweep import member
 from runner.sweep.identity import code_version
-from runner.training.checkpoint.arguments import restarted
+from runner.training.checkpoint.arguments import key_of, restarted
 
 LOG = "runner.log"
 _HYDRA_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _RUN_DIR = "hydra.run.dir"
+_RESUME = "resume"
 _SUBDIR = "hydra.output_subdir"
 _TRAIN_MODULE = "runner"
 _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
@@ -178,8 +179,10 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     count = int(config.cluster.processes or 1)
     signals: list[int] = []
 
+    command = _of_one_run(launch.typed(), config.resume)
+
     def start(variables: Mapping[str, str]) -> int:
-        return launch.run(count, {**member.environment(), **variables}, gpus, config.mesh.device, signals)
+        return launch.run(count, {**member.environment(), **variables}, gpus, config.mesh.device, signals, command)
 
     most = config.cluster.restarts
     # A supervisor around this command starts it again, and counts.
@@ -187,6 +190,23 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
         raise SystemExit(start({}))
     limits = restarts.Restarts(most, seconds_of(config.cluster.restart_window))
     raise SystemExit(restarts.run(start, limits, lambda: bool(signals)))
+
+
+def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
+    """Returns a command line that resumes the same run at each start; the run of `resume=latest` may change.
+
+    Args:
+      command: as typed.
+      resumed: the config's `resume`, which is the folder of the run that was found.
+    """
+    if resumed is None or resumed == AUTO:
+        return list(command)
+    fixed: list[str] = []
+    for argument in command:
+        if key_of(argument) == _RESUME:
+            argument = f"{_RESUME}='{resumed}'"
+        fixed.append(argument)
+    return fixed
 
 
 def _what_processes_must_agree_on(config: RunConfig, composed: DictConfig) -> dict[str, object]:

@@ -62,15 +62,22 @@ def _check_restarts(config: RunConfig) -> None:
     if config.resume is None:
         problem = "needs resume=auto, with which a restart continues the run"
         raise invalid(key, value, problem=problem, fix="add resume=auto name=exp1")
-    starts_itself = config.cluster.name == "local" or restarts.is_supervised() or place.is_presumed()
+    is_launched = config.cluster.name == "local" and place.count(config.cluster) > 1
+    starts_itself = is_launched or restarts.is_supervised() or place.is_presumed()
     # A recorded run is resumed by hand, as often as it takes.
     if config.resume == AUTO and not starts_itself:
+        where = f"cluster={config.cluster.name}"
+        if config.cluster.name == "local":
+            where += " with a single process"
         raise invalid(
             key,
             value,
-            problem=f"cluster={config.cluster.name} has nothing that starts the run again",
+            problem=f"{where} has nothing that starts the run again",
             fix="write python -m runner.supervise -- before the command",
         )
+    if "@" in config.resume and starts_itself:
+        problem = f"names a checkpoint, to which each restart would return ({key}={value})"
+        raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
 
 
 def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:

@@ -50,12 +50,18 @@ _OF_SCHEDULERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
+def typed() -> list[str]:
+    """Returns the command line of this process after the interpreter, as it was typed."""
+    return sys.orig_argv[1:]
+
+
 def run(
     count: int,
     environment: Mapping[str, str],
     gpus: Sequence[str] = (),
     device: str = "",
     signals: list[int] | None = None,
+    command: Sequence[str] | None = None,
 ) -> int:
     """Runs this command as several processes until all have ended.
 
@@ -65,6 +71,7 @@ def run(
       gpus: numbers of the GPUs to divide between them; empty: they compute on CPUs.
       device: type of the mesh's devices.
       signals: gets the signals that this process receives; None: nobody asks for them.
+      command: what each runs, after the interpreter; None: what this process was started with.
 
     Returns:
       The exit code: process 0's; 1 if only another one failed, or one was killed; 128 + n for signal n.
@@ -86,7 +93,7 @@ def run(
                 first_gpu = index * len(gpus) // count
                 end = (index + 1) * len(gpus) // count
                 own[_GPUS] = ",".join(gpus[first_gpu:end])
-            children.append(Child(replace(place, index=index), {**environment, **own}))
+            children.append(Child(replace(place, index=index), {**environment, **own}, command or typed()))
         return _watch(children, place, received)
     finally:
         for child in children:
@@ -236,7 +243,7 @@ class Child:
       is_given_up: it did not end with the others, and was killed.
     """
 
-    def __init__(self, place: Place, environment: dict[str, str]) -> None:
+    def __init__(self, place: Place, environment: dict[str, str], command: Sequence[str]) -> None:
         self._prefix = f"[{place.index}] " if place.index else ""
         self.has_printed_error = False
         self.is_given_up = False
@@ -244,7 +251,7 @@ class Child:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OF_SCHEDULERS)}
         inherited.pop(VARIABLE, None)
         self._process = subprocess.Popen(
-            [sys.executable, *sys.orig_argv[1:]],
+            [sys.executable, *command],
             env={
                 **inherited,
                 **environment,

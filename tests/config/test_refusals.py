@@ -408,6 +408,12 @@ REFUSALS = [
         "nothing that starts the run again",
         "write python -m runner.supervise -- before the command",
     ),
+    refusal(
+        "cluster=local cluster.processes=1 cluster.restarts=3 resume=auto name=exp1",
+        "cluster.restarts=3",
+        "cluster=local with a single process has nothing that starts the run again",
+        "write python -m runner.supervise -- before the command",
+    ),
     refusal("cluster.restart_window=3x", "cluster.restart_window=3x", "with a unit", "set cluster.restart_window=1h"),
     refusal("trainer.watchdog.factor=1", "trainer.watchdog.factor=1.0", "above 1"),
     refusal("trainer.watchdog.end_after=30", "trainer.watchdog.end_after=30", "with a unit"),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.config.durations import seconds_of
 from runner.config.fields import duration_problem
+from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
-from runner.processes import restarts
+from runner.processes import checks, restarts
 from runner.processes.restarts import Restarts
 from runner.processes.team import ProcessError
 
@@ -125,6 +127,27 @@ def test_a_process_that_nobody_starts_again_notes_nothing(tmp_path: Path, monkey
     assert restarts.is_supervised()
     assert (tmp_path / "final").read_text() == "why"
     assert os.environ.get(restarts.BEFORE_VARIABLE) is None
+
+
+def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
+    config = RunConfig(cluster=ClusterConfig(name="local", processes=2, restarts=3), resume="/checkpoints/aaaa")
+    checks._check_restarts(config)
+    config = replace(config, resume="/checkpoints/aaaa@10")
+    with pytest.raises(ConfigError, match=r"each restart would return .*; set cluster\.restarts=0"):
+        checks._check_restarts(config)
+    checks._check_restarts(replace(config, cluster=ClusterConfig(restarts=3)))
+
+
+@pytest.mark.parametrize(
+    ("resumed", "expected"),
+    [(None, "resume=latest"), ("auto", "resume=latest"), ("/checkpoints/aaaa", "resume='/checkpoints/aaaa'")],
+)
+def test_each_restart_resumes_the_run_that_was_the_latest_at_first(resumed: str | None, expected: str) -> None:
+    from runner.cli.prepare import _of_one_run
+
+    command = ["-m", "runner", "resume=latest", "cluster=local"]
+    assert _of_one_run(command, resumed) == ["-m", "runner", expected, "cluster=local"]
 
 
 def test_a_nan_is_recognized_behind_another_error() -> None:

@@ -34,6 +34,8 @@ else:
 KEYS = ("run", "resume", "branch")
 NAME = "name"
 _FOLDER = "trainer.checkpoint.folder"
+# They need `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
+_OF_RESTARTS = ("cluster.restarts", "cluster.restart_window")
 MULTIRUN = ("-m", "--multirun")
 
 
@@ -91,6 +93,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if key == "run":
         # A run is evaluated or exported in this process, however many processes trained it.
         typed_keys.append("cluster")
+    elif key == "branch":
+        typed_keys += _OF_RESTARTS
     record = recorded.Record(key, str(run.folder), recorded.is_own(run.id, run.record))
     overrides = record.checked(without(run.record["overrides"], typed_keys))
     overrides += _earlier_defaults(key, run, step, overrides, typed_keys)

@@ -236,6 +236,15 @@ def test_evaluation_rejects_branch(folder: Path) -> None:
     assert arguments.expand([f"branch={folder}@10"]) == ["trainer.epochs=5", f"branch='{folder.as_posix()}@10'"]
 
 
+def test_a_branch_of_a_run_with_restarts_has_none(tmp_path: Path) -> None:
+    typed = ["cluster=local", "cluster.restarts=3", "cluster.restart_window=2h", "trainer.epochs=5"]
+    run = runs.register(tmp_path, "aaaa", tracked=True, overrides=typed)
+    storage.write(run.folder, content(10, "aaaa"))
+    assert arguments.expand([f"branch={run.folder}"])[:-1] == ["cluster=local", "trainer.epochs=5"]
+    assert arguments.expand([f"resume={run.folder}"])[:-1] == typed
+    assert "cluster.restarts=9" in arguments.expand([f"branch={run.folder}", "cluster.restarts=9"])
+
+
 def test_a_damaged_record_is_rejected_by_any_name_of_its_run(folder: Path) -> None:
     (folder / "run.json").write_text('{"run": "aaaa"}')
     for wanted in ("latest", "aaaa", "aa", str(folder)):
