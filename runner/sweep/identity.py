@@ -58,7 +58,7 @@ _IGNORED_GROUPS = (
     "generate",
     "export",
 )
-_IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.")
+_IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.", "trainer.watchdog.", "cluster.restart")
 _IGNORED_KEYS = frozenset(
     {
         "engine.intra_op_threads",

@@ -27,6 +27,7 @@ CONFIG = {
     "optimizer": {"learning_rate": 0.01},
     "tracking": {"uri": None},
     "trainer": {"progress": "auto"},
+    "cluster": {"processes": 2},
 }
 
 
@@ -41,6 +42,9 @@ def changed(group: str, key: str, value: object) -> dict[str, object]:
         ("dataset", "data_dir", "/data"),
         ("dataset", "workers", 2),
         ("trainer", "progress", "none"),
+        ("trainer", "watchdog", {"factor": 10.0, "end_after": "30m"}),
+        ("cluster", "restarts", 3),
+        ("cluster", "restart_window", "2h"),
     ],
 )
 def test_where_and_how_visibly_a_run_computes_does_not_make_it_another(group: str, key: str, value: object) -> None:
