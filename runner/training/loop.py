@@ -265,7 +265,9 @@ def _train_with_restores(training: _Training) -> str:
         try:
             return _train_periods(training)
         except NotFiniteError as error:
-            _restore(training, error)
+            # As at the start of a resumed run: no call of training steps, and nothing with a usual time.
+            with work.clock().doing(work.START):
+                _restore(training, error)
 
 
 def _train_periods(training: _Training) -> str:
@@ -293,7 +295,9 @@ def _train_periods(training: _Training) -> str:
                 evaluation = _evaluate(training, training.splits.selecting, keep_outputs=is_reported)
                 recorder.add_evaluation(training.step, evaluation)
                 hooks.saver.evaluated(training.step, recorder)
-                hooks.evaluated(training.step)
+                # A sample may take far longer than an evaluation or a call of training steps.
+                with work.clock().doing(work.REPORT):
+                    hooks.evaluated(training.step)
             hooks.display.end_period(recorder.epoch_means(), evaluation)
             # Only now, so that the checkpoint of a period's last step has its evaluation.
             hooks.saver.save_if_due(training.step, recorder)

@@ -26,7 +26,7 @@ _LOOK_S = 1.0
 # For the stacks and the record of a run that is ended, whose disk or tracking server may be what hangs.
 _RECORD_S = 25.0
 
-# What is watched, and how a line names it. A start, a compilation and a report have no usual time.
+# What has a usual time, and how a line names it. A start or restore, a compilation and a report or sample have none.
 _WATCHED = {
     work.TRAINING: "a call of training steps",
     work.INPUT: "waiting for examples",

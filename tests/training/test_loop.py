@@ -23,6 +23,7 @@ from runner.config.schema import (
 )
 from runner.engine.base import Engine, HostBatches, PlacedBatches
 from runner.errors import ConfigError, EngineError
+from runner.host import work
 from runner.host.signals import StopRequest
 from runner.task.base import Evaluation
 from runner.training import feed, lengths, loop, profile, stopping
@@ -58,6 +59,10 @@ class Seen:
     forgotten: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)
+
+    def evaluated(self, _: int) -> None:
+        self.kinds.append(work.clock().present().kind)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.points.append((step, dict(values)))
@@ -89,7 +94,16 @@ def train(
         goal = stopping.objective(keep.best, KnownTask().directions)
         saver = CheckpointSaver(keep, folder, take, seen.said.append, start.step if start else 0, goal)
     profiler = profile.Profiler(run.trainer.profile, engine.trace, folder)
-    hooks = loop.LoopHooks(seen.log, seen.forgotten.append, seen.notify, Display(), StopRequest(), saver, profiler)
+    hooks = loop.LoopHooks(
+        seen.log,
+        seen.forgotten.append,
+        seen.notify,
+        Display(),
+        StopRequest(),
+        saver,
+        profiler,
+        evaluated=seen.evaluated,
+    )
     return loop.train(run, held, dataset(run, validates=validates), hooks, start), seen
 
 
@@ -121,6 +135,20 @@ def test_a_run_restores_the_last_good_checkpoint_with_a_lower_learning_rate(tmp_
     before = sum(steps for _, steps, _ in engine.calls[:again])
     assert means[5:8] == means[before : before + 3], "the same examples again"
     assert engine.w == pytest.approx(sum(means[:5]) + 0.5 * sum(means[before:]))
+
+
+def test_samples_and_restores_count_as_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[str] = []
+    load = loop.load
+
+    def loading(engine: Engine, checkpoint: Checkpoint) -> None:
+        kinds.append(work.clock().present().kind)
+        load(engine, checkpoint)
+
+    monkeypatch.setattr(loop, "load", loading)
+    _, seen = train(restoring(), NumpyEngine(explodes=8, stable=0.5), tmp_path)
+    assert kinds == [work.START]
+    assert set(seen.kinds) == {work.REPORT}
 
 
 def test_the_history_has_the_restored_steps_and_every_logged_loss_is_finite(tmp_path: Path) -> None:
