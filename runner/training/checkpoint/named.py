@@ -16,6 +16,7 @@ from runner.config.schema import RunConfig
 from runner.errors import ConfigError, invalid
 from runner.training.checkpoint import attempts, index, runs, storage
 from runner.training.checkpoint.arguments import folder_of
+from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
 
@@ -86,7 +87,8 @@ def last_whole(run: SavedRun, say: Callable[[str], object]) -> Checkpoint | None
       say: is called with one line for each checkpoint that is skipped because it is damaged.
 
     Raises:
-      ConfigError: every checkpoint is damaged; the error is that of the last one.
+      ConfigError: every checkpoint is damaged, in which case the error is that of the last one; or one is of a newer
+        format.
     """
     steps = index.current_steps(storage.lineages(run.folder)) if storage.steps(run.folder) else []
     first_error: ConfigError | None = None
@@ -94,6 +96,9 @@ def last_whole(run: SavedRun, say: Callable[[str], object]) -> Checkpoint | None
         try:
             checkpoint = runs.open_checkpoint("resume", run, step)
         except ConfigError as error:
+            if not isinstance(error.__cause__, DamagedError):
+                # Of a newer format: the steps after an earlier checkpoint are not lost.
+                raise
             first_error = first_error or error
             continue
         if first_error is not None:

@@ -19,6 +19,7 @@ from runner.tracking import process
 from runner.training.checkpoint import arguments, attempts, named, resume, runs, storage
 from runner.training.checkpoint.attempts import Attempt
 from tests.configs import with_keys
+from tests.training.checkpoint.test_manifest import forge
 from tests.training.checkpoint.test_storage import content, flip
 
 ELSEWHERE = {process.HOST: "elsewhere", process.PID: "7", process.BOOT: "a/b/1", process.MACHINE: "m//1"}
@@ -90,6 +91,13 @@ def test_a_damaged_last_checkpoint_is_skipped_with_a_warning(
     (arrays,) = storage.place(folder, 10).glob("arrays*")
     flip(arrays)
     with pytest.raises(ConfigError, match="its checkpoint of step 20 is damaged"):
+        resume.open_previous(config, CONTENT, locks)
+
+
+def test_a_checkpoint_of_a_newer_format_is_not_skipped(config: RunConfig, locks: ExitStack, tmp_path: Path) -> None:
+    folder = saved(tmp_path, 10, 20)
+    forge(storage.place(folder, 20), lambda found: found.update(format=storage.FORMAT + 1))
+    with pytest.raises(ConfigError, match="use the version that wrote it"):
         resume.open_previous(config, CONTENT, locks)
 
 
