@@ -256,7 +256,7 @@ class AttemptJournal(Journal):
                 # gone. Checkpoints report a full disk themselves.
                 if not self._has_warned:
                     self._has_warned = True
-                    outputs.warn(f"could not record the attempt in {path}: {error}; trying again")
+                    outputs.warn(f"could not record the attempt in {path}: {error}")
 
 
 def _temporary(path: Path) -> Path:
