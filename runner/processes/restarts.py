@@ -126,28 +126,33 @@ def run(
       The last exit code.
     """
     before = ""
+    while True:
+        began = time.monotonic()
+        code, would_fail_again = _run_once(start, before)
+        if code == EXIT_DONE or is_stopped():
+            return code
+        if would_fail_again:
+            _say("not started again: the run would fail for the same reason")
+            return code
+        now = time.monotonic()
+        wait = restarts.wait(now, now - began)
+        before = described(code)
+        if wait is None:
+            _say(f"not started again: {before}, and there were too many restarts (cluster.restarts)")
+            return code
+        _say(f"{before}; starting the run again in {wait:.0f} s")
+        sleep(wait)
+        if is_stopped():
+            return code
+
+
+def _run_once(start: Callable[[Mapping[str, str]], int], before: str) -> tuple[int, bool]:
+    """Runs something once; returns its exit code, and whether it would fail again for the same reason."""
     with tempfile.TemporaryDirectory(prefix="runner-restarts-") as folder:
         final = Path(folder) / "final"
-        while True:
-            _passing(final).unlink(missing_ok=True)
-            began = time.monotonic()
-            code = start({FINAL_VARIABLE: str(final), BEFORE_VARIABLE: before})
-            if code == EXIT_DONE or is_stopped():
-                return code
-            is_invalid = code == EXIT_REFUSED and not _passing(final).exists()
-            if is_invalid or final.exists():
-                _say("not started again: the run would fail for the same reason")
-                return code
-            now = time.monotonic()
-            wait = restarts.wait(now, now - began)
-            before = described(code)
-            if wait is None:
-                _say(f"not started again: {before}, and there were too many restarts (cluster.restarts)")
-                return code
-            _say(f"{before}; starting the run again in {wait:.0f} s")
-            sleep(wait)
-            if is_stopped():
-                return code
+        code = start({FINAL_VARIABLE: str(final), BEFORE_VARIABLE: before})
+        is_invalid = code == EXIT_REFUSED and not _passing(final).exists()
+        return code, is_invalid or final.exists()
 
 
 def _say(line: str) -> None:
