@@ -18,7 +18,7 @@ from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
-from runner.data.base import Dataset
+from runner.data.base import Dataset, Encoding
 from runner.data.sampler import train_plan
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
@@ -82,11 +82,11 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def read(path: Path | str, **keys: object) -> Dataset:
+def read(path: Path | str, encoding: Encoding | None = None, **keys: object) -> Dataset:
     config = DatasetConfig(**({"name": "huggingface", "path": str(path), "test": None, "features": COLUMNS} | keys))  # type: ignore[arg-type]
     values.check(config, "dataset")
     checks_data.check(config)
-    return loading.load(config, 0)
+    return loading.load(config, 0, encoding)
 
 
 def compare(data: Dataset, expected: Path, rows: np.ndarray) -> None:
@@ -191,6 +191,31 @@ def test_labels_outside_the_classes_are_errors_of_the_split_that_has_them(saved:
     data.train.read(np.arange(3))
     with pytest.raises(DataError, match=r"label has the class -1, but there are 2 classes, .* may be withheld"):
         data.test.read(np.arange(3))
+
+
+def write_labels(path: str, names: list[str] | None, labels: list[int]) -> None:
+    features = {"label": {"_type": "ClassLabel", "names": names}}
+    metadata = None if names is None else {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pa.schema({"label": pa.int64()}, metadata)
+    Path(path).parent.mkdir(exist_ok=True)
+    with pa.ipc.new_stream(path, schema) as writer:
+        writer.write_table(pa.table({"label": labels}, schema))
+
+
+def test_classes_in_another_order_than_the_runs_or_another_files_are_errors() -> None:
+    write_labels("a/train.arrow", ["cat", "dog"], [0, 1])
+    write_labels("a/test.arrow", ["cat", "dog"], [1])
+    recorded = read("a", features=None).encoding
+    assert recorded.categories == {"label": ("cat", "dog")}
+    assert read("a", recorded, features=None).encoding == recorded
+    write_labels("b/train.arrow", ["dog", "cat"], [0, 1])
+    with pytest.raises(DataError, match=r"b/train.arrow, label: .* dog, cat, but those of the run mean cat, dog"):
+        read("b", recorded, test="train", features=None)
+    write_labels("a/test.arrow", ["dog", "cat"], [1])
+    with pytest.raises(DataError, match=r"a/test.arrow, label: .* dog, cat, but those of a/train.arrow mean cat, dog"):
+        read("a", features=None)
+    write_labels("a/test.arrow", None, [1])
+    assert read("a", features=None).specs["label"].names == ("cat", "dog")
 
 
 @pytest.mark.parametrize(

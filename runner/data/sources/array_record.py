@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from runner.errors import DataError
 
 # Files of TFDS that name the classes of a feature, one per line.
 _LABELS = ".labels.txt"
-# Records that the scan reads at once. They are images at worst, of about 100 kB each.
+# Records that are read at once. They are images at worst, of about 100 kB each.
 _BLOCK = 256
 # Without threads and buffers of its own: the next record is far from the last one.
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
@@ -114,8 +115,14 @@ class ArrayRecordTable:
         Raises:
           DataError: the file can't be read, or a record differs from the first one in more than its values.
         """
-        records = self._records(rows)
-        return pa.table({name: self._column(name, records, rows) for name in columns})
+        pieces: dict[str, list[pa.Array]] = {name: [] for name in columns}
+        for start in range(0, len(rows), _BLOCK):
+            # A record is parsed with all of its features, such as images, so few records are in memory at once.
+            part = rows[start : start + _BLOCK]
+            records = self._records(part)
+            for name in columns:
+                pieces[name].append(self._column(name, records, part))
+        return pa.table({name: pa.chunked_array(arrays) for name, arrays in pieces.items()})
 
     def _records(self, rows: Rows) -> list[Any]:
         """Returns some records as messages."""
@@ -199,8 +206,13 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     files = {}
     for split, paths in _find(config.path).items():
         files[split] = [ArrayRecordTable(path) for path in paths]
-    first = next(iter(files.values()))[0]
-    return table_blocks.load(files, config, encoding, _classes(first))
+    classes: dict[Path, Mapping[str, tuple[str, ...]]] = {}
+    for table in chain.from_iterable(files.values()):
+        folder = table.path.parent
+        # The names are those of a folder, so they are read once.
+        if folder not in classes:
+            classes[folder] = _classes(table)
+    return table_blocks.load(files, config, encoding, classes)
 
 
 def location(config: DatasetConfig) -> str:

@@ -152,8 +152,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         _check_configurations(config, found)
         for split, paths in found.items():
             files[split] = [ParquetTable(file) for file in paths]
-    first = next(iter(files.values()))[0]
-    return table_blocks.load(files, config, encoding, _classes(first.schema))
+    classes = {table.path: _classes(table.schema) for tables in files.values() for table in tables}
+    return table_blocks.load(files, config, encoding, classes)
 
 
 def location(config: DatasetConfig) -> str:
