@@ -167,6 +167,13 @@ def test_images_strings_and_the_splits_and_classes_of_tfds(tmp_path: Path) -> No
     assert small.specs["image_encoded"].shape == (3, 4, 1)
 
 
+def test_splits_of_tfds_without_train_are_not_trained_on() -> None:
+    for split in ("validation", "test"):
+        write(f"made/made-{split}.array_record-00000-of-00001", records_of(made(20)))
+    with pytest.raises(ConfigError, match=r"dataset.path=made: has the splits test, validation, but no split train"):
+        read("made")
+
+
 GOOD = {"a": 1, "b": [1.0, 2.0], "c": b"red"}
 
 

@@ -19,9 +19,11 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
 from runner.data.base import Dataset, Encoding
+from runner.data.blocks import EncodedImages, join_blocks
 from runner.data.sampler import train_plan
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
+from tests.data.pictures import encoded, picture
 
 # Writes a dataset with the library in every form, and what the library reads from it.
 WRITE = """
@@ -191,6 +193,39 @@ def test_labels_outside_the_classes_are_errors_of_the_split_that_has_them(saved:
     data.train.read(np.arange(3))
     with pytest.raises(DataError, match=r"label has the class -1, but there are 2 classes, .* may be withheld"):
         data.test.read(np.arange(3))
+
+
+def write_arrow(path: str, **columns: object) -> None:
+    table = pa.table(columns)
+    Path(path).parent.mkdir(exist_ok=True)
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def test_files_without_rows_and_with_other_types_of_numbers_are_one_table() -> None:
+    pictures = [encoded(picture(4, 3, seed=row), "PNG") for row in range(5)]
+    write_arrow("a/0.arrow", x=pa.array([], pa.null()), image=pa.array([], pa.binary()))
+    write_arrow("a/1.arrow", x=pa.array([1, 2], pa.int32()), image=pictures[:2])
+    write_arrow("a/2.arrow", x=pa.array([3, 4, 5], pa.int64()), image=pictures[2:])
+    # Written by the library next to its data.
+    write_arrow("a/cache-0a1b.arrow", x=[9], image=pictures[:1])
+    data = read("a", features=None, test="train[:1]").train
+    assert data.size == 5
+    assert data.column("x").tolist() == [1, 2, 3, 4, 5]  # type: ignore[attr-defined]
+    assert np.array_equal(data.read(np.array([4, 1]))["image"], [picture(4, 3, seed=4), picture(4, 3, seed=1)])
+    numbers = read("a", features=["x"], test="train[:1]").train
+    assert numbers.read(np.array([3, 0]))["x"].tolist() == [4, 1]
+    write_arrow("none/train.arrow", x=pa.array([], pa.int32()))
+    with pytest.raises(DataError, match=r"none/train.arrow has no examples"):
+        read("none", features=None)
+
+
+def test_blocks_of_images_are_joined() -> None:
+    first = EncodedImages(np.array([1, 2, 3], np.uint8), np.array([0, 2, 3]))
+    second = EncodedImages(np.array([4, 5], np.uint8), np.array([0, 0, 2]))
+    joined = join_blocks([{"image": first}, {"image": second}])["image"]
+    assert isinstance(joined, EncodedImages)
+    assert [joined[row] for row in range(len(joined))] == [b"\1\2", b"\3", b"", b"\4\5"]
 
 
 def write_labels(path: str, names: list[str] | None, labels: list[int]) -> None:

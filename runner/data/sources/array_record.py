@@ -222,7 +222,11 @@ def location(config: DatasetConfig) -> str:
 
 
 def _find(path: str) -> Mapping[str, Sequence[Path]]:
-    """Returns the files of each split."""
+    """Returns the files of each split.
+
+    Raises:
+      ConfigError: TFDS has written a split test or validation there, but no split train.
+    """
     folder = Path(path).expanduser()
     by_split: dict[str, list[Path]] = defaultdict(list)
     if folder.is_dir():
@@ -233,6 +237,7 @@ def _find(path: str) -> Mapping[str, Sequence[Path]]:
                 by_split[match["name"].rpartition("-")[2]].append(file)
     if by_split:
         if "train" not in by_split:
+            split_files.check_no_evaluation_split(path, by_split)
             by_split = {"train": [file for files in by_split.values() for file in files]}
         return canonical_splits(by_split, folder)
     return split_files.find(path, ARRAY_RECORD_SUFFIXES)

@@ -172,7 +172,7 @@ def _arrow_files(path: Path) -> Mapping[str, Sequence[Path]]:
         return canonical_splits({str(name): _saved_files(path / str(name)) for name in names}, path)
     if (path / _STATE).is_file():
         return {"train": _saved_files(path)}
-    if not any(path.rglob("*.arrow")):
+    if all(split_files.is_cache(file) for file in path.rglob("*.arrow")):
         return {}
     if (path / _INFO).is_file():
         return canonical_splits(_cached_files(path), path)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import DataSource, Encoding, FullDataset, Rows
-from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource
+from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource, join_blocks
 from runner.data.encode import by_clean_name, cleaned, join_names
 from runner.data.sources.columns import Columns, ScannedColumn, ScannedTable, combine
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
@@ -164,8 +164,10 @@ class _SplitRows:
         for number, file in enumerate(self.files):
             own = rows[bounds[number] : bounds[number + 1]] - self.starts[number]
             if len(own):
-                pieces.append(_renamed(file.take(own, list(names.values())), names))
-        return self.columns.decode(pa.concat_tables(pieces), self.place(int(rows[0])))
+                piece = _renamed(file.take(own, list(names.values())), names)
+                # Each by itself, because files may have different types of numbers.
+                pieces.append(self.columns.decode(piece, f"{file.path}, row {own[0] + 1}"))
+        return join_blocks(pieces)
 
     def place(self, row: int) -> str:
         """Returns the name of a row for messages."""
@@ -265,7 +267,16 @@ def _select(files: Files, config: DatasetConfig) -> dict[str, str]:
     if config.features is not None:
         names = []
         for feature in config.features:
-            matching = [name for name in known if feature == name or cleaned(feature) == cleaned(name)]
+            matching = [name for name in known if cleaned(feature) == cleaned(name)]
+            if feature in known:
+                matching = [feature]
+            if len(matching) > 1:
+                raise invalid(
+                    "dataset.features",
+                    feature,
+                    problem=f"means several columns ({join_names(matching)})",
+                    fix="write the name of one of them as it is in the file",
+                )
             if not matching or any(matching[0] not in file.names for file in all_files):
                 raise invalid(
                     "dataset.features",
