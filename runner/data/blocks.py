@@ -57,6 +57,34 @@ def block_bytes(block: Block) -> int:
     return sum(column.nbytes for column in block.values())
 
 
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """Returns blocks of the same columns as one, in their order; at least one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    joined: dict[str, Array | EncodedImages] = {}
+    for name in blocks[0]:
+        arrays = []
+        images_of_blocks = []
+        for block in blocks:
+            column = block[name]
+            if isinstance(column, EncodedImages):
+                images_of_blocks.append(column)
+            else:
+                arrays.append(column)
+        if arrays:
+            joined[name] = np.concatenate(arrays)
+        else:
+            joined[name] = _join_images(images_of_blocks)
+    return joined
+
+
+def _join_images(columns: Sequence[EncodedImages]) -> EncodedImages:
+    offsets = [np.zeros(1, np.int64)]
+    for column in columns:
+        offsets.append(offsets[-1][-1] + column.offsets[1:])
+    return EncodedImages(np.concatenate([column.content for column in columns]), np.concatenate(offsets))
+
+
 class BlockCache:
     """The decoded blocks that were used last, of all splits of a dataset.
 

@@ -48,9 +48,16 @@ def check_names(pad: Collection[str], names: Collection[str]) -> None:
 
 def is_ragged(value: object) -> bool:
     """Returns whether a value is a list or object array of sequences that differ in length."""
-    if not isinstance(value, list | np.ndarray):
+    if isinstance(value, np.ndarray):
+        if value.dtype != object or not value.ndim:
+            return False
+    elif not isinstance(value, list):
         return False
-    return len({len(entry) for entry in value if isinstance(entry, list | np.ndarray) and np.ndim(entry) > 0}) > 1
+    lengths = set()
+    for entry in value:
+        if isinstance(entry, list) or (isinstance(entry, np.ndarray) and entry.ndim):
+            lengths.add(len(entry))
+    return len(lengths) > 1
 
 
 def read(value: Any, place: str) -> Ragged:
@@ -71,9 +78,8 @@ def read(value: Any, place: str) -> Ragged:
         except Exception as error:
             raise DataError(f"{place}: example {row} can't be converted to an array ({describe(error)})") from error
         # An empty list is float to NumPy, but fits any numbers.
-        if sequence.ndim == 1 and not len(sequence) and sequences:
-            sequence = sequences[0][:0]
-        if sequence.ndim == 0 or sequence.dtype.kind not in "biuf":
+        is_empty = sequence.ndim > 0 and not len(sequence)
+        if sequence.ndim == 0 or (sequence.dtype.kind not in "biuf" and not is_empty):
             raise DataError(
                 f"{place}: example {row} is no sequence of numbers, which {_KEY} needs; return one list or array per "
                 "example"
@@ -141,7 +147,15 @@ def _as_array(column: Ragged, length: int, value: float, place: str) -> Array:
             f"{place}: example {row} has {len(column.sequences[row])} steps, more than {length}; shorten it, or train "
             f"with dataset.pad_length={column.longest}"
         )
-    dtype = np.result_type(*(sequence.dtype for sequence in column.sequences))
+    with_steps = [sequence for sequence in column.sequences if len(sequence)]
+    step: tuple[int, ...] = ()
+    # Of sequences without steps, the value of padding decides.
+    dtype: np.dtype[Any] = np.dtype(np.float32)
+    if with_steps:
+        step = with_steps[0].shape[1:]
+        dtype = np.result_type(*(sequence.dtype for sequence in with_steps))
+    elif float(value).is_integer():
+        dtype = np.dtype(np.int64)
     if dtype.kind == "f":
         dtype = np.dtype(np.float32)
     elif value != int(value):
@@ -149,12 +163,8 @@ def _as_array(column: Ragged, length: int, value: float, place: str) -> Array:
     else:
         # Small and unsigned types may not have the value, such as -1.
         dtype = np.dtype(np.int64)
-    step: tuple[int, ...] = ()
-    for sequence in column.sequences:
-        if len(sequence):
-            step = sequence.shape[1:]
-            break
     array = np.full((len(column), length, *step), value, dtype)
     for row, sequence in enumerate(column.sequences):
-        array[row, : len(sequence)] = sequence
+        if len(sequence):
+            array[row, : len(sequence)] = sequence
     return array

@@ -28,6 +28,10 @@ from runner.errors import invalid
 _KEY = "dataset.standardize"
 # Examples per read while the statistics are measured: it bounds the memory, and each block costs one NumPy call.
 _BLOCK = 4096
+# Examples with images are read in smaller blocks, of this size.
+_BLOCK_BYTES = 1 << 26
+# The largest array that is copied as a whole instead of read in blocks.
+_COLUMN_BYTES = 1 << 28
 # float64 mean and standard deviation, one number per column.
 Statistics = tuple[Array, Array]
 
@@ -80,15 +84,37 @@ def measure(source: DataSource, names: Collection[str]) -> Encoding:
     mean: dict[str, tuple[float, ...]] = {}
     deviation: dict[str, tuple[float, ...]] = {}
     moments = {name: _Moments() for name in names}
-    for start in range(0, source.size, _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, source.size))
-        batch = source.read(rows)
-        for name in names:
-            moments[name].add(batch[name])
+    # The arrays that are read with all others of their examples.
+    of_examples = []
+    for name in names:
+        complete = _complete(source, name)
+        if complete is None:
+            of_examples.append(name)
+            continue
+        for start in range(0, source.size, _BLOCK):
+            moments[name].add(complete[start : start + _BLOCK])
+    if of_examples:
+        example_bytes = sum(spec.bytes for spec in source.specs.values())
+        block = max(1, min(_BLOCK, _BLOCK_BYTES // max(1, example_bytes)))
+        for start in range(0, source.size, block):
+            batch = source.read(np.arange(start, min(start + block, source.size)))
+            for name in of_examples:
+                moments[name].add(batch[name])
     for name in names:
         mean[name] = tuple(map(float, moments[name].mean))
         deviation[name] = tuple(map(float, moments[name].deviation()))
     return Encoding(mean=mean, deviation=deviation)
+
+
+def _complete(source: DataSource, name: str) -> Array | None:
+    """Returns a complete array if that saves reading images and needs bounded memory, else None."""
+    has_images = any(spec.is_image for spec in source.specs.values())
+    # Without images, one pass over the examples reads all arrays, and a column may need a pass of its own.
+    if not has_images:
+        return None
+    if not isinstance(source, ArraySource) and source.size * source.specs[name].bytes > _COLUMN_BYTES:
+        return None
+    return column(source, name)
 
 
 class _Moments:
@@ -181,6 +207,12 @@ def _scaled(arrays: Mapping[str, Array], statistics: Mapping[str, Statistics]) -
     return scaled
 
 
+def _unscaled_column(source: DataSource, statistics: Mapping[str, Statistics], name: str) -> Array | None:
+    if name in statistics:
+        return None
+    return column(source, name)
+
+
 def _broadcastable(numbers: Array) -> Array:
     """Returns a scalar for an array without dims, else one number per column."""
     if len(numbers) == 1:
@@ -215,9 +247,7 @@ class Standardized:
 
     def column(self, name: str) -> Array | None:
         """Returns one complete array of the source, or None; those to standardize are never complete."""
-        if name in self.statistics:
-            return None
-        return column(self.inner, name)
+        return _unscaled_column(self.inner, self.statistics, name)
 
     def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
         """Returns the blocks of some rows of the source."""
@@ -254,6 +284,10 @@ class StandardizedExamples:
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples."""
         return _scaled(self.inner.read(rows), self.statistics)
+
+    def column(self, name: str) -> Array | None:
+        """Returns one complete array of the source, or None; those to standardize are never complete."""
+        return _unscaled_column(self.inner, self.statistics, name)
 
     def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
         """Returns the blocks of some rows of the source."""

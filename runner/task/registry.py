@@ -81,6 +81,8 @@ class TaskEntry:
       counting_options: its options that, if they are not null, make examples count by their labels.
       compares_rows: its loss compares the rows of the whole global batch, which can't be split into microbatches.
       row_options: its options that, if they are true, say the same of the user's functions.
+      predictions: names of what it predicts from an output, see `Task.predictions`, if these are several; without
+        `logits` if its option `from_logits` is false.
       losses_of_two_outputs: values of its option `loss` that compare two outputs of the model.
     """
 
@@ -97,6 +99,7 @@ class TaskEntry:
     counting_options: tuple[str, ...] = ()
     compares_rows: bool = False
     row_options: tuple[str, ...] = ()
+    predictions: tuple[str, ...] = ()
     losses_of_two_outputs: tuple[str, ...] = ()
     needs_keras_3: bool = False
     own_step: bool = False
@@ -123,9 +126,22 @@ def register(name: str, entry: TaskEntry) -> None:
 
 
 # The options of these are in `runner.config.schema_task`, which the reference of the config is generated from.
-register("classification", TaskEntry(f"{_FOLDER}.classification", schema_task.ClassificationOptions))
-register("multilabel", TaskEntry(f"{_FOLDER}.multilabel", schema_task.MultilabelOptions))
-register("binary", TaskEntry(f"{_FOLDER}.binary", schema_task.BinaryOptions))
+register(
+    "classification",
+    TaskEntry(
+        f"{_FOLDER}.classification",
+        schema_task.ClassificationOptions,
+        predictions=("logits", "probabilities", "class"),
+    ),
+)
+register(
+    "multilabel",
+    TaskEntry(f"{_FOLDER}.multilabel", schema_task.MultilabelOptions, predictions=("logits", "probabilities")),
+)
+register(
+    "binary",
+    TaskEntry(f"{_FOLDER}.binary", schema_task.BinaryOptions, predictions=("logits", "probabilities")),
+)
 register(
     "positions",
     TaskEntry(
@@ -136,6 +152,7 @@ register(
         counts_tokens=True,
         array_options=("label_weight",),
         counting_options=("ignore_index", "label_weight"),
+        predictions=("logits", "probabilities", "class"),
     ),
 )
 register("regression", TaskEntry(f"{_FOLDER}.regression", schema_task.RegressionOptions, has_measurements=True))
@@ -168,6 +185,7 @@ register(
         predicts="any",
         needs_keras_3=True,
         array_options=("input_length",),
+        predictions=("logits", "class"),
     ),
 )
 register(

@@ -69,10 +69,11 @@ def check(options: SeveralOptions) -> None:
     """Checks options without a dataset.
 
     Raises:
-      ConfigError: a task can't judge one of several outputs, one of its options is invalid, or two metrics have one
-        name.
+      ConfigError: a task can't judge one of several outputs, one of its options is invalid, or two metrics or two
+        predictions have one name.
     """
     owners: dict[str, str] = {}
+    predicting: dict[str, str] = {}
     for output, config in _configs(options).items():
         key = f"task.outputs.{output}"
         entry = registry.entry(config)
@@ -90,6 +91,11 @@ def check(options: SeveralOptions) -> None:
             owner = owners.setdefault(metric, output)
             if owner != output:
                 problem = f"has a metric {metric}, as {owner} has"
+                raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
+        for name in _predictions(output, config):
+            owner = predicting.setdefault(name, output)
+            if owner != output:
+                problem = f"has a prediction {name}, as {owner} has"
                 raise invalid(key, config.name, problem=problem, fix="rename one of the two outputs")
 
 
@@ -115,6 +121,16 @@ def _configs(options: SeveralOptions) -> dict[str, TaskConfig]:
 
 def _metric(output: str, name: str) -> str:
     return f"{output}_{name}"
+
+
+def _predictions(output: str, config: TaskConfig) -> list[str]:
+    """Returns the names of the predictions of an output's task; see `Several.predictions`."""
+    names = list(registry.entry(config).predictions)
+    if not getattr(task_options(config), "from_logits", True) and names:
+        names.remove("logits")
+    if len(names) < 2:
+        return [output]
+    return [_metric(output, name) for name in names]
 
 
 @contextmanager
@@ -336,7 +352,9 @@ class Several(Task):
         for name, task in self.tasks.items():
             own = task.predictions(ops, by_name[name])
             for key, value in own.items():
-                answers[name if len(own) == 1 else _metric(name, key)] = value
+                answer = name if len(own) == 1 else _metric(name, key)
+                assert answer not in answers, "`check` rejects two of one name"
+                answers[answer] = value
         return answers
 
     def named_warnings(self, outputs: Mapping[str, Array]) -> list[str]:

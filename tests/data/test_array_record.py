@@ -15,7 +15,7 @@ from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
-from runner.data.base import Array, Dataset
+from runner.data.base import Array, Dataset, Rows
 from runner.data.sampler import train_plan
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
@@ -23,6 +23,7 @@ from tests.data.pictures import encoded, picture
 
 module = pytest.importorskip("array_record.python.array_record_module", reason="an extra")
 message = pytest.importorskip("runner.data.sources.example_message")
+array_record = pytest.importorskip("runner.data.sources.array_record")
 
 # More than one block of the scan.
 SIZE = 300
@@ -110,6 +111,34 @@ def test_numbers_and_vectors_are_read_in_any_order_and_in_another_process(group_
     np.testing.assert_allclose(few.train.read(rows)["vector"], expected[rows], rtol=1e-5, atol=1e-6)
 
 
+def test_few_records_are_parsed_at_once_whatever_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = made()
+    write("a.array_record", records_of(arrays))
+    data = read("a.array_record")
+    sizes = []
+    records = array_record.ArrayRecordTable._records
+
+    def counted(table: array_record.ArrayRecordTable, rows: Rows) -> list[object]:
+        sizes.append(len(rows))
+        return records(table, rows)
+
+    monkeypatch.setattr(array_record.ArrayRecordTable, "_records", counted)
+    assert np.array_equal(data.train.column("label"), arrays["label"])  # type: ignore[attr-defined]
+    assert np.array_equal(data.train.read(np.arange(SIZE))["tokens"], arrays["tokens"])
+    assert sum(sizes) >= 2 * SIZE
+    assert max(sizes) <= 256
+
+
+def test_classes_in_another_order_than_the_runs_are_errors(tmp_path: Path) -> None:
+    write("made/train.array_record", [record({"label": row % 2}) for row in range(20)])
+    (tmp_path / "made/label.labels.txt").write_text("cat\ndog\n")
+    recorded = read("made").encoding
+    (tmp_path / "made/label.labels.txt").write_text("dog\ncat\n")
+    config = DatasetConfig(name="array_record", path="made", test="train[:10]")
+    with pytest.raises(DataError, match=r"made, label: .* dog, cat, but those of the run mean cat, dog"):
+        loading.load(config, 0, recorded)
+
+
 def test_images_strings_and_the_splits_and_classes_of_tfds(tmp_path: Path) -> None:
     pictures = [picture(6, 5, seed=row) for row in range(24)]
     records = []
@@ -136,6 +165,13 @@ def test_images_strings_and_the_splits_and_classes_of_tfds(tmp_path: Path) -> No
         )
     small = read("made/1.0.0", test=None, image_size=[3, 4], channels=1)
     assert small.specs["image_encoded"].shape == (3, 4, 1)
+
+
+def test_splits_of_tfds_without_train_are_not_trained_on() -> None:
+    for split in ("validation", "test"):
+        write(f"made/made-{split}.array_record-00000-of-00001", records_of(made(20)))
+    with pytest.raises(ConfigError, match=r"dataset.path=made: has the splits test, validation, but no split train"):
+        read("made")
 
 
 GOOD = {"a": 1, "b": [1.0, 2.0], "c": b"red"}

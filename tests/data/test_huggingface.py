@@ -18,10 +18,12 @@ from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.data import checks as checks_data
 from runner.data import loading
-from runner.data.base import Dataset
+from runner.data.base import Dataset, Encoding
+from runner.data.blocks import EncodedImages, join_blocks
 from runner.data.sampler import train_plan
 from runner.data.workers import opened
 from runner.errors import ConfigError, DataError
+from tests.data.pictures import encoded, picture
 
 # Writes a dataset with the library in every form, and what the library reads from it.
 WRITE = """
@@ -82,11 +84,11 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def read(path: Path | str, **keys: object) -> Dataset:
+def read(path: Path | str, encoding: Encoding | None = None, **keys: object) -> Dataset:
     config = DatasetConfig(**({"name": "huggingface", "path": str(path), "test": None, "features": COLUMNS} | keys))  # type: ignore[arg-type]
     values.check(config, "dataset")
     checks_data.check(config)
-    return loading.load(config, 0)
+    return loading.load(config, 0, encoding)
 
 
 def compare(data: Dataset, expected: Path, rows: np.ndarray) -> None:
@@ -191,6 +193,64 @@ def test_labels_outside_the_classes_are_errors_of_the_split_that_has_them(saved:
     data.train.read(np.arange(3))
     with pytest.raises(DataError, match=r"label has the class -1, but there are 2 classes, .* may be withheld"):
         data.test.read(np.arange(3))
+
+
+def write_arrow(path: str, **columns: object) -> None:
+    table = pa.table(columns)
+    Path(path).parent.mkdir(exist_ok=True)
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def test_files_without_rows_and_with_other_types_of_numbers_are_one_table() -> None:
+    pictures = [encoded(picture(4, 3, seed=row), "PNG") for row in range(5)]
+    write_arrow("a/0.arrow", x=pa.array([], pa.null()), image=pa.array([], pa.binary()))
+    write_arrow("a/1.arrow", x=pa.array([1, 2], pa.int32()), image=pictures[:2])
+    write_arrow("a/2.arrow", x=pa.array([3, 4, 5], pa.int64()), image=pictures[2:])
+    # Written by the library next to its data.
+    write_arrow("a/cache-0a1b.arrow", x=[9], image=pictures[:1])
+    data = read("a", features=None, test="train[:1]").train
+    assert data.size == 5
+    assert data.column("x").tolist() == [1, 2, 3, 4, 5]  # type: ignore[attr-defined]
+    assert np.array_equal(data.read(np.array([4, 1]))["image"], [picture(4, 3, seed=4), picture(4, 3, seed=1)])
+    numbers = read("a", features=["x"], test="train[:1]").train
+    assert numbers.read(np.array([3, 0]))["x"].tolist() == [4, 1]
+    write_arrow("none/train.arrow", x=pa.array([], pa.int32()))
+    with pytest.raises(DataError, match=r"none/train.arrow has no examples"):
+        read("none", features=None)
+
+
+def test_blocks_of_images_are_joined() -> None:
+    first = EncodedImages(np.array([1, 2, 3], np.uint8), np.array([0, 2, 3]))
+    second = EncodedImages(np.array([4, 5], np.uint8), np.array([0, 0, 2]))
+    joined = join_blocks([{"image": first}, {"image": second}])["image"]
+    assert isinstance(joined, EncodedImages)
+    assert [joined[row] for row in range(len(joined))] == [b"\1\2", b"\3", b"", b"\4\5"]
+
+
+def write_labels(path: str, names: list[str] | None, labels: list[int]) -> None:
+    features = {"label": {"_type": "ClassLabel", "names": names}}
+    metadata = None if names is None else {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pa.schema({"label": pa.int64()}, metadata)
+    Path(path).parent.mkdir(exist_ok=True)
+    with pa.ipc.new_stream(path, schema) as writer:
+        writer.write_table(pa.table({"label": labels}, schema))
+
+
+def test_classes_in_another_order_than_the_runs_or_another_files_are_errors() -> None:
+    write_labels("a/train.arrow", ["cat", "dog"], [0, 1])
+    write_labels("a/test.arrow", ["cat", "dog"], [1])
+    recorded = read("a", features=None).encoding
+    assert recorded.categories == {"label": ("cat", "dog")}
+    assert read("a", recorded, features=None).encoding == recorded
+    write_labels("b/train.arrow", ["dog", "cat"], [0, 1])
+    with pytest.raises(DataError, match=r"b/train.arrow, label: .* dog, cat, but those of the run mean cat, dog"):
+        read("b", recorded, test="train", features=None)
+    write_labels("a/test.arrow", ["dog", "cat"], [1])
+    with pytest.raises(DataError, match=r"a/test.arrow, label: .* dog, cat, but those of a/train.arrow mean cat, dog"):
+        read("a", features=None)
+    write_labels("a/test.arrow", None, [1])
+    assert read("a", features=None).specs["label"].names == ("cat", "dog")
 
 
 @pytest.mark.parametrize(

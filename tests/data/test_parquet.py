@@ -307,6 +307,14 @@ def test_files_that_differ_or_are_broken_are_errors() -> None:
         read("data", features=["rooms"])
 
 
+def test_a_feature_is_the_column_of_its_exact_name() -> None:
+    pq.write_table(pa.table({"a b": [1.0, 2.0], "a_b": [3.0, 4.0], "a-b": [5.0, 6.0]}), "a.parquet")
+    for name, first in {"a b": 1, "a_b": 3, "a-b": 5}.items():
+        assert read("a.parquet", features=[name]).train.read(np.arange(1))["a_b"].tolist() == [first]
+    with pytest.raises(ConfigError, match=r"dataset.features=a/b: means several columns \(a b, a_b, a-b\)"):
+        read("a.parquet", features=["a/b"])
+
+
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [

@@ -15,6 +15,7 @@ from runner.config import values
 from runner.config.schema_data import DatasetConfig
 from runner.config.schema_task import OPTIONS, TaskConfig
 from runner.data import checks as checks_data
+from runner.data import ragged
 from runner.data.base import WEIGHT, Dataset, Encoding
 from runner.data.loading import load
 from runner.errors import ConfigError, DataError
@@ -91,6 +92,30 @@ def test_vectors_are_padded_step_by_step() -> None:
     x = data.train.read(np.arange(3))["x"]
     assert x[:, :, 0].tolist() == [[1.0, 1.0], [0.5, 0.5], [7.0, 0.5]]
     assert x.shape == (3, 2, 3)
+
+
+def test_an_empty_sequence_does_not_make_integers_floats() -> None:
+    empty_first = ragged.read([[], [2**24 + 1, 2]], "x")
+    of_vectors = ragged.read([[], np.ones((2, 3)), np.zeros((0, 3))], "y")
+    all_empty = ragged.read([[], []], "x")
+    splits = {"train": {"x": empty_first, "y": of_vectors}, "test": {"x": all_empty}}
+    arrays_, _ = ragged.padded(splits, {"x": 0, "y": 0.5}, None, {})
+    x = arrays_["train"]["x"]
+    assert isinstance(x, np.ndarray)
+    assert x.dtype.kind == "i"
+    assert x.tolist() == [[0, 0], [2**24 + 1, 2]]
+    assert arrays_["train"]["y"].shape == (3, 2, 3)  # type: ignore[union-attr]
+    assert arrays_["test"]["x"].dtype.kind == "i"  # type: ignore[union-attr]
+    fractions, _ = ragged.padded({"train": {"x": all_empty}}, {"x": 0.5}, None, {})
+    assert fractions["train"]["x"].dtype == np.float32  # type: ignore[union-attr]
+
+
+def test_lists_of_lists_of_different_lengths_are_looked_at_by_their_length_only() -> None:
+    assert ragged.is_ragged([[[1], [1, 2]], [[1]]])
+    assert not ragged.is_ragged([[[1], [1, 2]], [[1], [2]]])
+    assert not ragged.is_ragged(np.zeros((3, 2)))
+    assert not ragged.is_ragged(np.array(None))
+    assert ragged.is_ragged(np.array([np.ones(1), np.ones(2)], object))
 
 
 def test_a_recorded_run_keeps_its_length() -> None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from runner.errors import DataError
 
 # Files of TFDS that name the classes of a feature, one per line.
 _LABELS = ".labels.txt"
-# Records that the scan reads at once. They are images at worst, of about 100 kB each.
+# Records that are read at once. They are images at worst, of about 100 kB each.
 _BLOCK = 256
 # Without threads and buffers of its own: the next record is far from the last one.
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"
@@ -114,8 +115,14 @@ class ArrayRecordTable:
         Raises:
           DataError: the file can't be read, or a record differs from the first one in more than its values.
         """
-        records = self._records(rows)
-        return pa.table({name: self._column(name, records, rows) for name in columns})
+        pieces: dict[str, list[pa.Array]] = {name: [] for name in columns}
+        for start in range(0, len(rows), _BLOCK):
+            # A record is parsed with all of its features, such as images, so few records are in memory at once.
+            part = rows[start : start + _BLOCK]
+            records = self._records(part)
+            for name in columns:
+                pieces[name].append(self._column(name, records, part))
+        return pa.table({name: pa.chunked_array(arrays) for name, arrays in pieces.items()})
 
     def _records(self, rows: Rows) -> list[Any]:
         """Returns some records as messages."""
@@ -199,8 +206,13 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     files = {}
     for split, paths in _find(config.path).items():
         files[split] = [ArrayRecordTable(path) for path in paths]
-    first = next(iter(files.values()))[0]
-    return table_blocks.load(files, config, encoding, _classes(first))
+    classes: dict[Path, Mapping[str, tuple[str, ...]]] = {}
+    for table in chain.from_iterable(files.values()):
+        folder = table.path.parent
+        # The names are those of a folder, so they are read once.
+        if folder not in classes:
+            classes[folder] = _classes(table)
+    return table_blocks.load(files, config, encoding, classes)
 
 
 def location(config: DatasetConfig) -> str:
@@ -210,7 +222,11 @@ def location(config: DatasetConfig) -> str:
 
 
 def _find(path: str) -> Mapping[str, Sequence[Path]]:
-    """Returns the files of each split."""
+    """Returns the files of each split.
+
+    Raises:
+      ConfigError: TFDS has written a split test or validation there, but no split train.
+    """
     folder = Path(path).expanduser()
     by_split: dict[str, list[Path]] = defaultdict(list)
     if folder.is_dir():
@@ -221,6 +237,7 @@ def _find(path: str) -> Mapping[str, Sequence[Path]]:
                 by_split[match["name"].rpartition("-")[2]].append(file)
     if by_split:
         if "train" not in by_split:
+            split_files.check_no_evaluation_split(path, by_split)
             by_split = {"train": [file for files in by_split.values() for file in files]}
         return canonical_splits(by_split, folder)
     return split_files.find(path, ARRAY_RECORD_SUFFIXES)

@@ -228,7 +228,7 @@ def combine(
     """Returns the columns that fit all files.
 
     Args:
-      scans: file -> what the scan found; at least one.
+      scans: file -> what the scan found; at least one. A file without rows has any columns.
       config: size and channels of images.
       recorded: categories of the run that the data is read for; empty: they are chosen here.
       raw_names: array -> name of its column.
@@ -236,8 +236,13 @@ def combine(
 
     Raises:
       ConfigError: the images have several sizes, and the config has none.
-      DataError: files differ in the type or shape of a column, or a column of strings has no categories.
+      DataError: no file has rows, files differ in the type or shape of a column, or a column of strings has no
+        categories.
     """
+    first_of_all = next(iter(scans))
+    scans = {file: scan for file, scan in scans.items() if scan.rows}
+    if not scans:
+        raise DataError(f"{first_of_all} has no examples")
     specs: dict[str, ArraySpec] = {}
     categories: dict[str, tuple[str, ...]] = {}
     decoders: dict[str, ImageDecoder] = {}

@@ -152,8 +152,8 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         _check_configurations(config, found)
         for split, paths in found.items():
             files[split] = [ParquetTable(file) for file in paths]
-    first = next(iter(files.values()))[0]
-    return table_blocks.load(files, config, encoding, _classes(first.schema))
+    classes = {table.path: _classes(table.schema) for tables in files.values() for table in tables}
+    return table_blocks.load(files, config, encoding, classes)
 
 
 def location(config: DatasetConfig) -> str:
@@ -172,7 +172,7 @@ def _arrow_files(path: Path) -> Mapping[str, Sequence[Path]]:
         return canonical_splits({str(name): _saved_files(path / str(name)) for name in names}, path)
     if (path / _STATE).is_file():
         return {"train": _saved_files(path)}
-    if not any(path.rglob("*.arrow")):
+    if all(split_files.is_cache(file) for file in path.rglob("*.arrow")):
         return {}
     if (path / _INFO).is_file():
         return canonical_splits(_cached_files(path), path)

@@ -14,6 +14,8 @@ from runner.errors import DataError, invalid
 _EVALUATION_NAMES = {"test", "validation", *ALIASES}
 # A file of a split that Hugging Face's libraries wrote in parts, such as train-00000-of-00002.parquet.
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
+# A file with results of the library `datasets`, such as cache-0a1b2c_00000_of_00002.arrow.
+_CACHE = re.compile(r"cache-.*\.arrow")
 
 
 def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
@@ -55,13 +57,7 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
             break
     evaluation_names = sorted(_EVALUATION_NAMES & {*folders, *own_files, *shards})
     if found is None:
-        if evaluation_names:
-            raise invalid(
-                "dataset.path",
-                path,
-                problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
-                fix="name the training files or their folder train, or use a glob, whose files are one split",
-            )
+        check_no_evaluation_split(path, evaluation_names)
         return {"train": list(all_files)}
 
     for name in evaluation_names:
@@ -78,6 +74,31 @@ def find(path: str, suffixes: Sequence[str]) -> dict[str, list[Path]]:
     return canonical_splits({name: list(files) for name, files in found.items()}, root)
 
 
+def check_no_evaluation_split(path: str, names: Iterable[str]) -> None:
+    """Checks that a folder without a split train has no split test or validation, whose files are not trained on.
+
+    Args:
+      path: of the folder.
+      names: of its splits.
+
+    Raises:
+      ConfigError: it has one.
+    """
+    evaluation_names = sorted(_EVALUATION_NAMES & set(names))
+    if evaluation_names:
+        raise invalid(
+            "dataset.path",
+            path,
+            problem=f"has the splits {', '.join(evaluation_names)}, but no split train",
+            fix="name the training files or their folder train, or use a glob, whose files are one split",
+        )
+
+
+def is_cache(file: Path) -> bool:
+    """Returns whether the library `datasets` wrote a file next to its data, such as the result of a `map`."""
+    return _CACHE.fullmatch(file.name) is not None
+
+
 def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
     by_name: dict[str, list[Path]] = {}
     for file in files:
@@ -90,10 +111,10 @@ def _by_split_name(files: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def _files_below(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files with the suffixes in a folder at any depth, sorted, without hidden ones."""
+    """Returns the files with the suffixes in a folder at any depth, sorted, without hidden and cached ones."""
     files = []
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not is_hidden and path.suffix.lower() in suffixes and path.is_file():
+        if not is_hidden and path.suffix.lower() in suffixes and not is_cache(path) and path.is_file():
             files.append(path)
     return files

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from runner.config.schema_data import DatasetConfig
 from runner.data.base import DataSource, Encoding, FullDataset, Rows
-from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource
+from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource, join_blocks
 from runner.data.encode import by_clean_name, cleaned, join_names
 from runner.data.sources.columns import Columns, ScannedColumn, ScannedTable, combine
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
@@ -88,6 +88,8 @@ class RandomAccessFile(TableFile, Protocol):
 
 
 Files = Mapping[str, Sequence[TableFile]]
+# Column -> names of its classes, in the order of their numbers.
+Classes = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,10 @@ class _SplitRows:
         for number, file in enumerate(self.files):
             own = rows[bounds[number] : bounds[number + 1]] - self.starts[number]
             if len(own):
-                pieces.append(_renamed(file.take(own, list(names.values())), names))
-        return self.columns.decode(pa.concat_tables(pieces), self.place(int(rows[0])))
+                piece = _renamed(file.take(own, list(names.values())), names)
+                # Each by itself, because files may have different types of numbers.
+                pieces.append(self.columns.decode(piece, f"{file.path}, row {own[0] + 1}"))
+        return join_blocks(pieces)
 
     def place(self, row: int) -> str:
         """Returns the name of a row for messages."""
@@ -175,7 +179,7 @@ def load(
     files: Files,
     config: DatasetConfig,
     encoding: Encoding | None,
-    classes: Mapping[str, tuple[str, ...]] | None = None,
+    classes: Mapping[Path, Classes] | None = None,
 ) -> FullDataset:
     """Scans files that changed, and returns the sources of all splits.
 
@@ -183,18 +187,19 @@ def load(
       files: of each split; at least one.
       config: columns, image size, cache and shuffle window.
       encoding: of the run that the data is read for; None: strings get their numbers here.
-      classes: column -> names of its classes, from the files' metadata.
+      classes: file or folder -> the classes that its metadata names.
 
     Raises:
       ConfigError: there is no such column; images have several sizes; the shuffle window does not fit in the cache.
-      DataError: a file can't be read, has a value that is missing, or differs from the others.
+      DataError: a file can't be read, has a value that is missing, or differs from the others or from the run in its
+        classes.
     """
     assert config.path is not None
     path = Path(config.path).expanduser()
     raw_names = _select(files, config)
     scans = _scan_all(files, path, raw_names)
     encoding = encoding or Encoding()
-    clean_classes = {cleaned(name): names for name, names in (classes or {}).items() if cleaned(name) in raw_names}
+    clean_classes = _common_classes(classes or {}, raw_names, encoding)
     tables = {file: scan.table for file, scan in scans.items()}
     columns = combine(tables, config, encoding.categories, raw_names, clean_classes)
     cache = BlockCache(config.cache_mib * _MIB)
@@ -262,7 +267,16 @@ def _select(files: Files, config: DatasetConfig) -> dict[str, str]:
     if config.features is not None:
         names = []
         for feature in config.features:
-            matching = [name for name in known if feature == name or cleaned(feature) == cleaned(name)]
+            matching = [name for name in known if cleaned(feature) == cleaned(name)]
+            if feature in known:
+                matching = [feature]
+            if len(matching) > 1:
+                raise invalid(
+                    "dataset.features",
+                    feature,
+                    problem=f"means several columns ({join_names(matching)})",
+                    fix="write the name of one of them as it is in the file",
+                )
             if not matching or any(matching[0] not in file.names for file in all_files):
                 raise invalid(
                     "dataset.features",
@@ -272,6 +286,40 @@ def _select(files: Files, config: DatasetConfig) -> dict[str, str]:
                 )
             names.append(matching[0])
     return by_clean_name([(name, name) for name in names], str(first.path))
+
+
+def _common_classes(
+    classes: Mapping[Path, Classes], raw_names: Mapping[str, str], encoding: Encoding
+) -> dict[str, tuple[str, ...]]:
+    """Returns the classes of each array that has numbers of classes.
+
+    A file without names fits any others.
+
+    Raises:
+      DataError: two files, or a file and the run, give the numbers of an array other names.
+    """
+    common: dict[str, tuple[str, ...]] = {}
+    for array, column in raw_names.items():
+        recorded = encoding.categories.get(array)
+        first = None
+        for place, names_of in classes.items():
+            names = names_of.get(column)
+            if names is None:
+                continue
+            if recorded is not None and names != recorded:
+                raise DataError(
+                    f"{place}, {column}: its numbers mean the classes {join_names(names)}, but those of the run mean "
+                    f"{join_names(recorded)}; store the numbers in the run's order of classes"
+                )
+            if first is not None and names != common[array]:
+                raise DataError(
+                    f"{place}, {column}: its numbers mean the classes {join_names(names)}, but those of {first} mean "
+                    f"{join_names(common[array])}; store all files with the same classes in the same order"
+                )
+            if first is None:
+                first = place
+                common[array] = names
+    return common
 
 
 def _names(columns: Columns, name: str | None) -> Mapping[str, str]:
