@@ -114,13 +114,15 @@ def make_plan(
     if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
         program = engine.program_cost()
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
+    teachers = 0
     if isinstance(engine, HasTeachers) and engine.teacher_variables():
         totals["teachers"] = _counted(engine.teacher_variables().values())
+        teachers = totals["teachers"].bytes_per_device
     verdict = None
     if hardware is not None and isinstance(engine, KnowsSaved):
         verdict = forecast.forecast(
             config,
-            accounts.memory(model, engine),
+            accounts.memory(model, engine, teachers),
             step_traffic,
             accounts.repeated * flops,
             tokens=data.task.tokens * config.dataset.batch_size,
@@ -180,8 +182,8 @@ class _Accounts:
             microbatches=self._microbatches,
         )
 
-    def memory(self, model: estimate.PlacedModel, engine: KnowsSaved) -> tuple[MemoryPart, ...]:
-        """Returns one device's memory by kind, by arithmetic."""
+    def memory(self, model: estimate.PlacedModel, engine: KnowsSaved, teachers: int) -> tuple[MemoryPart, ...]:
+        """Returns one device's memory by kind, by arithmetic; `teachers` are the bytes of frozen models."""
         return memory.parts(
             model,
             engine.variables(),
@@ -189,6 +191,7 @@ class _Accounts:
             examples=self._examples,
             compute_width=self._compute_width,
             accumulates=self._microbatches > 1,
+            teachers=teachers,
         )
 
 

@@ -21,9 +21,15 @@ from runner.plan.base import MemoryPart
 # Kinds of arrays, in the order of the table.
 WEIGHTS = "weights"
 OPTIMIZER = "optimizer state"
+SUMS = "gradient sums"
+TEACHERS = "frozen models"
 GRADIENTS = "gradients"
 ACTIVATIONS = "activations"
 TEMPORARIES = "temporaries"
+# What is in memory from step to step, and in the arguments of the step's program.
+STATE = (WEIGHTS, OPTIMIZER, SUMS, TEACHERS)
+# Bytes per number of a sum of gradients.
+_FLOAT32 = 4
 # A block's values and their gradients are in memory together while its backward pass runs.
 _VALUES_AND_GRADIENTS = 2
 # The gathered weights of the block at work and of the next one, which are gathered meanwhile.
@@ -40,6 +46,7 @@ def parts(
     examples: int,
     compute_width: int,
     accumulates: bool,
+    teachers: int = 0,
 ) -> tuple[MemoryPart, ...]:
     """Returns one device's memory at the peak of a step, by kind.
 
@@ -50,6 +57,7 @@ def parts(
       examples: of a microbatch.
       compute_width: bytes per number that layers compute in.
       accumulates: gradients of several microbatches are summed.
+      teachers: one device's bytes of the frozen models of `task.teachers`.
     """
     weights = 0
     optimizer = 0
@@ -59,17 +67,22 @@ def parts(
         else:
             optimizer += info.bytes_per_device
     gradients = 0
+    sums = 0
     for path in model.trained:
-        stored = model.placements[path].shard_shape(model.axes)
+        stored = math.prod(model.placements[path].shard_shape(model.axes))
         # FSDP never holds a whole gradient at the peak: each is reduced and scattered when it is complete.
-        gradients += math.prod(stored) * model.width[path]
+        gradients += stored * model.width[path]
+        sums += stored * _FLOAT32
+    state = [MemoryPart(WEIGHTS, weights, "counted"), MemoryPart(OPTIMIZER, optimizer, "counted")]
     if accumulates:
-        # The sums are part of the state; beside them there is the gradient of one block.
+        # Engines name the sums in none of their variables. Beside them there is the gradient of one block.
+        state.append(MemoryPart(SUMS, sums, "counted"))
         gradients //= max(_deepest(model), 1)
+    if teachers:
+        state.append(MemoryPart(TEACHERS, teachers, "counted"))
     activations = saved_bytes(model, saved, examples)
     return (
-        MemoryPart(WEIGHTS, weights, "counted"),
-        MemoryPart(OPTIMIZER, optimizer, "counted"),
+        *state,
         MemoryPart(GRADIENTS, gradients, "estimated"),
         MemoryPart(ACTIVATIONS, activations, "estimated"),
         MemoryPart(TEMPORARIES, _temporaries(model, saved, examples, compute_width), "estimated"),

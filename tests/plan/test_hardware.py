@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.notebook.planning import from_dict
 from runner.plan import communication, forecast, memory, rows
-from runner.plan.base import Change, Forecast, MemoryPart, Traffic
+from runner.plan.base import Change, Forecast, MemoryPart, Total, Traffic
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
 from tests import forks
@@ -223,6 +224,20 @@ def test_memory_by_kind_is_that_of_the_shards() -> None:
     assert by_kind["gradients"] == 2 * 4 * 8 * 32 // 8
 
 
+def test_sums_of_gradients_are_float32_state_whatever_width_the_gradients_have() -> None:
+    model = replace(
+        _two_layers({"batch": 4, "model": 2}, ("batch", "model"), ("model", "batch")),
+        trained={"up/kernel"},
+        width={"up/kernel": 2, "down/kernel": 2},
+    )
+    infos = {path: VariableInfo(placed.shape, "float32", placed.spec, 7) for path, placed in model.placements.items()}
+    parts = memory.parts(model, infos, [], examples=16, compute_width=2, accumulates=True)
+    (sums,) = [part for part in parts if part.kind == "gradient sums"]
+    assert sums == MemoryPart("gradient sums", 4 * 8 * 32 // 8, "counted")
+    once = memory.parts(model, infos, [], examples=16, compute_width=2, accumulates=False)
+    assert "gradient sums" not in {part.kind for part in once}
+
+
 def a_forecast(**changes: Any) -> Forecast:
     fields: dict[str, Any] = {
         "hardware": "h100",
@@ -271,6 +286,25 @@ def test_the_compilers_total_replaces_the_estimated_one() -> None:
     compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
     assert compiled == {"weights": 10, "optimizer state": 10, "activations": 10, "gradients": 7, "temporaries": 0}
     assert sum(compiled.values()) == 37
+
+
+def test_frozen_models_are_counted_and_a_note_says_what_leaves_them_out() -> None:
+    model = _two_layers({"batch": 4}, (None, None), (None, None))
+    parts = memory.parts(model, {}, [], examples=16, compute_width=2, accumulates=False, teachers=77)
+    assert MemoryPart("frozen models", 77, "counted") in parts
+    taught = cases.plan(forecast=a_forecast(), totals={"teachers": Total(77, 77, "counted")})
+    words = "FLOPs, step time, activations and collectives leave out the frozen models (task.teachers)"
+    assert words in rows.notes(taught)
+    assert words not in rows.notes(cases.plan(forecast=a_forecast()))
+
+
+def test_the_compilers_total_has_sums_of_gradients_and_frozen_models_as_state() -> None:
+    kinds = (*memory.STATE, memory.GRADIENTS, memory.ACTIVATIONS, memory.TEMPORARIES)
+    parts = [MemoryPart(kind, 10, "counted") for kind in kinds]
+    program = ProgramCost(40, 20, 20, 17, 0.0, 0.0, peak_bytes=57)
+    compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
+    assert compiled["gradient sums"] == compiled["frozen models"] == 10
+    assert sum(compiled.values()) == 57
 
 
 def test_a_plan_of_other_hardware_is_read_back_from_its_file() -> None:
