@@ -10,7 +10,7 @@ import numpy as np
 
 from runner import layout
 from runner.checks import warnings as config_warnings
-from runner.config.schema import RunConfig
+from runner.config.schema import HardwareConfig, RunConfig
 from runner.engine.base import (
     Collective,
     CountsCost,
@@ -27,7 +27,7 @@ from runner.layout.inputs import input_specs
 from runner.optim import schedules
 from runner.optim.paths import owner_of
 from runner.plan import communication, estimate, forecast, memory
-from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Total, VariablePlan
+from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic
 from runner.processes import place
 from runner.task.base import DataSpec
@@ -47,6 +47,7 @@ def make_plan(
     choices: Mapping[str, str],
     places: Sequence[str],
     total_steps: int = 0,
+    hardware: HardwareConfig | None = None,
 ) -> Plan:
     """Returns the plan of a run; collectives are counted in the engine's program.
 
@@ -57,6 +58,8 @@ def make_plan(
       choices: option by group, as Hydra composed them.
       places: where each of the layout's rules is written.
       total_steps: of the run; 0: not known.
+      hardware: whose rates and links the plan has; None: the config's. Differs from the config's if the step is
+        compiled for this machine's CPU.
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
@@ -102,13 +105,7 @@ def make_plan(
     layers = [_layer(model, output, microbatches) for output in model.outputs]
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
-    hardware = None
-    if config.hardware.is_here:
-        device_rates = rates(config.plan, config.mesh, processes)
-    else:
-        hardware = config.hardware
-        device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
-    step_traffic = traffic(collectives, axes, device_rates, crossing, hardware)
+    device_rates, step_traffic = _times(config, collectives, hardware or config.hardware, processes)
     flops = sum(layer.flops_per_device for layer in layers)
     program = None
     if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
@@ -119,7 +116,7 @@ def make_plan(
         totals["teachers"] = _counted(engine.teacher_variables().values())
         teachers = totals["teachers"].bytes_per_device
     verdict = None
-    if hardware is not None and isinstance(engine, KnowsSaved):
+    if not config.hardware.is_here and isinstance(engine, KnowsSaved):
         verdict = forecast.forecast(
             config,
             accounts.memory(model, engine, teachers),
@@ -153,6 +150,19 @@ def make_plan(
         learning_rates=tuple(schedules.sampled(config.optimizer, total_steps)) if total_steps else (),
         forecast=verdict,
     )
+
+
+def _times(
+    config: RunConfig, collectives: Iterable[Collective], hardware: HardwareConfig, processes: int
+) -> tuple[Rates, tuple[Traffic, ...]]:
+    """Returns the rates of devices that are here or elsewhere, and the collectives with their times."""
+    axes = config.mesh.axes
+    crossing = mesh.crossing(axes, processes)
+    if hardware.is_here:
+        device_rates = rates(config.plan, config.mesh, processes)
+        return device_rates, traffic(collectives, axes, device_rates, crossing)
+    device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
+    return device_rates, traffic(collectives, axes, device_rates, crossing, hardware)
 
 
 class _Accounts:

@@ -95,6 +95,7 @@ def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str)
         gflops=config.gflops or peak * 1e3,
         note=note,
         network_gb_s=network,
+        joins_nodes=True,
     )
 
 

@@ -291,7 +291,13 @@ def _link(plan: Plan, group: Traffic) -> str:
     """Returns the links that a collective crosses, in words."""
     if not group.crosses:
         return INSIDE
-    if plan.forecast is not None:
+    return network(plan)
+
+
+def network(plan: Plan) -> str:
+    """Returns what a plan's network joins, in words."""
+    # A plan.json of an earlier version tells nodes from processes by its forecast only.
+    if plan.rates.joins_nodes or plan.forecast is not None:
         return NODES
     return NETWORK
 
@@ -339,16 +345,13 @@ def notes(plan: Plan) -> list[str]:
     """
     _, _, communication = traffic_sum(plan.traffic)
     rates = plan.rates
-    network = ""
+    between = ""
     if rates.network_gb_s:
-        where = NETWORK
-        if plan.forecast is not None:
-            where = NODES
-        network = f", {where} {rates.network_gb_s:,.3g} GB/s"
+        between = f", {network(plan)} {rates.network_gb_s:,.3g} GB/s"
     lines = [
         f"compute: {operations(plan.flops_per_device)} per device and step (estimated), "
         f"{milliseconds(plan.compute_seconds)} at {rates.gflops:,.4g} GFLOP/s; "
-        f"collectives: {milliseconds(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{network}",
+        f"collectives: {milliseconds(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{between}",
         f"rates of one device: {rates.note}; times have no latency and no overlap",
     ]
     if plan.steps:

@@ -21,12 +21,13 @@ from runner.engine.base import Collective, LayerOutput, ProgramCost, VariableInf
 from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.notebook.planning import from_dict
-from runner.plan import communication, forecast, memory, rows
+from runner.plan import communication, depth, forecast, make, memory, rows
 from runner.plan.base import Change, Forecast, MemoryPart, Total, Traffic
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
 from tests import forks
 from tests.config.test_config import composed
+from tests.configs import with_keys
 from tests.plan import cases
 
 ROOT = Path(__file__).parents[2]
@@ -165,6 +166,23 @@ def test_a_ring_is_as_fast_as_the_adapters_of_its_devices_in_a_node(
     assert group.crosses == (members is not None)
 
 
+def test_a_plan_compiled_for_this_cpu_has_the_rates_and_nodes_of_its_hardware() -> None:
+    config = with_keys(
+        cases.config("mlp", "batch4_model2", "fsdp"),
+        {"hardware": hardware("l4"), "plan.compiler": "cpu", "mesh.device": "gpu", "hardware.node_devices": 4},
+    )
+    settled = depth.settled(config)
+    assert settled.hardware.is_here
+    rates, groups = make._times(
+        settled, [Collective("all_reduce", "batch", "backward", "x", 1, 10**9)], config.hardware, processes=1
+    )
+    assert rates.note == "hardware=l4, 4 devices per node"
+    assert groups[0].crosses
+    plan = cases.plan(rates=rates, traffic=groups)
+    assert rows.traffic(plan).rows[0][3] == "between nodes"
+    assert any("between nodes" in line for line in rows.notes(plan))
+
+
 def test_all_chips_of_a_slice_have_the_same_links() -> None:
     assert node_members(hardware("v5p"), {"batch": 128, "model": 8}, "batch") is None
 
@@ -194,6 +212,15 @@ def test_data_parallelism_sums_gradients_and_fsdp_gathers_and_scatters() -> None
         ("all_gather", "backward"): 3 * 2 * 8 * 32,
         ("reduce_scatter", "backward"): 3 * 4 * 8 * 32,
     }
+
+
+def test_fsdp_gathers_frozen_variables_too_and_reduces_nothing_for_them() -> None:
+    sharded = replace(_two_layers({"batch": 4}, ("batch", None), ("batch", None)), trained={"down/kernel"})
+    found = communication.collectives(sharded, compute_width=2, recomputes=False, microbatches=1)
+    kinds = [(entry.kind, entry.phase) for entry in found if entry.origin == "up/kernel"]
+    assert kinds == [("all_gather", "forward"), ("all_gather", "backward")]
+    kinds = [(entry.kind, entry.phase) for entry in found if entry.origin == "down/kernel"]
+    assert kinds == [("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward")]
 
 
 @pytest.mark.parametrize(("recomputes", "backward"), [(False, 1), (True, 2)])
