@@ -50,7 +50,7 @@ def collectives(
 def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[Collective]:
     """Yields the gathers of weights and the sums of gradients."""
     data_axes = [axis for axis in model.axes if axis in model.data_axes and model.axes[axis] > 1]
-    depths = {name: memory.depth(variables) for name, variables in memory.blocks(model).items()}
+    depths = memory.depths(model)
     for path, placement in model.placements.items():
         # A scanned stack gathers the weights of one block at a time.
         count = depths[path.partition("/")[0]]
@@ -74,7 +74,7 @@ def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[C
 
 def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomputes: bool) -> Iterator[Collective]:
     """Yields the sums of activations and of their gradients over the axes that shard kernels."""
-    depths = {name: memory.depth(variables) for name, variables in memory.blocks(model).items()}
+    depths = memory.depths(model)
     for output in model.outputs:
         for kernel in [*model.kernels(output.layer), *model.inner_kernels(output.layer)]:
             axis = _summed_axis(model, output, kernel)

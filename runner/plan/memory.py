@@ -14,7 +14,6 @@ import numpy as np
 
 from runner.engine.base import VariableInfo
 from runner.layout import Placement, transformers
-from runner.layout.roles import Role
 from runner.plan import estimate
 from runner.plan.base import MemoryPart
 
@@ -77,7 +76,7 @@ def parts(
     if accumulates:
         # Engines name the sums in none of their variables. Beside them there is the gradient of one block.
         state.append(MemoryPart(SUMS, sums, "counted"))
-        gradients //= max(_deepest(model), 1)
+        gradients //= max(depths(model).values(), default=1)
     if teachers:
         state.append(MemoryPart(TEACHERS, teachers, "counted"))
     activations = saved_bytes(model, saved, examples)
@@ -147,24 +146,18 @@ def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
     return dict(by_block)
 
 
-def depth(variables: Iterable[Placement]) -> int:
-    """Returns the number of blocks that one stacked block stands for; 1 if it is not stacked.
+def depths(model: estimate.PlacedModel) -> dict[str, int]:
+    """Returns the number of blocks that each block stands for; 1 if it is not stacked.
 
     All variables of a scanned stack have the depth as their first dim.
     """
-    firsts = set()
-    ranks = set()
-    for placement in variables:
-        firsts.add(placement.shape[:1])
-        ranks.add(len(placement.shape))
-    if len(firsts) != 1 or max(ranks) < 3 or min(ranks) < 2:
-        return 1
-    (first,) = firsts
-    return first[0]
-
-
-def _deepest(model: estimate.PlacedModel) -> int:
-    return max(depth(variables) for variables in blocks(model).values())
+    stacked = _structure(model).stacked
+    counts = {}
+    for name, variables in blocks(model).items():
+        counts[name] = 1
+        if all(placement.path in stacked for placement in variables):
+            counts[name] = variables[0].shape[0]
+    return counts
 
 
 def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compute_width: int) -> int:
@@ -172,10 +165,12 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
 
     The peak is in the backward pass of the largest block, or in the loss, whichever needs more.
     """
-    vocabulary = {path for path, role in _roles(model).items() if role.noun == transformers.VOCABULARY}
+    roles = _structure(model).roles
+    vocabulary = {path for path, role in roles.items() if role.noun == transformers.VOCABULARY}
+    counts = depths(model)
     largest = 0
-    for variables in blocks(model).values():
-        count = depth(variables)
+    for name, variables in blocks(model).items():
+        count = counts[name]
         gathered = 0
         for placement in variables:
             gathered += math.prod(model.used_shape(placement)) * compute_width // count
@@ -190,9 +185,9 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
     return largest
 
 
-def _roles(model: estimate.PlacedModel) -> Mapping[str, Role]:
+def _structure(model: estimate.PlacedModel) -> transformers.Structure:
     shapes = {path: placement.shape for path, placement in model.placements.items()}
-    return transformers.read(shapes).roles
+    return transformers.read(shapes)
 
 
 def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int) -> int:
@@ -216,10 +211,13 @@ def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], c
 
 
 def _positions_per_device(model: estimate.PlacedModel) -> int:
-    """Returns the vectors of the widest sequence of outputs on one device."""
+    """Returns the vectors of the longest sequence of outputs on one device.
+
+    Images count by their convolutions. Other outputs of more than three dims are heads, or scores between tokens.
+    """
     most = 0
     for output in model.outputs:
-        if len(output.shape) >= 2:
+        if len(output.shape) in (2, 3) or "Conv" in output.kind:
             shape = output.shape[:-1]
             most = max(most, math.prod(shape) // model.shards(estimate.output_spec(model, output)[:-1]))
     return most

@@ -239,6 +239,33 @@ def test_kept_arrays_are_sharded_as_the_batch_and_as_the_weights_that_make_them(
     assert memory.saved_bytes(model, saved, 16) == 16 * 32 * 2 // 8 + 16 * 8 * 4 // 4 + 8 * 32 * 2 // 2
 
 
+def test_heads_are_no_positions() -> None:
+    model = _two_layers({"batch": 4}, (None, None), (None, None))
+    tokens = LayerOutput("up", "Dense", (16, 128, 32), "float32")
+    heads = LayerOutput("heads", "Reshape", (16, 128, 8, 4), "float32")
+    with_heads = replace(model, outputs=[tokens, heads])
+    assert memory._positions_per_device(with_heads) == 16 * 128 // 4
+    image = LayerOutput("conv", "Conv2D", (16, 28, 28, 32), "float32")
+    assert memory._positions_per_device(replace(model, outputs=[image])) == 16 * 28 * 28 // 4
+    assert memory._positions_per_device(model) == 16 // 4
+
+
+def _placed(shapes: dict[str, tuple[int, ...]]) -> PlacedModel:
+    placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in shapes.items()}
+    return PlacedModel(placements, set(placements), [], {"batch": 1}, {}, dict.fromkeys(placements, 4))
+
+
+def test_only_a_scanned_stack_counts_as_several_blocks() -> None:
+    convolutions = {"conv/kernel": (3, 3, 8, 8), "stage/a/kernel": (3, 3, 8, 8), "stage/b/kernel": (3, 3, 8, 8)}
+    assert memory.depths(_placed(convolutions)) == {"conv": 1, "stage": 1}
+    stack = {
+        "blocks/attention_norm/scale": (6, 16),
+        "blocks/attention/query/kernel": (6, 16, 4, 4),
+        "blocks/attention/output/kernel": (6, 4, 4, 16),
+    }
+    assert memory.depths(_placed(stack | convolutions))["blocks"] == 6
+
+
 def test_memory_by_kind_is_that_of_the_shards() -> None:
     model = _two_layers({"batch": 4, "model": 2}, ("batch", "model"), ("model", "batch"))
     infos = {
