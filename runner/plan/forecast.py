@@ -70,11 +70,17 @@ def forecast(
 
 
 def _compute_seconds(config: RunConfig, flops: float) -> tuple[float, float]:
-    """Returns the time of a step's products at the largest and the smallest attained share of the peak rate."""
+    """Returns the time of a step's products at the largest and the smallest attained share of the peak rate.
+
+    The peak is `plan.gflops` if it is set.
+    """
+    low, high = config.hardware.efficiency
+    if config.plan.gflops is not None:
+        stated = config.plan.gflops * 1e9
+        return flops / (high * stated), flops / (low * stated)
     peaks = config.hardware.peak_tflops
     # A user's hardware may state the rate of one dtype only.
     peak = peaks.get(config.engine.precision) or max(peaks.values())
-    low, high = config.hardware.efficiency
     return flops / (high * peak * 1e12), flops / (low * peak * 1e12)
 
 

@@ -250,13 +250,19 @@ def program(plan: Plan) -> Rows:
     cost = plan.program
     rows: list[tuple[str, str]] = []
     if cost is not None:
-        rows = [
-            ("state, cached examples and the batches of a call", size(cost.argument_bytes)),
-            ("results that reuse no argument's memory", size(cost.output_bytes - cost.reused_bytes)),
-            ("temporaries", size(cost.temporary_bytes)),
-            ("operations per step", operations(cost.flops)),
-            ("memory read and written per step", size(round(cost.accessed_bytes))),
+        results = cost.output_bytes - cost.reused_bytes
+        accessed = round(cost.accessed_bytes)
+        counts: list[tuple[str, float, str]] = [
+            ("state, cached examples and the batches of a call", cost.argument_bytes, size(cost.argument_bytes)),
+            ("results that reuse no argument's memory", results, size(results)),
+            ("temporaries", cost.temporary_bytes, size(cost.temporary_bytes)),
+            ("operations per step", cost.flops, operations(cost.flops)),
+            ("memory read and written per step", accessed, size(accessed)),
         ]
+        # The compilers of other hardware leave some figures out, and give 0 for them.
+        for name, count, text in counts:
+            if count or plan.forecast is None:
+                rows.append((name, text))
     return Rows("The step's program, counted by its compiler", ("", "per device"), 1, tuple(rows))
 
 

@@ -369,6 +369,24 @@ def test_a_plan_of_other_hardware_is_read_back_from_its_file() -> None:
     assert rows.verdict(read)[0][:40] in repr(read)
 
 
+def test_rates_of_the_config_win_over_the_hardware_s_and_are_named() -> None:
+    config = with_keys(cases.config("mlp", "batch8", "fsdp"), {"hardware": hardware("h100")})
+    low, high = config.hardware.efficiency
+    peak = config.hardware.peak_tflops["float32"] * 1e12
+    assert forecast._compute_seconds(config, 1e15) == pytest.approx((1e15 / high / peak, 1e15 / low / peak))
+    stated = with_keys(config, {"plan.gflops": 2_000.0})
+    assert forecast._compute_seconds(stated, 1e15) == pytest.approx((1e15 / high / 2e12, 1e15 / low / 2e12))
+    rates = hardware_rates(PlanConfig(gflops=2_000.0, network_gb_s=9.0), config.hardware, "float32")
+    assert rates.note == "plan.gflops and plan.network_gb_s; else hardware=h100, 8 devices per node"
+
+
+def test_the_program_of_other_hardware_shows_what_its_compiler_counts() -> None:
+    program = ProgramCost(40, 20, 20, 17, 0.0, 0.0, peak_bytes=57)
+    names = [row[0] for row in rows.program(cases.plan(program=program, forecast=a_forecast(depth="target"))).rows]
+    assert names == ["state, cached examples and the batches of a call", "temporaries"]
+    assert len(rows.program(cases.plan(program=program)).rows) == 5
+
+
 def test_the_slowest_link_bounds_a_step_that_only_communicates() -> None:
     group = Traffic("all_reduce", "batch", "backward", 1, 1, 9.0)
     plan = cases.plan(forecast=a_forecast(link_seconds=9.0, bound="links"), traffic=(group,))
