@@ -164,7 +164,7 @@ def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
 def verdict(plan: Plan) -> list[str]:
     """Returns what a run needs of the hardware that it is planned for, the verdict first.
 
-    Whether it fits, by how much and what holds the most; the step's time and what bounds it; what to change. Empty for
+    Whether it fits, by how much and its largest part; the step's time and what bounds it; what to change. Empty for
     this machine's devices.
     """
     forecast = plan.forecast
@@ -182,7 +182,7 @@ def verdict(plan: Plan) -> list[str]:
             answer, word = "fits", "free"
         capacity = size(forecast.capacity_bytes)
         line = f"{answer}: {peak} of {capacity} per device of hardware={forecast.hardware}, {size(abs(margin))} {word}"
-    lines = [f"{line}; {largest.kind} hold the most, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
+    lines = [f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
     if forecast.is_open:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     for change in forecast.changes:

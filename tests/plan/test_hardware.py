@@ -309,11 +309,11 @@ def a_forecast(**changes: Any) -> Forecast:
     return Forecast(**(fields | changes))
 
 
-def test_the_verdict_comes_first_and_says_by_how_much_and_what_holds_the_most() -> None:
+def test_the_verdict_comes_first_and_says_by_how_much_and_the_largest_part() -> None:
     plan = cases.plan(forecast=a_forecast(price=3.6))
     lines = rows.verdict(plan)
     assert lines[0].startswith(
-        "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; activations hold"
+        "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; the largest part is activations, "
     )
     # 8 devices of 3.6 an hour, 400 to 1,000 tokens per second: 8 a second per million tokens is 8 to 20.
     assert "tokens per second: 400 to 1,000, per device 50 to 125; cost per million tokens: 8 to 20" in lines[-1]
