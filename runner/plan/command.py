@@ -16,9 +16,9 @@ from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages, work
-from runner.plan import depth
+from runner.plan import changes, depth
 from runner.plan.base import Plan
-from runner.plan.make import make_plan
+from runner.plan.make import make_plan, memory_parts
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training import lengths
@@ -81,7 +81,13 @@ def _plan_elsewhere(config: RunConfig) -> Plan:
     engine.build()
     if config.plan.compiler == depth.TARGET:
         compile_step(engine, spec, config.dataset.batch_size, 1)
-    return plan_engine(config, engine, spec, total_steps)
+    plan = plan_engine(config, engine, spec, total_steps)
+    verdict = plan.forecast
+    if verdict is None or verdict.fits:
+        return plan
+    overrides = list(HydraConfig.get().overrides.task)
+    found = changes.smallest(config, spec, verdict, memory_parts(config, engine, spec), overrides)
+    return replace(plan, forecast=replace(verdict, changes=found))
 
 
 def on_cpu(config: RunConfig) -> RunConfig:

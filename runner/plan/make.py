@@ -111,15 +111,13 @@ def make_plan(
     if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
         program = engine.program_cost()
     totals = _totals(model, variables, slots, layers, accumulates=microbatches > 1)
-    teachers = 0
     if isinstance(engine, HasTeachers) and engine.teacher_variables():
         totals["teachers"] = _counted(engine.teacher_variables().values())
-        teachers = totals["teachers"].bytes_per_device
     verdict = None
     if not config.hardware.is_here and isinstance(engine, KnowsSaved):
         verdict = forecast.forecast(
             config,
-            accounts.memory(model, engine, teachers),
+            accounts.memory(model, engine),
             step_traffic,
             accounts.repeated * flops,
             tokens=data.task.tokens * config.dataset.batch_size,
@@ -192,8 +190,11 @@ class _Accounts:
             microbatches=self._microbatches,
         )
 
-    def memory(self, model: estimate.PlacedModel, engine: KnowsSaved, teachers: int) -> tuple[MemoryPart, ...]:
-        """Returns one device's memory by kind, by arithmetic; `teachers` are the bytes of frozen models."""
+    def memory(self, model: estimate.PlacedModel, engine: KnowsSaved) -> tuple[MemoryPart, ...]:
+        """Returns one device's memory by kind, by arithmetic."""
+        teachers = 0
+        if isinstance(engine, HasTeachers):
+            teachers = _counted(engine.teacher_variables().values()).bytes_per_device
         return memory.parts(
             model,
             engine.variables(),
@@ -203,6 +204,21 @@ class _Accounts:
             accumulates=self._microbatches > 1,
             teachers=teachers,
         )
+
+
+def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[MemoryPart, ...]:
+    """Returns one device's memory at the peak of a step by kind, by arithmetic.
+
+    It is empty if the engine does not know what its forward pass keeps.
+
+    Args:
+      config: checked.
+      engine: built.
+      data: what the engine is built for.
+    """
+    if not isinstance(engine, KnowsSaved):
+        return ()
+    return _Accounts(config).memory(placed_model(config, engine, data), engine)
 
 
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:
