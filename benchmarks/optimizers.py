@@ -243,10 +243,11 @@ def main() -> None:
     if options.child == "fit":
         train_fit(options.only, options.examples)
         return
+    if options.child == "ours":
+        # The parent kills this process, which therefore removes nothing: the folder goes with the parent's.
+        train_ours(options.only, options.examples, Path(tempfile.mkdtemp(dir=options.examples.parent)))
+        return
     with tempfile.TemporaryDirectory() as folder:
-        if options.child == "ours":
-            train_ours(options.only, options.examples, Path(folder))
-            return
         examples = Path(folder) / "examples.npz"
         write_examples(examples)
         print("milliseconds per step, and fit / ours: median (quartiles) of the rounds")

@@ -88,7 +88,7 @@ def _imported_by(name: str) -> frozenset[str]:
 def _named_by(module: ast.Module) -> set[str | None]:
     """Returns the modules that the strings of a module name; for a command, also what starts it."""
     known = _known()
-    names = {imports.module_of(named, known) for named in imports.names_in_texts(module)}
+    names = {imports.module_of(named, known) for named in imports.names_in_texts(module, PACKAGES)}
     commands = {f"{name}.__main__" for name in names}
     return names | commands
 

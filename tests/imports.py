@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -47,11 +47,18 @@ def imported_names(module: ast.AST) -> Iterator[str]:
                 yield str(node.args[0].value)
 
 
-def names_in_texts(module: ast.AST) -> Iterator[str]:
-    """Yields the dotted names in a module's strings: modules that it starts, and those in a program's text."""
+def names_in_texts(module: ast.AST, packages: Collection[str] = ()) -> Iterator[str]:
+    """Yields the names in a module's strings: modules that it starts, and those in a program's text.
+
+    Args:
+      module: its syntax tree.
+      packages: top-level packages, which have no dot: a string that is one of them counts, as in `"-m", "runner"`.
+    """
     for node in ast.walk(module):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
+        if node.value in packages:
+            yield node.value
         yield from _DOTTED.findall(node.value)
         if "import " in node.value:
             try:

@@ -80,6 +80,11 @@ def test_a_test_depends_on_the_programs_that_it_starts_by_name_or_by_their_text(
     assert named == {"runner.plan", "runner.plan.__main__", "runner.layout", "runner.layout.rules"}
 
 
+def test_a_command_of_a_package_is_named_by_a_string_of_its_own() -> None:
+    command = ast.parse('RUN = [python, "-m", "runner", "mesh=batch8"]\nWORD = "the runner starts"\n')
+    assert digests._named_by(command) & {*digests._known()} == {"runner", "runner.__main__"}
+
+
 def test_a_package_counts_with_every_module_in_it() -> None:
     assert {"runner.engine.jax.engine", "runner.engine.dtensor.engine"} <= digests.closure(["runner.engine"])
 

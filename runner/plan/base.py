@@ -121,6 +121,7 @@ class Rates:
       gflops: 1e9 floating-point operations per second of one device.
       note: source of the numbers.
       network_gb_s: GB/s that one device sends to a device of another process; None if there is one process.
+      joins_nodes: whether the network joins nodes of hardware that is not here, instead of processes.
     """
 
     device: str
@@ -128,6 +129,7 @@ class Rates:
     gflops: float
     note: str
     network_gb_s: float | None = None
+    joins_nodes: bool = False
 
 
 @dataclass(frozen=True)

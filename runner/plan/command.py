@@ -10,15 +10,15 @@ from hydra.core.hydra_config import HydraConfig
 from runner import layout
 from runner.config import search_path
 from runner.config.convert import choices
-from runner.config.schema import RunConfig
+from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
 from runner.data.base import ROW, WEIGHT
 from runner.engine import devices, make_engine, registry
 from runner.engine.base import Engine, HostBatches, cache_on_device, caches_split
 from runner.host import stages, work
-from runner.plan import depth
+from runner.plan import changes, depth
 from runner.plan.base import Plan
-from runner.plan.make import make_plan
+from runner.plan.make import make_plan, memory_parts
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training import lengths
@@ -39,6 +39,7 @@ def plan_config(config: RunConfig) -> Plan:
       ConfigError: the layout does not fit the model, or the dataset has no such split.
       DataError: the dataset does not exist and can't be downloaded.
     """
+    hardware = config.hardware
     config = depth.settled(config)
     if not config.hardware.is_here:
         return _plan_elsewhere(config)
@@ -55,7 +56,7 @@ def plan_config(config: RunConfig) -> Plan:
     engine.build()
     cache_on_device(engine, data.train)
     compile_step(engine, spec, config.dataset.batch_size, 1)
-    plan = plan_engine(config, engine, spec, total_steps)
+    plan = plan_engine(config, engine, spec, total_steps, hardware)
     if device_note:
         rates = replace(plan.rates, note=f"{plan.rates.note}; {device_note}")
         plan = replace(plan, rates=rates)
@@ -80,7 +81,13 @@ def _plan_elsewhere(config: RunConfig) -> Plan:
     engine.build()
     if config.plan.compiler == depth.TARGET:
         compile_step(engine, spec, config.dataset.batch_size, 1)
-    return plan_engine(config, engine, spec, total_steps)
+    plan = plan_engine(config, engine, spec, total_steps)
+    verdict = plan.forecast
+    if verdict is None or verdict.fits:
+        return plan
+    overrides = list(HydraConfig.get().overrides.task)
+    found = changes.smallest(config, spec, verdict, memory_parts(config, engine, spec), overrides)
+    return replace(plan, forecast=replace(verdict, changes=found))
 
 
 def on_cpu(config: RunConfig) -> RunConfig:
@@ -111,7 +118,13 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
         engine.compile(engine.place(batches))
 
 
-def plan_engine(config: RunConfig, engine: Engine, data: DataSpec, total_steps: int = 0) -> Plan:
+def plan_engine(
+    config: RunConfig,
+    engine: Engine,
+    data: DataSpec,
+    total_steps: int = 0,
+    hardware: HardwareConfig | None = None,
+) -> Plan:
     """Returns the plan of an engine whose step is compiled.
 
     It is named after Hydra's choices.
@@ -121,8 +134,9 @@ def plan_engine(config: RunConfig, engine: Engine, data: DataSpec, total_steps: 
       engine: built and compiled.
       data: what it is built for.
       total_steps: of the run; 0: not known.
+      hardware: whose rates and links the plan has; None: the config's.
     """
     chosen = choices()
     overrides = list(HydraConfig.get().overrides.task)
     rule_places = layout.origins(chosen["layout"], overrides, search_path.folders(), len(config.layout.rules))
-    return make_plan(config, engine, data, chosen, rule_places, total_steps)
+    return make_plan(config, engine, data, chosen, rule_places, total_steps, hardware)

@@ -1,10 +1,10 @@
 """Communication of a training step from the layout alone, for plans that compile nothing.
 
 Data parallelism: the gradient of a variable is summed over the axes that shard the batch. One that is stored sharded
-over such an axis (FSDP) is gathered before each use, and its gradient is reduced and scattered (Rajbhandari et al.,
-ZeRO, arXiv:1910.02054). Tensor parallelism: the product with a kernel that is sharded along the summed dim is summed
-over that axis, and so is the gradient of the input of the kernel that made the sharded values (Shoeybi et al.,
-Megatron-LM, arXiv:1909.08053).
+over such an axis (FSDP) is gathered before each use, frozen or not, and its gradient is reduced and scattered
+(Rajbhandari et al., ZeRO, arXiv:1910.02054). Tensor parallelism: the product with a kernel that is sharded along the
+summed dim is summed over that axis, and so is the gradient of the input of the kernel that made the sharded values
+(Shoeybi et al., Megatron-LM, arXiv:1909.08053).
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def collectives(
 def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[Collective]:
     """Yields the gathers of weights and the sums of gradients."""
     data_axes = [axis for axis in model.axes if axis in model.data_axes and model.axes[axis] > 1]
-    depths = {name: memory.depth(variables) for name, variables in memory.blocks(model).items()}
-    for path in model.trained:
-        placement = model.placements[path]
+    depths = memory.depths(model)
+    for path, placement in model.placements.items():
         # A scanned stack gathers the weights of one block at a time.
         count = depths[path.partition("/")[0]]
         stored_over = [axis for axis in data_axes if axis in placement.spec]
@@ -61,7 +60,12 @@ def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[C
         if stored_over:
             axis = "+".join(stored_over)
             for phase in (FORWARD, BACKWARD):
+                # The backward pass reads a frozen kernel too, for the gradient of its input.
                 yield Collective("all_gather", axis, phase, path, count, used * compute_width)
+        if path not in model.trained:
+            continue
+        if stored_over:
+            axis = "+".join(stored_over)
             yield Collective("reduce_scatter", axis, BACKWARD, path, count, used * model.width[path])
         if others:
             own = used // model.shards(stored_over)
@@ -70,7 +74,7 @@ def _of_variables(model: estimate.PlacedModel, compute_width: int) -> Iterator[C
 
 def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomputes: bool) -> Iterator[Collective]:
     """Yields the sums of activations and of their gradients over the axes that shard kernels."""
-    depths = {name: memory.depth(variables) for name, variables in memory.blocks(model).items()}
+    depths = memory.depths(model)
     for output in model.outputs:
         for kernel in [*model.kernels(output.layer), *model.inner_kernels(output.layer)]:
             axis = _summed_axis(model, output, kernel)

@@ -27,7 +27,8 @@ def settled(config: RunConfig) -> RunConfig:
     if depth == AUTO:
         depth = _automatic(config)
     if depth == CPU:
-        # The engine compiles for virtual CPU devices of this machine. Rates and links stay those of the hardware.
+        # The engine compiles for virtual CPU devices of this machine. Rates and links stay those of the hardware,
+        # which `make_plan` takes beside the config.
         hardware = HardwareConfig()
     return replace(config, hardware=hardware, plan=replace(config.plan, compiler=depth))
 

@@ -42,7 +42,7 @@ def forecast(
     hardware = config.hardware
     compute = _compute_seconds(config, flops)
     by_kind = {part.kind: part.bytes for part in parts}
-    state = by_kind[memory.WEIGHTS] + by_kind[memory.OPTIMIZER]
+    state = by_kind[memory.WEIGHTS] + by_kind[memory.OPTIMIZER] + by_kind.get(memory.SUMS, 0)
     moved = _STATE_PASSES * state + _ACTIVATION_PASSES * by_kind[memory.ACTIVATIONS]
     memory_seconds = 0.0
     if hardware.memory_gb_s:
@@ -70,11 +70,17 @@ def forecast(
 
 
 def _compute_seconds(config: RunConfig, flops: float) -> tuple[float, float]:
-    """Returns the time of a step's products at the largest and the smallest attained share of the peak rate."""
+    """Returns the time of a step's products at the largest and the smallest attained share of the peak rate.
+
+    The peak is `plan.gflops` if it is set.
+    """
+    low, high = config.hardware.efficiency
+    if config.plan.gflops is not None:
+        stated = config.plan.gflops * 1e9
+        return flops / (high * stated), flops / (low * stated)
     peaks = config.hardware.peak_tflops
     # A user's hardware may state the rate of one dtype only.
     peak = peaks.get(config.engine.precision) or max(peaks.values())
-    low, high = config.hardware.efficiency
     return flops / (high * peak * 1e12), flops / (low * peak * 1e12)
 
 
@@ -85,10 +91,10 @@ def compiled_parts(parts: Sequence[MemoryPart], program: ProgramCost) -> tuple[M
     estimated ones as far as its temporaries reach.
     """
     by_kind = {part.kind: part for part in parts}
-    state = by_kind[memory.WEIGHTS].bytes + by_kind[memory.OPTIMIZER].bytes
+    compiled = [part for part in parts if part.kind in memory.STATE]
+    state = sum(part.bytes for part in compiled)
     peak = program.peak_bytes or program.argument_bytes + program.temporary_bytes
     rest = max(peak - state, 0)
-    compiled = [by_kind[memory.WEIGHTS], by_kind[memory.OPTIMIZER]]
     for kind in (memory.ACTIVATIONS, memory.GRADIENTS):
         share = min(by_kind[kind].bytes, rest)
         rest -= share

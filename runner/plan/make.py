@@ -10,7 +10,7 @@ import numpy as np
 
 from runner import layout
 from runner.checks import warnings as config_warnings
-from runner.config.schema import RunConfig
+from runner.config.schema import HardwareConfig, RunConfig
 from runner.engine.base import (
     Collective,
     CountsCost,
@@ -27,7 +27,7 @@ from runner.layout.inputs import input_specs
 from runner.optim import schedules
 from runner.optim.paths import owner_of
 from runner.plan import communication, estimate, forecast, memory
-from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Total, VariablePlan
+from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic
 from runner.processes import place
 from runner.task.base import DataSpec
@@ -47,6 +47,7 @@ def make_plan(
     choices: Mapping[str, str],
     places: Sequence[str],
     total_steps: int = 0,
+    hardware: HardwareConfig | None = None,
 ) -> Plan:
     """Returns the plan of a run; collectives are counted in the engine's program.
 
@@ -57,6 +58,8 @@ def make_plan(
       choices: option by group, as Hydra composed them.
       places: where each of the layout's rules is written.
       total_steps: of the run; 0: not known.
+      hardware: whose rates and links the plan has; None: the config's. Differs from the config's if the step is
+        compiled for this machine's CPU.
     """
     axes = config.mesh.axes
     model = placed_model(config, engine, data)
@@ -102,13 +105,7 @@ def make_plan(
     layers = [_layer(model, output, microbatches) for output in model.outputs]
     processes = place.count(config.cluster)
     crossing = mesh.crossing(axes, processes)
-    hardware = None
-    if config.hardware.is_here:
-        device_rates = rates(config.plan, config.mesh, processes)
-    else:
-        hardware = config.hardware
-        device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
-    step_traffic = traffic(collectives, axes, device_rates, crossing, hardware)
+    device_rates, step_traffic = _times(config, collectives, hardware or config.hardware, processes)
     flops = sum(layer.flops_per_device for layer in layers)
     program = None
     if isinstance(engine, CountsCost) and config.plan.compiler != ARITHMETIC:
@@ -117,7 +114,7 @@ def make_plan(
     if isinstance(engine, HasTeachers) and engine.teacher_variables():
         totals["teachers"] = _counted(engine.teacher_variables().values())
     verdict = None
-    if hardware is not None and isinstance(engine, KnowsSaved):
+    if not config.hardware.is_here and isinstance(engine, KnowsSaved):
         verdict = forecast.forecast(
             config,
             accounts.memory(model, engine),
@@ -153,6 +150,19 @@ def make_plan(
     )
 
 
+def _times(
+    config: RunConfig, collectives: Iterable[Collective], hardware: HardwareConfig, processes: int
+) -> tuple[Rates, tuple[Traffic, ...]]:
+    """Returns the rates of devices that are here or elsewhere, and the collectives with their times."""
+    axes = config.mesh.axes
+    crossing = mesh.crossing(axes, processes)
+    if hardware.is_here:
+        device_rates = rates(config.plan, config.mesh, processes)
+        return device_rates, traffic(collectives, axes, device_rates, crossing)
+    device_rates = hardware_rates(config.plan, hardware, config.engine.precision)
+    return device_rates, traffic(collectives, axes, device_rates, crossing, hardware)
+
+
 class _Accounts:
     """What a plan by arithmetic knows of a config: widths, microbatches and recomputation."""
 
@@ -182,6 +192,9 @@ class _Accounts:
 
     def memory(self, model: estimate.PlacedModel, engine: KnowsSaved) -> tuple[MemoryPart, ...]:
         """Returns one device's memory by kind, by arithmetic."""
+        teachers = 0
+        if isinstance(engine, HasTeachers):
+            teachers = _counted(engine.teacher_variables().values()).bytes_per_device
         return memory.parts(
             model,
             engine.variables(),
@@ -189,7 +202,23 @@ class _Accounts:
             examples=self._examples,
             compute_width=self._compute_width,
             accumulates=self._microbatches > 1,
+            teachers=teachers,
         )
+
+
+def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[MemoryPart, ...]:
+    """Returns one device's memory at the peak of a step by kind, by arithmetic.
+
+    It is empty if the engine does not know what its forward pass keeps.
+
+    Args:
+      config: checked.
+      engine: built.
+      data: what the engine is built for.
+    """
+    if not isinstance(engine, KnowsSaved):
+        return ()
+    return _Accounts(config).memory(placed_model(config, engine, data), engine)
 
 
 def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.PlacedModel:

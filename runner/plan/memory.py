@@ -14,16 +14,21 @@ import numpy as np
 
 from runner.engine.base import VariableInfo
 from runner.layout import Placement, transformers
-from runner.layout.roles import Role
 from runner.plan import estimate
 from runner.plan.base import MemoryPart
 
 # Kinds of arrays, in the order of the table.
 WEIGHTS = "weights"
 OPTIMIZER = "optimizer state"
+SUMS = "gradient sums"
+TEACHERS = "frozen models"
 GRADIENTS = "gradients"
 ACTIVATIONS = "activations"
 TEMPORARIES = "temporaries"
+# What is in memory from step to step, and in the arguments of the step's program.
+STATE = (WEIGHTS, OPTIMIZER, SUMS, TEACHERS)
+# Bytes per number of a sum of gradients.
+_FLOAT32 = 4
 # A block's values and their gradients are in memory together while its backward pass runs.
 _VALUES_AND_GRADIENTS = 2
 # The gathered weights of the block at work and of the next one, which are gathered meanwhile.
@@ -40,6 +45,7 @@ def parts(
     examples: int,
     compute_width: int,
     accumulates: bool,
+    teachers: int = 0,
 ) -> tuple[MemoryPart, ...]:
     """Returns one device's memory at the peak of a step, by kind.
 
@@ -50,6 +56,7 @@ def parts(
       examples: of a microbatch.
       compute_width: bytes per number that layers compute in.
       accumulates: gradients of several microbatches are summed.
+      teachers: one device's bytes of the frozen models of `task.teachers`.
     """
     weights = 0
     optimizer = 0
@@ -59,17 +66,22 @@ def parts(
         else:
             optimizer += info.bytes_per_device
     gradients = 0
+    sums = 0
     for path in model.trained:
-        stored = model.placements[path].shard_shape(model.axes)
+        stored = math.prod(model.placements[path].shard_shape(model.axes))
         # FSDP never holds a whole gradient at the peak: each is reduced and scattered when it is complete.
-        gradients += math.prod(stored) * model.width[path]
+        gradients += stored * model.width[path]
+        sums += stored * _FLOAT32
+    state = [MemoryPart(WEIGHTS, weights, "counted"), MemoryPart(OPTIMIZER, optimizer, "counted")]
     if accumulates:
-        # The sums are part of the state; beside them there is the gradient of one block.
-        gradients //= max(_deepest(model), 1)
+        # Engines name the sums in none of their variables. Beside them there is the gradient of one block.
+        state.append(MemoryPart(SUMS, sums, "counted"))
+        gradients //= max(depths(model).values(), default=1)
+    if teachers:
+        state.append(MemoryPart(TEACHERS, teachers, "counted"))
     activations = saved_bytes(model, saved, examples)
     return (
-        MemoryPart(WEIGHTS, weights, "counted"),
-        MemoryPart(OPTIMIZER, optimizer, "counted"),
+        *state,
         MemoryPart(GRADIENTS, gradients, "estimated"),
         MemoryPart(ACTIVATIONS, activations, "estimated"),
         MemoryPart(TEMPORARIES, _temporaries(model, saved, examples, compute_width), "estimated"),
@@ -134,24 +146,18 @@ def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
     return dict(by_block)
 
 
-def depth(variables: Iterable[Placement]) -> int:
-    """Returns the number of blocks that one stacked block stands for; 1 if it is not stacked.
+def depths(model: estimate.PlacedModel) -> dict[str, int]:
+    """Returns the number of blocks that each block stands for; 1 if it is not stacked.
 
     All variables of a scanned stack have the depth as their first dim.
     """
-    firsts = set()
-    ranks = set()
-    for placement in variables:
-        firsts.add(placement.shape[:1])
-        ranks.add(len(placement.shape))
-    if len(firsts) != 1 or max(ranks) < 3 or min(ranks) < 2:
-        return 1
-    (first,) = firsts
-    return first[0]
-
-
-def _deepest(model: estimate.PlacedModel) -> int:
-    return max(depth(variables) for variables in blocks(model).values())
+    stacked = _structure(model).stacked
+    counts = {}
+    for name, variables in blocks(model).items():
+        counts[name] = 1
+        if all(placement.path in stacked for placement in variables):
+            counts[name] = variables[0].shape[0]
+    return counts
 
 
 def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compute_width: int) -> int:
@@ -159,10 +165,12 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
 
     The peak is in the backward pass of the largest block, or in the loss, whichever needs more.
     """
-    vocabulary = {path for path, role in _roles(model).items() if role.noun == transformers.VOCABULARY}
+    roles = _structure(model).roles
+    vocabulary = {path for path, role in roles.items() if role.noun == transformers.VOCABULARY}
+    counts = depths(model)
     largest = 0
-    for variables in blocks(model).values():
-        count = depth(variables)
+    for name, variables in blocks(model).items():
+        count = counts[name]
         gathered = 0
         for placement in variables:
             gathered += math.prod(model.used_shape(placement)) * compute_width // count
@@ -177,9 +185,9 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
     return largest
 
 
-def _roles(model: estimate.PlacedModel) -> Mapping[str, Role]:
+def _structure(model: estimate.PlacedModel) -> transformers.Structure:
     shapes = {path: placement.shape for path, placement in model.placements.items()}
-    return transformers.read(shapes).roles
+    return transformers.read(shapes)
 
 
 def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int) -> int:
@@ -203,10 +211,13 @@ def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], c
 
 
 def _positions_per_device(model: estimate.PlacedModel) -> int:
-    """Returns the vectors of the widest sequence of outputs on one device."""
+    """Returns the vectors of the longest sequence of outputs on one device.
+
+    Images count by their convolutions. Other outputs of more than three dims are heads, or scores between tokens.
+    """
     most = 0
     for output in model.outputs:
-        if len(output.shape) >= 2:
+        if len(output.shape) in (2, 3) or "Conv" in output.kind:
             shape = output.shape[:-1]
             most = max(most, math.prod(shape) // model.shards(estimate.output_spec(model, output)[:-1]))
     return most

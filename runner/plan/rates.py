@@ -89,12 +89,19 @@ def hardware_rates(config: PlanConfig, hardware: HardwareConfig, precision: str)
     note = f"hardware={hardware.name}"
     if hardware.node_devices and network:
         note += f", {hardware.node_devices} devices per node"
+    stated = []
+    for key in ("gflops", "bandwidth_gb_s", "network_gb_s"):
+        if getattr(config, key) is not None:
+            stated.append(f"plan.{key}")
+    if stated:
+        note = f"{' and '.join(stated)}; else {note}"
     return Rates(
         device=hardware.kind or "cpu",
         bandwidth_gb_s=config.bandwidth_gb_s or hardware.link_gb_s or 0.0,
         gflops=config.gflops or peak * 1e3,
         note=note,
         network_gb_s=network,
+        joins_nodes=True,
     )
 
 

@@ -164,7 +164,7 @@ def _bytes(counted: VariablePlan | Fold) -> tuple[str, str, str]:
 def verdict(plan: Plan) -> list[str]:
     """Returns what a run needs of the hardware that it is planned for, the verdict first.
 
-    Whether it fits, by how much and what holds the most; the step's time and what bounds it; what to change. Empty for
+    Whether it fits, by how much and its largest part; the step's time and what bounds it; what to change. Empty for
     this machine's devices.
     """
     forecast = plan.forecast
@@ -182,7 +182,7 @@ def verdict(plan: Plan) -> list[str]:
             answer, word = "fits", "free"
         capacity = size(forecast.capacity_bytes)
         line = f"{answer}: {peak} of {capacity} per device of hardware={forecast.hardware}, {size(abs(margin))} {word}"
-    lines = [f"{line}; {largest.kind} hold the most, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
+    lines = [f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
     if forecast.is_open:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
     for change in forecast.changes:
@@ -250,13 +250,19 @@ def program(plan: Plan) -> Rows:
     cost = plan.program
     rows: list[tuple[str, str]] = []
     if cost is not None:
-        rows = [
-            ("state, cached examples and the batches of a call", size(cost.argument_bytes)),
-            ("results that reuse no argument's memory", size(cost.output_bytes - cost.reused_bytes)),
-            ("temporaries", size(cost.temporary_bytes)),
-            ("operations per step", operations(cost.flops)),
-            ("memory read and written per step", size(round(cost.accessed_bytes))),
+        results = cost.output_bytes - cost.reused_bytes
+        accessed = round(cost.accessed_bytes)
+        counts: list[tuple[str, float, str]] = [
+            ("state, cached examples and the batches of a call", cost.argument_bytes, size(cost.argument_bytes)),
+            ("results that reuse no argument's memory", results, size(results)),
+            ("temporaries", cost.temporary_bytes, size(cost.temporary_bytes)),
+            ("operations per step", cost.flops, operations(cost.flops)),
+            ("memory read and written per step", accessed, size(accessed)),
         ]
+        # The compilers of other hardware leave some figures out, and give 0 for them.
+        for name, count, text in counts:
+            if count or plan.forecast is None:
+                rows.append((name, text))
     return Rows("The step's program, counted by its compiler", ("", "per device"), 1, tuple(rows))
 
 
@@ -291,7 +297,13 @@ def _link(plan: Plan, group: Traffic) -> str:
     """Returns the links that a collective crosses, in words."""
     if not group.crosses:
         return INSIDE
-    if plan.forecast is not None:
+    return network(plan)
+
+
+def network(plan: Plan) -> str:
+    """Returns what a plan's network joins, in words."""
+    # A plan.json of an earlier version tells nodes from processes by its forecast only.
+    if plan.rates.joins_nodes or plan.forecast is not None:
         return NODES
     return NETWORK
 
@@ -339,16 +351,13 @@ def notes(plan: Plan) -> list[str]:
     """
     _, _, communication = traffic_sum(plan.traffic)
     rates = plan.rates
-    network = ""
+    between = ""
     if rates.network_gb_s:
-        where = NETWORK
-        if plan.forecast is not None:
-            where = NODES
-        network = f", {where} {rates.network_gb_s:,.3g} GB/s"
+        between = f", {network(plan)} {rates.network_gb_s:,.3g} GB/s"
     lines = [
         f"compute: {operations(plan.flops_per_device)} per device and step (estimated), "
         f"{milliseconds(plan.compute_seconds)} at {rates.gflops:,.4g} GFLOP/s; "
-        f"collectives: {milliseconds(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{network}",
+        f"collectives: {milliseconds(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{between}",
         f"rates of one device: {rates.note}; times have no latency and no overlap",
     ]
     if plan.steps:
@@ -356,6 +365,8 @@ def notes(plan: Plan) -> list[str]:
         if plan.schedule:
             length += f", {plan.schedule}"
         lines.append(length)
+    if "teachers" in plan.totals:
+        lines.append(_left_out(plan))
     if plan.processes > 1:
         lines.append(_crossing(plan))
     if not plan.traffic:
@@ -368,6 +379,16 @@ def notes(plan: Plan) -> list[str]:
             passed.append(f"{variable.path}: {note}")
     # Equal blocks have equal notes, which are printed once.
     return [*lines, *alike_once(passed)]
+
+
+def _left_out(plan: Plan) -> str:
+    """Returns which figures leave out what frozen models compute."""
+    figures = "FLOPs and compute time"
+    if plan.forecast is not None:
+        figures = "FLOPs and step time"
+        if plan.forecast.depth == ARITHMETIC:
+            figures = "FLOPs, step time, activations and collectives"
+    return f"{figures} leave out the frozen models (task.teachers)"
 
 
 def _crossing(plan: Plan) -> str:

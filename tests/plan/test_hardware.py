@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from runner.engine.base import Collective, LayerOutput, ProgramCost, VariableInf
 from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.notebook.planning import from_dict
-from runner.plan import communication, forecast, memory, rows
-from runner.plan.base import Change, Forecast, MemoryPart, Traffic
+from runner.plan import communication, depth, forecast, make, memory, rows
+from runner.plan.base import Change, Forecast, MemoryPart, Total, Traffic
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
 from tests import forks
 from tests.config.test_config import composed
+from tests.configs import with_keys
 from tests.plan import cases
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +166,23 @@ def test_a_ring_is_as_fast_as_the_adapters_of_its_devices_in_a_node(
     assert group.crosses == (members is not None)
 
 
+def test_a_plan_compiled_for_this_cpu_has_the_rates_and_nodes_of_its_hardware() -> None:
+    config = with_keys(
+        cases.config("mlp", "batch4_model2", "fsdp"),
+        {"hardware": hardware("l4"), "plan.compiler": "cpu", "mesh.device": "gpu", "hardware.node_devices": 4},
+    )
+    settled = depth.settled(config)
+    assert settled.hardware.is_here
+    rates, groups = make._times(
+        settled, [Collective("all_reduce", "batch", "backward", "x", 1, 10**9)], config.hardware, processes=1
+    )
+    assert rates.note == "hardware=l4, 4 devices per node"
+    assert groups[0].crosses
+    plan = cases.plan(rates=rates, traffic=groups)
+    assert rows.traffic(plan).rows[0][3] == "between nodes"
+    assert any("between nodes" in line for line in rows.notes(plan))
+
+
 def test_all_chips_of_a_slice_have_the_same_links() -> None:
     assert node_members(hardware("v5p"), {"batch": 128, "model": 8}, "batch") is None
 
@@ -195,6 +214,15 @@ def test_data_parallelism_sums_gradients_and_fsdp_gathers_and_scatters() -> None
     }
 
 
+def test_fsdp_gathers_frozen_variables_too_and_reduces_nothing_for_them() -> None:
+    sharded = replace(_two_layers({"batch": 4}, ("batch", None), ("batch", None)), trained={"down/kernel"})
+    found = communication.collectives(sharded, compute_width=2, recomputes=False, microbatches=1)
+    kinds = [(entry.kind, entry.phase) for entry in found if entry.origin == "up/kernel"]
+    assert kinds == [("all_gather", "forward"), ("all_gather", "backward")]
+    kinds = [(entry.kind, entry.phase) for entry in found if entry.origin == "down/kernel"]
+    assert kinds == [("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward")]
+
+
 @pytest.mark.parametrize(("recomputes", "backward"), [(False, 1), (True, 2)])
 def test_tensor_parallelism_sums_activations_once_per_pass(*, recomputes: bool, backward: int) -> None:
     model = _two_layers({"batch": 4, "model": 2}, (None, "model"), ("model", None))
@@ -211,6 +239,33 @@ def test_kept_arrays_are_sharded_as_the_batch_and_as_the_weights_that_make_them(
     assert memory.saved_bytes(model, saved, 16) == 16 * 32 * 2 // 8 + 16 * 8 * 4 // 4 + 8 * 32 * 2 // 2
 
 
+def test_heads_are_no_positions() -> None:
+    model = _two_layers({"batch": 4}, (None, None), (None, None))
+    tokens = LayerOutput("up", "Dense", (16, 128, 32), "float32")
+    heads = LayerOutput("heads", "Reshape", (16, 128, 8, 4), "float32")
+    with_heads = replace(model, outputs=[tokens, heads])
+    assert memory._positions_per_device(with_heads) == 16 * 128 // 4
+    image = LayerOutput("conv", "Conv2D", (16, 28, 28, 32), "float32")
+    assert memory._positions_per_device(replace(model, outputs=[image])) == 16 * 28 * 28 // 4
+    assert memory._positions_per_device(model) == 16 // 4
+
+
+def _placed(shapes: dict[str, tuple[int, ...]]) -> PlacedModel:
+    placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in shapes.items()}
+    return PlacedModel(placements, set(placements), [], {"batch": 1}, {}, dict.fromkeys(placements, 4))
+
+
+def test_only_a_scanned_stack_counts_as_several_blocks() -> None:
+    convolutions = {"conv/kernel": (3, 3, 8, 8), "stage/a/kernel": (3, 3, 8, 8), "stage/b/kernel": (3, 3, 8, 8)}
+    assert memory.depths(_placed(convolutions)) == {"conv": 1, "stage": 1}
+    stack = {
+        "blocks/attention_norm/scale": (6, 16),
+        "blocks/attention/query/kernel": (6, 16, 4, 4),
+        "blocks/attention/output/kernel": (6, 4, 4, 16),
+    }
+    assert memory.depths(_placed(stack | convolutions))["blocks"] == 6
+
+
 def test_memory_by_kind_is_that_of_the_shards() -> None:
     model = _two_layers({"batch": 4, "model": 2}, ("batch", "model"), ("model", "batch"))
     infos = {
@@ -221,6 +276,20 @@ def test_memory_by_kind_is_that_of_the_shards() -> None:
     by_kind = {part.kind: part.bytes for part in parts}
     assert by_kind["weights"] == by_kind["optimizer state"] == 2 * 128
     assert by_kind["gradients"] == 2 * 4 * 8 * 32 // 8
+
+
+def test_sums_of_gradients_are_float32_state_whatever_width_the_gradients_have() -> None:
+    model = replace(
+        _two_layers({"batch": 4, "model": 2}, ("batch", "model"), ("model", "batch")),
+        trained={"up/kernel"},
+        width={"up/kernel": 2, "down/kernel": 2},
+    )
+    infos = {path: VariableInfo(placed.shape, "float32", placed.spec, 7) for path, placed in model.placements.items()}
+    parts = memory.parts(model, infos, [], examples=16, compute_width=2, accumulates=True)
+    (sums,) = [part for part in parts if part.kind == "gradient sums"]
+    assert sums == MemoryPart("gradient sums", 4 * 8 * 32 // 8, "counted")
+    once = memory.parts(model, infos, [], examples=16, compute_width=2, accumulates=False)
+    assert "gradient sums" not in {part.kind for part in once}
 
 
 def a_forecast(**changes: Any) -> Forecast:
@@ -240,11 +309,11 @@ def a_forecast(**changes: Any) -> Forecast:
     return Forecast(**(fields | changes))
 
 
-def test_the_verdict_comes_first_and_says_by_how_much_and_what_holds_the_most() -> None:
+def test_the_verdict_comes_first_and_says_by_how_much_and_the_largest_part() -> None:
     plan = cases.plan(forecast=a_forecast(price=3.6))
     lines = rows.verdict(plan)
     assert lines[0].startswith(
-        "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; activations hold"
+        "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; the largest part is activations, "
     )
     # 8 devices of 3.6 an hour, 400 to 1,000 tokens per second: 8 a second per million tokens is 8 to 20.
     assert "tokens per second: 400 to 1,000, per device 50 to 125; cost per million tokens: 8 to 20" in lines[-1]
@@ -273,12 +342,49 @@ def test_the_compilers_total_replaces_the_estimated_one() -> None:
     assert sum(compiled.values()) == 37
 
 
+def test_frozen_models_are_counted_and_a_note_says_what_leaves_them_out() -> None:
+    model = _two_layers({"batch": 4}, (None, None), (None, None))
+    parts = memory.parts(model, {}, [], examples=16, compute_width=2, accumulates=False, teachers=77)
+    assert MemoryPart("frozen models", 77, "counted") in parts
+    taught = cases.plan(forecast=a_forecast(), totals={"teachers": Total(77, 77, "counted")})
+    words = "FLOPs, step time, activations and collectives leave out the frozen models (task.teachers)"
+    assert words in rows.notes(taught)
+    assert words not in rows.notes(cases.plan(forecast=a_forecast()))
+
+
+def test_the_compilers_total_has_sums_of_gradients_and_frozen_models_as_state() -> None:
+    kinds = (*memory.STATE, memory.GRADIENTS, memory.ACTIVATIONS, memory.TEMPORARIES)
+    parts = [MemoryPart(kind, 10, "counted") for kind in kinds]
+    program = ProgramCost(40, 20, 20, 17, 0.0, 0.0, peak_bytes=57)
+    compiled = {part.kind: part.bytes for part in forecast.compiled_parts(parts, program)}
+    assert compiled["gradient sums"] == compiled["frozen models"] == 10
+    assert sum(compiled.values()) == 57
+
+
 def test_a_plan_of_other_hardware_is_read_back_from_its_file() -> None:
     plan = cases.plan(forecast=a_forecast(changes=(Change("model.remat=full", 7),)))
     read = from_dict(json.loads(json.dumps(plan.to_dict())))
     assert read.forecast == plan.forecast
     # A terminal breaks the line, so only its start is compared.
     assert rows.verdict(read)[0][:40] in repr(read)
+
+
+def test_rates_of_the_config_win_over_the_hardware_s_and_are_named() -> None:
+    config = with_keys(cases.config("mlp", "batch8", "fsdp"), {"hardware": hardware("h100")})
+    low, high = config.hardware.efficiency
+    peak = config.hardware.peak_tflops["float32"] * 1e12
+    assert forecast._compute_seconds(config, 1e15) == pytest.approx((1e15 / high / peak, 1e15 / low / peak))
+    stated = with_keys(config, {"plan.gflops": 2_000.0})
+    assert forecast._compute_seconds(stated, 1e15) == pytest.approx((1e15 / high / 2e12, 1e15 / low / 2e12))
+    rates = hardware_rates(PlanConfig(gflops=2_000.0, network_gb_s=9.0), config.hardware, "float32")
+    assert rates.note == "plan.gflops and plan.network_gb_s; else hardware=h100, 8 devices per node"
+
+
+def test_the_program_of_other_hardware_shows_what_its_compiler_counts() -> None:
+    program = ProgramCost(40, 20, 20, 17, 0.0, 0.0, peak_bytes=57)
+    names = [row[0] for row in rows.program(cases.plan(program=program, forecast=a_forecast(depth="target"))).rows]
+    assert names == ["state, cached examples and the batches of a call", "temporaries"]
+    assert len(rows.program(cases.plan(program=program)).rows) == 5
 
 
 def test_the_slowest_link_bounds_a_step_that_only_communicates() -> None:

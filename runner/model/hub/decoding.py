@@ -17,6 +17,9 @@ else:
 
 # Parameters of `call_with_cache` of models of text alone. Others take images, sound or masks of the prompts.
 _PARAMETERS = ["token_ids", "cache", "cache_update_index"]
+# Phi3's position embedding whose frequencies depend on the length of the sequence that is computed: all slots in one
+# call have the last slot's frequencies, and token by token each has those of its own position.
+_DEPENDS_ON_LENGTH = "su"
 
 
 class HubDecoder:
@@ -56,11 +59,17 @@ class HubDecoder:
 
 
 def of(model: Any) -> HubDecoder | None:
-    """Returns the decoder of a model of `runner.model.keras_hub`; None if its class has no plain cache."""
+    """Returns the decoder of a model of `runner.model.keras_hub`.
+
+    Returns None if its class has no plain cache, or if the cache gives other numbers than the whole sequence does.
+    """
     task_model = model.layers[-1] if model.layers else None
     call = getattr(task_model, "call_with_cache", None)
     if call is None or not hasattr(task_model, "_build_cache"):
         return None
     if list(inspect.signature(call).parameters) != _PARAMETERS:
+        return None
+    backbone = getattr(task_model, "backbone", None)
+    if getattr(backbone, "rope_scaling_type", None) == _DEPENDS_ON_LENGTH:
         return None
     return HubDecoder(task_model)
