@@ -31,6 +31,10 @@ def needs_width(keras, input_shape, num_classes, width):
 
 def takes_keras_only(keras):
     ...
+
+
+def loss(ops, outputs, batch):
+    ...
 """
 
 
@@ -295,7 +299,7 @@ REFUSALS = [
     ),
     refusal("task.label_smoothing=1.5", "task.label_smoothing=1.5", "at least 0 and below 1"),
     refusal("task.class_weights=[1,-2]", "task.class_weights=[1,-2]", "at least 0"),
-    refusal("task=regression task.loss=mse", "task.loss=mse", "one of mean_squared_error"),
+    refusal("task=regression task.loss=mse", "task.loss=mse", "set task.loss=mean_squared_error"),
     refusal("task=regression task.delta=far", "task.delta=far", "must be a number"),
     refusal("task=regression +task.top_k=5", "task.top_k", "task=regression has name, target"),
     refusal("task=custom", "task._target_ is required"),
