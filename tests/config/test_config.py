@@ -98,6 +98,7 @@ def test_every_option_composes_and_passes_every_check(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "words.txt").write_text("words\n")
     (tmp_path / "own.csv").write_text("price\n1\n")
+    (tmp_path / "own.array_record").touch()
     (tmp_path / "own.parquet").touch()
     (tmp_path / "own_code.py").write_text(OWN_CODE)
     (tmp_path / "photos").mkdir()
