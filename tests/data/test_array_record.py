@@ -233,7 +233,7 @@ class Made(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         features = {"image": tfds.features.Image(shape=(6, 5, 3)), "label": tfds.features.ClassLabel(names=["a", "b"]),
                     "vector": tfds.features.Tensor(shape=(4,), dtype=tf.float32)}
-        return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, manager):
         return {"train": self._generate_examples(30), "test": self._generate_examples(9)}
@@ -247,7 +247,7 @@ class Made(tfds.core.GeneratorBasedBuilder):
 builder = Made(data_dir="data", file_format="array_record")
 builder.download_and_prepare()
 for split in ("train", "test"):
-    examples = list(tfds.as_numpy(builder.as_data_source(split)))
+    examples = list(builder.as_data_source(split))
     np.savez(split + ".npz", **{name: np.stack([example[name] for example in examples]) for name in examples[0]})
 """
 
