@@ -32,8 +32,8 @@ class Mixture(Selection):
     rounded so that the errors do not add up over epochs. The parts are spread evenly: the first m positions of an
     epoch have m * w examples of a part, with an error of at most 2 + w times the number of parts.
 
-    Each part goes through its examples in an order of its own, which goes on from one epoch to the next. An example is
-    repeated only after all others of its part were seen.
+    Each part goes through its examples in an order of its own, which continues from one epoch to the next. An example
+    is repeated only after all others of its part were seen.
 
     Attributes:
       weights: of the pieces, each of which is one part.

@@ -147,7 +147,7 @@ def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
 
 
 def depths(model: estimate.PlacedModel) -> dict[str, int]:
-    """Returns the number of blocks that each block stands for; 1 if it is not stacked.
+    """Returns the number of layers in each block's stack; 1 if it is not stacked.
 
     All variables of a scanned stack have the depth as their first dim.
     """

@@ -167,7 +167,7 @@ class Columns:
     Attributes:
       specs: of the arrays, by name.
       raw_names: array -> name of its column.
-      categories: integer array -> strings that its numbers stand for.
+      categories: integer array -> the strings that its numbers mean.
       classes: integer array -> names of its classes, if the file has the numbers.
       decoders: of the columns of images.
     """

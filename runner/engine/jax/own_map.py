@@ -48,7 +48,7 @@ def with_own_map(
             break
     if kind is None:
         raise _invalid("no layer of the model has a get_layout_map; KerasHub's Gemma, Llama and Qwen have one")
-    # Keras wants devices for a mesh; the map reads only the mesh's axes. So one device may stand for all of them,
+    # Keras wants devices for a mesh; the map reads only the mesh's axes. So one device may represent all of them,
     # as a plan needs that has more devices than this machine.
     devices = np.array(jax.devices()[:1] * math.prod(axes.values()))
     device_mesh = keras.distribution.DeviceMesh(tuple(axes.values()), tuple(axes), devices)
