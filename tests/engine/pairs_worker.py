@@ -25,7 +25,7 @@ from runner.optim.stock import stock_optimizer
 from runner.task.base import DataSpec, OutputSpec
 from runner.task.registry import make_task
 from tests.configs import with_keys
-from tests.engine import cases
+from tests.engine import cases, stock_models
 from tests.engine.tasks_worker import LAYOUTS
 
 STEPS, BATCH, PADDED, SIZE = 8, 32, 5, 6
@@ -146,17 +146,7 @@ def stock_loss(request: Mapping[str, Any], keras: Any) -> Callable[[Any, Any], A
 def stock(request: Mapping[str, Any]) -> dict[str, Array]:
     """Trains the engine's own Keras by `compile` and `train_on_batch` on one device, without padding."""
     made = config(request)
-    if request["engine"] == "jax":
-        keras = importlib.import_module("keras")
-        factory = importlib.import_module("runner.engine.jax.adapter").Keras3Factory
-        model = factory(made.model, spec(request), made.trainer.seed).build()
-        variables = importlib.import_module("runner.engine.jax.names").Names(model).variables
-    else:
-        keras = importlib.import_module("tf_keras")
-        keras.backend.experimental.enable_tf_random_generator()
-        factory = importlib.import_module("runner.engine.dtensor.adapters.keras").KerasAdapter
-        model = factory(made.model, spec(request), made.trainer.seed).plain()
-        variables = importlib.import_module("runner.engine.dtensor.adapters.paths").named_variables(model)
+    keras, model, variables = stock_models.build(made, spec(request))
     outputs = model.outputs
     joined = outputs[0]
     if len(outputs) > 1:
