@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import forks
 from tests.processes.running import alike, differences, last, losses, points, run, several
 
 pytestmark = pytest.mark.slow
@@ -101,9 +102,10 @@ def test_several_processes_train_and_resume_by_steps_as_one_does_bit_for_bit(tmp
         *("optimizer.schedule.plateau.metric=eval/loss", "optimizer.schedule.plateau.min_delta=0.5"),
         "optimizer.schedule.plateau.patience=1",
     )
+    library = forks.JAX if engine == "jax" else forks.TENSORFLOW
     alone, together = tmp_path / "alone", tmp_path / "together"
     for folder, count in ((alone, 1), (together, 2)):
-        run(folder, *chosen, "trainer.steps=31", *several(count))
-        run(folder, "resume=latest", "trainer.steps=50")
+        run(folder, *chosen, "trainer.steps=31", *several(count), library=library)
+        run(folder, "resume=latest", "trainer.steps=50", library=library)
     assert last(alone).step == 50
     assert differences(last(alone), last(together)) == {}
