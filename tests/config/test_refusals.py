@@ -518,7 +518,7 @@ def refused(
     return refuse_all(chosen_cases(request), folder)
 
 
-@pytest.mark.wide(every=3)
+@pytest.mark.wide(every=6)
 @pytest.mark.parametrize("case", REFUSALS, ids=name)
 def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
     case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]
