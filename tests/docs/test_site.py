@@ -17,9 +17,11 @@ SEARCHES = {
     "gradient accumulation": "training",
     "mixed precision": "training",
     "early stopping": "training",
+    "tensor parallel": "layouts",
     "tensor parallelism": "layouts",
     "FSDP": "layouts",
     "multi-node": "several_processes",
+    "multi-GPU": "gpus",
     "resume": "checkpoints",
     "hyperparameter search": "sweeps",
     "Python API": "api",
@@ -28,6 +30,9 @@ SEARCHES = {
     "MirroredStrategy": "coming_from",
     "Slurm": "slurm",
     "LoRA": "fine_tune",
+    "quickstart": "quickstart",
+    "reproducibility": "reproducibility",
+    "mutation testing": "campaigns",
 }
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
