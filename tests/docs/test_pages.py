@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -214,6 +215,22 @@ def test_readme_is_short_and_has_the_commands_of_ci() -> None:
     # The same expression as in .ci/run.
     test_commands = re.findall(r"^(python3 -m venv .*pytest)$", text, flags=re.M)
     assert test_commands == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
+
+
+def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
+    text = pages.path_of("evidence").read_text()
+    layers = pages.path_of("layers").read_text()
+    equal = re.search(r"^\| equal to stock Keras \| (\d+) \| (\d+) \|", layers, flags=re.M)
+    assert equal
+    assert f"{equal[1]} cases with `keras_dtensor` and {equal[2]} with `jax`" in text
+    models = Counter(re.findall(r"\| (verified|refused|inconclusive) \|", pages.path_of("models").read_text()))
+    assert f"{models['verified']} of {models.total()} runs verified, {models['refused']} rejected" in text
+    # The column before the verdict may be `refused` too: KerasHub's own layout map.
+    verdict = re.compile(r"^(?:\|[^|]*){5}\| (verified|refused|planned) \|", flags=re.M)
+    hub = Counter(verdict.findall(pages.path_of("keras_hub_models").read_text()))
+    assert f"{hub['verified']} of {hub.total()} verified, {hub['refused']} rejected" in text
+    bugs = pages.path_of("bugs").read_text()
+    assert f"{len(re.findall(r'^## [0-9]+[.]', bugs, flags=re.M))}, of which {bugs.count(', silently |')} are" in text
 
 
 def test_every_picture_is_shown_somewhere() -> None:
