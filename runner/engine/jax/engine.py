@@ -171,7 +171,9 @@ class JaxEngine(MeshEngine[jax.Array]):
             if index not in generator_states:
                 non_trainable.append(paths[id(variable)])
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
-        self._update_rule = updates.make(self._config.optimizer, self._trainable, self._model.trainable_variables)
+        self._update_rule = updates.make(
+            self._config.optimizer, self._trainable, self._model.trainable_variables, self._mesh
+        )
         self._tree = state_tree(
             self._trainable,
             non_trainable,
