@@ -190,7 +190,9 @@ def _fused_backward(saved: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> list[jax.ShapeDtypeStruct]:
+def saved_arrays(
+    function: Callable[..., Any], weights: Any, *others: Any, offloaded: bool
+) -> list[jax.ShapeDtypeStruct]:
     """Returns the arrays that a forward pass keeps for the backward pass, with their whole shapes.
 
     Weights and arguments themselves are left out. Activation checkpointing is applied as it is in a step.
@@ -199,6 +201,7 @@ def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> li
       function: weights and the others -> (loss, anything).
       weights: shapes of what is differentiated.
       *others: shapes of its other arguments.
+      offloaded: return those in host memory, instead of those in device memory.
     """
 
     def forward(weights: Any, *others: Any) -> Any:
@@ -210,6 +213,9 @@ def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> li
     saved = {}
     for variable in trace.outvars:
         is_literal = isinstance(variable, jax.extend.core.Literal)
-        if not is_literal and id(variable) not in arguments:
+        if is_literal or id(variable) in arguments:
+            continue
+        is_on_host = variable.aval.memory_space == jax.memory.Space.Host
+        if is_on_host == offloaded:
             saved[id(variable)] = jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
     return list(saved.values())
