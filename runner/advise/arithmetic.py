@@ -311,7 +311,7 @@ def of_forecast(candidate: Candidate, verdict: Forecast) -> ranking.Planned:
     parts = (
         (forecast.COMPUTE, sum(verdict.compute_seconds) / 2),
         (forecast.MEMORY, verdict.memory_seconds),
-        (forecast.LINKS, verdict.link_seconds),
+        (forecast.LINKS, verdict.link_seconds / forecast.LINK_EFFICIENCY),
     )
     return ranking.Planned(
         candidate=candidate,

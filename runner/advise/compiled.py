@@ -184,7 +184,7 @@ def of_forecast(entry: ranking.Planned, content: Mapping[str, Any]) -> ranking.P
     parts = (
         (forecast.COMPUTE, sum(content["compute_seconds"]) / 2),
         (forecast.MEMORY, float(content["memory_seconds"])),
-        (forecast.LINKS, float(content["link_seconds"])),
+        (forecast.LINKS, float(content["link_seconds"]) / forecast.LINK_EFFICIENCY),
     )
     return replace(
         entry,

@@ -11,6 +11,7 @@ from PIL import ImageDraw
 from runner.layout import mesh
 from runner.plan import lettering, rows
 from runner.plan.base import Plan
+from runner.plan.forecast import LINK_EFFICIENCY
 from runner.report import palette, tables
 from runner.report.palette import Color
 
@@ -77,10 +78,13 @@ def limit(plan: Plan) -> int:
 
 
 def links(plan: Plan) -> list[Segment]:
-    """Returns the time of a step's collectives by axis."""
+    """Returns the time of a step's collectives by axis, in a forecast at the attained share of the bandwidth."""
+    share = 1.0
+    if plan.forecast is not None:
+        share = LINK_EFFICIENCY
     seconds: dict[str, float] = {}
     for group in plan.traffic:
-        seconds[group.axis] = seconds.get(group.axis, 0.0) + group.seconds
+        seconds[group.axis] = seconds.get(group.axis, 0.0) + group.seconds / share
     segments = []
     for index, (axis, amount) in enumerate(seconds.items()):
         color = _COLORS[index % len(_COLORS)]
@@ -89,13 +93,13 @@ def links(plan: Plan) -> list[Segment]:
 
 
 def compute(plan: Plan) -> tuple[float, float]:
-    """Returns the seconds that a device computes in a step: fastest and slowest."""
+    """Returns the seconds that a device computes in a step, with its memory traffic: fastest and slowest."""
     if plan.forecast is None:
         return plan.compute_seconds, plan.compute_seconds
-    # Where the device's memory is slower than its products, the products wait for it.
+    # As in the forecast: products and what goes through the device's memory follow each other.
     fastest, slowest = plan.forecast.compute_seconds
     moved = plan.forecast.memory_seconds
-    return max(fastest, moved), max(slowest, moved)
+    return fastest + moved, slowest + moved
 
 
 def height(plan: Plan, width: int) -> int:
@@ -154,8 +158,10 @@ def _draw_timeline(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int],
     moved = links(plan)
     communication = sum(segment.amount for segment in moved)
     whole = slowest + communication
-    overlapped = max(fastest, communication)
-    heading = f"one step: {rows.milliseconds(overlapped)} if all communication overlaps with compute"
+    overlapped = rows.milliseconds(max(fastest, communication))
+    if slowest > fastest:
+        overlapped = f"{overlapped} to {rows.milliseconds(max(slowest, communication))}"
+    heading = f"one step: {overlapped} if all communication overlaps with compute"
     lettering.text(canvas, left, y, f"{heading}, {rows.milliseconds(whole)} if none does", lettering.TEXT, bold=True)
     y += lettering.LINE
     scale = width / max(whole, 1e-12)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from runner.plan import bars, picture
 from runner.plan.base import MemoryPart, Rates, Traffic
+from runner.plan.forecast import LINK_EFFICIENCY
 from tests.plan import cases
 from tests.plan.test_hardware import a_forecast
 
@@ -46,10 +48,16 @@ def test_collectives_are_added_up_by_axis() -> None:
     ]
 
 
-def test_compute_is_a_range_and_waits_for_the_devices_memory() -> None:
+def test_compute_is_a_range_that_is_followed_by_the_devices_memory() -> None:
     assert bars.compute(cases.plan(compute_seconds=3.0)) == (3.0, 3.0)
     forecast = a_forecast(compute_seconds=(1.0, 4.0), memory_seconds=2.0)
-    assert bars.compute(cases.plan(forecast=forecast)) == (2.0, 4.0)
+    assert bars.compute(cases.plan(forecast=forecast)) == (3.0, 6.0)
+
+
+def test_collectives_of_a_forecast_attain_a_share_of_the_links() -> None:
+    plain = sum(segment.amount for segment in bars.links(cases.plan(traffic=TRAFFIC)))
+    attained = sum(segment.amount for segment in bars.links(cases.plan(traffic=TRAFFIC, forecast=a_forecast())))
+    assert attained == pytest.approx(plain / LINK_EFFICIENCY)
 
 
 def test_the_limit_is_a_red_line_at_its_share_of_the_bar(tmp_path: Path) -> None:
