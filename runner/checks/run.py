@@ -18,6 +18,7 @@ from runner.engine import devices, registry
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
+from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
 from runner.model import gpt_options, target
@@ -65,6 +66,9 @@ def check(config: RunConfig) -> RunConfig:
     # An engine that the run is compared with builds the same model, so it must support the options too.
     gpt_options.check(config.model, on_jax=on_jax)
     gpt_options.check(config.model, "against.engine", on_jax=other_on_jax)
+    if config.run is None:
+        # What was trained on GPUs may be evaluated and exported on a CPU.
+        gpt_options.check_device(config.model, mesh.device_kind(config.mesh))
     gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)
     checks_optimizer.check(config.optimizer, runs_keras_3=on_jax and other_on_jax)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))

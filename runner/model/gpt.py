@@ -7,6 +7,7 @@ With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
@@ -15,6 +16,7 @@ from runner.model import ops
 from runner.model.gpt_options import check_options, scans
 from runner.model.inputs import Inputs
 from runner.model.portable import bind
+from runner.model.remat import Remat
 from runner.model.transformer import GATED, Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ def build(
     tied: bool = False,
     dropout: float = 0.0,
     remat: str = "none",
+    saved: Sequence[str] = (),
+    offloaded: Sequence[str] = (),
     scan: bool | None = None,
     fused_head: bool | None = None,
 ) -> Any:
@@ -76,8 +80,12 @@ def build(
       bias: projections have a bias; the head never has one.
       tied: tied embeddings: the head's kernel is the embedding table.
       dropout: dropout rate of the embedded tokens and of each block's two branches.
-      remat: activation checkpointing, with Keras on JAX: `none`, `full` (each block) or a policy of
-        `jax.checkpoint_policies`, such as `dots_saveable`.
+      remat: activation checkpointing, with Keras on JAX: `none`, `full` (each block), `names` (each block, except for
+        the activations that `saved` and `offloaded` name) or a policy of `jax.checkpoint_policies`, such as
+        `dots_saveable`.
+      saved: with `remat=names`: activations of each block that are kept in device memory; see
+        `gpt_options.ACTIVATIONS`.
+      offloaded: with `remat=names`: activations of each block that are kept in host memory (GPUs and TPUs).
       scan: stacks the blocks' variables, (depth, ...), and computes the blocks with a scan, with Keras on JAX; null:
         from 32 blocks on.
       fused_head: returns the factors of the logits, for a loss that computes them in chunks; null: with Keras on JAX.
@@ -118,7 +126,7 @@ def build(
         bias=bias,
         dropout=dropout,
         epsilon=epsilon,
-        remat=remat,
+        remat=Remat(remat, tuple(saved), tuple(offloaded)),
         head_dim=head_dim,
     )
     return _assembled(
