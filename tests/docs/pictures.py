@@ -322,6 +322,7 @@ PICTURES: dict[str, Callable[[], Canvas]] = {
     "flow": flow,
     "verify": verify,
     "memory_8b": memory_8b,
+    "memory_devices": memory_devices,
 }
 
 
