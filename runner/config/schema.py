@@ -17,6 +17,7 @@ from runner.config.fields import (
     duration_problem,
     empty_problem,
     file_path,
+    folder,
     integer,
     number,
     pattern,
@@ -522,11 +523,11 @@ class ExportConfig:
     """Where `runner.export` writes.
 
     Attributes:
-      folder: output folder; null: outputs/exports/<run>. An earlier export in it is replaced; a folder with other
-        content is rejected.
+      folder: output folder, or a URL of an object store, such as `s3://bucket/folder`; null: outputs/exports/<run>. An
+        earlier export in it is replaced; a folder with other content is rejected.
     """
 
-    folder: str | None = file_path(None, example="outputs/served")
+    folder: str | None = folder(None, example="outputs/served")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from runner.model import ops
 from runner.model.gpt_options import check_options, scans
 from runner.model.inputs import Inputs
 from runner.model.portable import bind
-from runner.model.transformer import Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
+from runner.model.transformer import GATED, Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
     from runner.task.base import OutputSpec
@@ -36,6 +36,7 @@ def build(
     depth: int = 4,
     heads: int = 4,
     key_value_heads: int | None = None,
+    head_dim: int | None = None,
     feedforward: int | None = None,
     positions: str = "learned",
     max_length: int | None = None,
@@ -59,15 +60,16 @@ def build(
       outputs: the outputs of a task whose units are the vocabulary.
       dim: model width.
       depth: number of blocks.
-      heads: attention heads; must divide `dim`.
+      heads: attention heads; must divide `dim`, unless `head_dim` is set.
       key_value_heads: key/value heads, fewer for grouped-query attention; null: as `heads`.
-      feedforward: hidden units of a block; null: 4 * dim, and with swiglu 8/3 * dim, up to a multiple of 64.
+      head_dim: width of a head; null: dim / heads.
+      feedforward: hidden units of a block; null: 4 * dim, and with swiglu and geglu 8/3 * dim, up to a multiple of 64.
       positions: `learned` position embeddings, or `rotary` (RoPE).
       max_length: number of learned positions; null: the tokens of a row.
       wavelength: RoPE base (theta).
       norm: `layer` or `rms`.
       epsilon: the epsilon of the norms.
-      activation: `gelu` or `swiglu`.
+      activation: `gelu`, or with a gate `swiglu` or `geglu`.
       bias: projections have a bias; the head never has one.
       tied: tied embeddings: the head's kernel is the embedding table.
       dropout: dropout rate of the embedded tokens and of each block's two branches.
@@ -93,8 +95,6 @@ def build(
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
-    # A feed-forward with SwiGLU has a gate, one with GELU has none.
-    is_gated = activation == "swiglu"
     learned_positions = None
     rotary_base = None
     if positions == "rotary":
@@ -107,15 +107,16 @@ def build(
         dim=dim,
         heads=heads,
         key_value_heads=key_value_heads or heads,
-        feedforward=feedforward or _default_feedforward(dim, is_gated=is_gated),
+        feedforward=feedforward or _default_feedforward(dim, is_gated=activation in GATED),
         depth=depth,
         rotary=rotary_base,
         norm=norm,
-        gated=is_gated,
+        activation=activation,
         bias=bias,
         dropout=dropout,
         epsilon=epsilon,
         remat=remat,
+        head_dim=head_dim,
     )
     return _assembled(
         keras,

@@ -18,12 +18,13 @@ _SIZE = Constraint(at_least=1)
 CONSTRAINTS: Mapping[str, Constraint] = {
     "positions": Constraint(choices=("learned", "rotary")),
     "norm": Constraint(choices=("layer", "rms")),
-    "activation": Constraint(choices=("gelu", "swiglu")),
+    "activation": Constraint(choices=("gelu", "swiglu", "geglu")),
     "remat": Constraint(choices=("none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable")),
     "dim": _SIZE,
     "depth": _SIZE,
     "heads": _SIZE,
     "key_value_heads": _SIZE,
+    "head_dim": _SIZE,
     "feedforward": _SIZE,
     "max_length": _SIZE,
     "wavelength": Constraint(above=0.0, example=10000.0),
@@ -61,12 +62,17 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str =
         if not on_jax and options[name] not in values:
             fix = f"remove model.{name}, or set {engine_key}=jax"
             raise invalid(f"model.{name}", options[name], problem="needs Keras on JAX", fix=fix)
-    _check_heads(options["dim"], options["heads"], options["key_value_heads"], options["positions"])
+    _check_heads(
+        options["dim"], options["heads"], options["key_value_heads"], options["head_dim"], options["positions"]
+    )
 
 
-def _check_heads(dim: int, heads: int, key_value_heads: int | None, positions: str) -> None:
+def _check_heads(dim: int, heads: int, key_value_heads: int | None, head_dim: int | None, positions: str) -> None:
     """Checks that the sizes of attention divide each other."""
-    if dim % heads:
+    if positions == "rotary" and head_dim is not None and head_dim % 2:
+        fix = f"set model.head_dim={head_dim + 1}, or model.positions=learned"
+        raise invalid("model.head_dim", head_dim, problem="must be even with RoPE, which rotates pairs", fix=fix)
+    if head_dim is None and dim % heads:
         divisor = heads
         if positions == "rotary":
             # Rotary positions need an even size per head too.
@@ -77,7 +83,7 @@ def _check_heads(dim: int, heads: int, key_value_heads: int | None, positions: s
         fix = "remove it, or set it to a divisor"
         problem = f"must divide model.heads={heads}"
         raise invalid("model.key_value_heads", key_value_heads, problem=problem, fix=fix)
-    if positions == "rotary" and dim // heads % 2:
+    if positions == "rotary" and head_dim is None and dim // heads % 2:
         problem = f"needs an even model.dim / model.heads, but it is {dim // heads}: RoPE rotates pairs"
         fix = f"set model.dim={_round_up(dim, 2 * heads)}, or model.positions=learned"
         raise invalid("model.positions", positions, problem=problem, fix=fix)

@@ -24,6 +24,9 @@ _STDDEV = 0.02
 # The dropout layers of a block, in the order in which it calls them.
 _DROPOUTS = ("attention_dropout", "feedforward_dropout")
 
+# Activations of a feed-forward that has a gate (Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202).
+GATED = ("swiglu", "geglu")
+
 # Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
 _INITIALLY_ONE = ("gamma", "scale")
 
@@ -41,12 +44,13 @@ class Sizes:
         number of branches, so that the residual stream keeps its variance (Radford et al., 2019).
       rotary: RoPE base (theta); None: the blocks add no positions.
       norm: `layer` or `rms`.
-      gated: the hidden units are SiLU(gate) * up, else GELU(up).
+      activation: `gelu`: the hidden units are GELU(up); `swiglu` and `geglu`: SiLU or GELU of a gate, times up.
       bias: every projection has a bias.
       dropout: dropout rate of each branch's output.
       epsilon: of the norms.
       remat: activation checkpointing: `none`, `full`, or the name of a policy of `jax.checkpoint_policies`, which
         selects the activations that are kept.
+      head_dim: width of one head; None: `dim / heads`.
     """
 
     dim: int
@@ -56,16 +60,22 @@ class Sizes:
     depth: int
     rotary: float | None
     norm: str
-    gated: bool
+    activation: str
     bias: bool
     dropout: float
     epsilon: float
     remat: str = "none"
+    head_dim: int | None = None
 
     @property
     def head_width(self) -> int:
         """Width of one head."""
-        return self.dim // self.heads
+        return self.head_dim or self.dim // self.heads
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward has a gate."""
+        return self.activation in GATED
 
 
 class KeyValueCache(NamedTuple):
@@ -259,7 +269,7 @@ class Block(PortableLayer):
         # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
         # layers decides the initial values.
         feedforward: dict[str, Any] = {}
-        if sizes.gated:
+        if sizes.is_gated:
             feedforward["gate"] = _projection(keras, sizes, f"{name}.feedforward.gate", sizes.feedforward)
         feedforward["up"] = _projection(keras, sizes, f"{name}.feedforward.up", sizes.feedforward)
         feedforward["down"] = _projection(keras, sizes, f"{name}.feedforward.down", sizes.dim, residual_scale)
@@ -276,7 +286,7 @@ class Block(PortableLayer):
         for part in ("query", "key", "value"):
             self.attention[part].build(tokens)
         self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
-        if sizes.gated:
+        if sizes.is_gated:
             self.feedforward["gate"].build(tokens)
         self.feedforward["up"].build(tokens)
         self.feedforward["down"].build((None, length, sizes.feedforward))
@@ -346,12 +356,14 @@ class Block(PortableLayer):
     def _feedforward_branch(self, x_btd: Tensor) -> Tensor:
         """Returns the output of the hidden units.
 
-        These are gated by SiLU (SwiGLU, arXiv:2002.05202), or GELU.
+        These are gated by SiLU (SwiGLU) or GELU (GEGLU, as in Gemma: arXiv:2002.05202), or are GELU(up).
         """
         up = self.feedforward["up"](x_btd)
-        if not self.sizes.gated:
+        if not self.sizes.is_gated:
             return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
         gate = self.feedforward["gate"](x_btd)
+        if self.sizes.activation == "geglu":
+            return self.feedforward["down"](self.keras.activations.gelu(gate, approximate=True) * up)
         return self.feedforward["down"](gate * self.ops.sigmoid(gate) * up)
 
 

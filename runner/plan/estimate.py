@@ -336,6 +336,11 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     return total + products * _tied(model, output) + _attention(model, output, inner_kernels)
 
 
+def attention_flops(model: PlacedModel) -> int:
+    """Returns a device's FLOPs in the two products of attention, of all layers, for one call in training."""
+    return sum(_attention(model, output, model.inner_kernels(output.layer)) for output in model.outputs)
+
+
 def _product(model: PlacedModel, kernel: Placement, positions: int) -> int:
     """Returns a device's FLOPs for products of vectors with its part of a kernel."""
     return _MULTIPLY_ADD * math.prod(model.used_shape(kernel)) * positions

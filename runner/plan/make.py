@@ -119,7 +119,7 @@ def make_plan(
             config,
             accounts.memory(model, engine),
             step_traffic,
-            accounts.repeated * flops,
+            accounts.work(model, flops),
             tokens=data.task.tokens * config.dataset.batch_size,
             program=program,
         )
@@ -180,6 +180,20 @@ class _Accounts:
         if self._recomputes:
             return 4 / 3
         return 1.0
+
+    def work(self, model: estimate.PlacedModel, flops: float) -> forecast.Work:
+        """Returns what one device computes in a step.
+
+        Args:
+          model: the model on its mesh.
+          flops: of the step, without recomputation.
+        """
+        return forecast.Work(
+            flops=self.repeated * flops,
+            attention_flops=self.repeated * self._microbatches * estimate.attention_flops(model),
+            product_bytes=self._microbatches * memory.product_bytes(model, self._compute_width),
+            repeated=self.repeated,
+        )
 
     def collectives(self, model: estimate.PlacedModel) -> list[Collective]:
         """Returns the collectives of a step, by arithmetic."""

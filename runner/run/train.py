@@ -31,6 +31,7 @@ from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared, warn
 from runner.host.signals import StopRequest, heard
+from runner.host.stores.urls import Place
 from runner.layout import mesh
 from runner.optim import schedules
 from runner.plan import rows, tokens
@@ -393,7 +394,7 @@ class _Training:
         _print(self.console, line)
         self.tracker.set_tags(tags)
 
-    def _print_how_to_continue(self, saved: Path | None, kind: type[BaseException] | None, *_: object) -> None:
+    def _print_how_to_continue(self, saved: Place | None, kind: type[BaseException] | None, *_: object) -> None:
         """Prints the command that continues a run which an exception ended, as its last line.
 
         Args:

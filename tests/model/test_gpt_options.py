@@ -43,6 +43,8 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
         ({"key_value_heads": 3}, "jax", "model.key_value_heads=3: must divide model.heads=4"),
         ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary: needs an even model.dim"),
         ({"heads": 3, "positions": "rotary"}, "jax", "must divide model.dim=128; set model.dim=132"),
+        ({"head_dim": 15, "positions": "rotary"}, "jax", "model.head_dim=15: must be even with RoPE"),
+        ({"head_dim": 0}, "jax", "model.head_dim=0: must be at least 1"),
         ({"norm": "batch"}, "jax", "model.norm=batch: must be one of layer, rms; set model.norm=layer"),
         ({"remat": "everything"}, "jax", "model.remat=everything: must be one of none, full"),
         ({"remat": "full"}, "keras_dtensor", "model.remat=full: needs Keras on JAX"),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -241,10 +241,18 @@ def _source(
     if not blocks:
         raise DataError(f"{files[0].path} has no examples")
     stored = _SplitBlocks(blocks, columns)
-    arguments = (columns.specs, stored.lengths, stored.decode, stored.place, cache, split, config.shuffle_window)
+    make: Callable[..., BlockSource] = BlockSource
     if columns.decoders:
-        return ImageBlockSource(*arguments, columns.decoders)
-    return BlockSource(*arguments)
+        make = partial(ImageBlockSource, decoders=columns.decoders)
+    return make(
+        columns.specs,
+        stored.lengths,
+        stored.decode,
+        stored.place,
+        cache,
+        name=split,
+        window=config.shuffle_window,
+    )
 
 
 def _all(files: Files) -> list[TableFile]:

@@ -242,8 +242,12 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
         """Returns what `result_shardings` does for the arrays of this engine."""
-        by_example = self._array_shardings[WEIGHT], self._stacked_shardings[WEIGHT]
-        return result_shardings(*by_example, self._replicated, loops=self._mode.loop_on_device)
+        return result_shardings(
+            self._array_shardings[WEIGHT],
+            self._stacked_shardings[WEIGHT],
+            self._replicated,
+            loops=self._mode.loop_on_device,
+        )
 
     def _partitioning(self) -> Partitioning:
         return self._partition(self._model, state=self._tree.shardings)

@@ -52,13 +52,19 @@ class PlannedEngine(JaxEngine):
         microstep = jax.ShapeDtypeStruct((), np.int32)
         step = self._functions
 
-        def losses(trainable: list[jax.Array], *others: Any) -> Any:
-            return step.losses(step.used_weights(trainable), *others)
+        def losses(trainable: list[jax.Array], *arguments: Any) -> Any:
+            return step.losses(step.used_weights(trainable), *arguments)
 
         state = self._state
-        others = (state.non_trainable, self._shapes_with_teachers(), count, microstep)
         with elsewhere.attention_of(self._config):
-            saved = elsewhere.saved_arrays(losses, state.trainable, *others)
+            saved = elsewhere.saved_arrays(
+                losses,
+                state.trainable,
+                state.non_trainable,
+                self._shapes_with_teachers(),
+                count,
+                microstep,
+            )
         return [(tuple(array.shape), str(array.dtype)) for array in saved]
 
 
