@@ -1,6 +1,6 @@
-"""Losses, gradients, metrics and totals of the cases in one library and in its Keras; TensorFlow on a mesh, too.
+"""Losses, gradients, metrics and totals of the cases in one library and in its Keras, or in TensorFlow on a mesh.
 
-`python -m tests.task.worker <library> <out.npz>`
+`python -m tests.task.worker <library> <out.npz> ["mesh" or ""]`
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,23 +88,20 @@ def mesh_numbers(case: cases.Case, mesh: Any) -> Arrays:
     return {name: dtensor.unpack(value)[0] for name, value in whole.items()}
 
 
-def main(library: str, out: str) -> None:
+def main(library: str, out: str, place: str = "") -> None:
     """Writes the numbers of every case, and of every function of the namespace."""
     module = importlib.import_module(library)
     numbers = jax_numbers if library == "jax.numpy" else tensorflow_numbers
     found: Arrays = {}
-    mesh = None
-    if library == "tensorflow":
+    if place:
         devices = [module.config.LogicalDeviceConfiguration()] * 2
         module.config.set_logical_device_configuration(module.config.list_physical_devices("CPU")[0], devices)
         dtensor = importlib.import_module("tensorflow.experimental.dtensor")
-        mesh = dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
+        numbers = partial(mesh_numbers, mesh=dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"]))
     for name, case in cases.make().items():
         if library not in case.libraries:
             continue
         found |= {f"{name}: {key}": np.asarray(value) for key, value in numbers(case).items()}
-        if mesh is not None:
-            found |= {f"{name}: mesh {key}": np.asarray(value) for key, value in mesh_numbers(case, mesh).items()}
     ops = arrays.of(module)
     for name, call in CALLS.items():
         found[f"function: {name}"] = np.asarray(call(ops))
