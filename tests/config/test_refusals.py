@@ -325,8 +325,7 @@ REFUSALS = [
     ),
     refusal(
         "task=several task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}",
-        "task.outputs=",
-        "at least one output must have a weight above 0",
+        "task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}: at least one output must have a weight",
     ),
     refusal("task=several task.outputs={a:regression,b:custom}", "task.outputs.b._target_ is required"),
     refusal(
