@@ -79,6 +79,10 @@ _REMAT = (
 )
 
 
+# Bytes per logit that PyTorch's loss holds beyond those of XLA's, see `Published.loss_bytes`.
+_EAGER_LOSS_BYTES = 14 - 4
+
+
 class UnmappedError(ValueError):
     """A row for which there is no config, with the reason."""
 
@@ -122,6 +126,17 @@ class Published:
         cp_tp = self.axes["cp"] * self.axes["tp"]
         rows_per_device = self.microbatch / (self.axes["fsdp"] * cp_tp)
         return self.accumulates * rows_per_device * float(self.row["seq"])
+
+    @property
+    def loss_bytes(self) -> float:
+        """Returns what the loss holds per device beyond that of the runner.
+
+        PyTorch's cross-entropy of bfloat16 logits holds, beside them, a copy in float32, its log-softmax, and their
+        gradient: 14 bytes per logit. XLA holds the logits and their gradient in bfloat16, 4 bytes.
+        """
+        if _is_jax(self.row) or "model.fused_head=false" not in self.overrides:
+            return 0.0
+        return _EAGER_LOSS_BYTES * self.tokens_per_device / self.accumulates * float(self.row["vocab"])
 
     @property
     def memory_gib(self) -> float | None:
@@ -221,9 +236,14 @@ def mapped(row: Mapping[str, str]) -> Published:
     )
 
 
+def _is_jax(row: Mapping[str, str]) -> bool:
+    """Returns whether XLA compiled the program; else PyTorch ran it."""
+    return re.search(r"maxtext|levanter|\bjax\b|t5x|pax|easylm", row["source"].lower()) is not None
+
+
 def _is_scanned(row: Mapping[str, str]) -> bool:
     """Returns whether the blocks are a loop of the program: in JAX unless a row says otherwise, never in PyTorch."""
-    return "maxtext" in row["source"].lower() and "scan off" not in row["notes"].lower()
+    return _is_jax(row) and "scan off" not in row["notes"].lower()
 
 
 def _number(text: str) -> float | None:
