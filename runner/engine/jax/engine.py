@@ -171,7 +171,9 @@ class JaxEngine(MeshEngine[jax.Array]):
             if index not in generator_states:
                 non_trainable.append(paths[id(variable)])
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
-        self._update_rule = updates.make(self._config.optimizer, self._trainable, self._model.trainable_variables)
+        self._update_rule = updates.make(
+            self._config.optimizer, self._trainable, self._model.trainable_variables, self._mesh
+        )
         self._tree = state_tree(
             self._trainable,
             non_trainable,
@@ -240,8 +242,12 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
         """Returns what `result_shardings` does for the arrays of this engine."""
-        by_example = self._array_shardings[WEIGHT], self._stacked_shardings[WEIGHT]
-        return result_shardings(*by_example, self._replicated, loops=self._mode.loop_on_device)
+        return result_shardings(
+            self._array_shardings[WEIGHT],
+            self._stacked_shardings[WEIGHT],
+            self._replicated,
+            loops=self._mode.loop_on_device,
+        )
 
     def _partitioning(self) -> Partitioning:
         return self._partition(self._model, state=self._tree.shardings)
