@@ -151,15 +151,22 @@ def planned(overrides: Sequence[str], *, compiled: bool = False) -> tuple[Plan, 
     return make_plan(config, engine, spec, {}, [""] * len(config.layout.rules)), config
 
 
-def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None]) -> list[Result]:
+def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None], cache: Path | None) -> list[Result]:
     """Returns the plans of published runs by arithmetic.
 
     Args:
       rows: of a CSV file.
       report: is called with a line per row that has no plan.
+      cache: file with the results so far, which is continued; None: none.
     """
-    found = []
+    found: list[Result] = []
+    if cache is not None and cache.is_file():
+        found = [Result(**values) for values in json.loads(cache.read_text())]
     for number, row in enumerate(rows):
+        if number < len(found):
+            continue
+        if cache is not None:
+            _save(cache, found)
         result = Result(number, row["source"].split(",")[0], row["model"])
         found.append(result)
         try:
@@ -174,6 +181,10 @@ def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None]) ->
             continue
         _fill(result, run, plan, config)
     return found
+
+
+def _save(path: Path, rows: Sequence[Result]) -> None:
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
 
 def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfig) -> None:
@@ -656,6 +667,10 @@ _BEGIN = "<!-- written by benchmarks.plans -->"
 _END = "<!-- end -->"
 
 
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def write_page(path: Path, tables: str) -> None:
     """Replaces the tables of a page."""
     before, _, rest = path.read_text().partition(_BEGIN)
@@ -669,7 +684,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="?", type=Path, help="CSV file of published runs")
     parser.add_argument("--target", type=int, default=0, metavar="N", help="compile N rows with the target's compiler")
     parser.add_argument("--here", action="store_true", help="run small configs on this CPU")
-    parser.add_argument("--json", type=Path, help="write all figures of all rows")
+    parser.add_argument("--json", type=Path, help="all figures of all rows; rows in it are not planned again")
     parser.add_argument("--write", type=Path, help="page to write the tables into")
     parser.add_argument("--record", type=Path, help="file of the errors that plans print")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -689,7 +704,7 @@ def main() -> None:
     tables = []
     content: dict[str, dict[str, object]] = {}
     if arguments.runs:
-        rows = results(published.read(arguments.runs), lambda line: print(line, file=sys.stderr, flush=True))
+        rows = results(published.read(arguments.runs), _complain, arguments.json)
         judge_times(rows)
         if arguments.target:
             compile_some(rows, arguments.target)
@@ -707,7 +722,7 @@ def main() -> None:
     text = "\n\n".join([*parts, *tables])
     print(text)
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        _save(arguments.json, rows)
     if arguments.write:
         write_page(arguments.write, text)
     if arguments.record:

@@ -66,16 +66,17 @@ _AXIS = re.compile(
 )
 _FSDP_NAMES = ("FSDP", "FSDP2", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "ZERO3", "ZERO-3")
 
-# Activation checkpointing of a row -> `model.remat` of gpt, and whether it is the same set of kept arrays. The first
-# pattern that matches wins.
-_REMAT = (
-    (r"^(none|no)?$", "none", True),
-    (r"^full", "full", True),
-    (r"^minimal", "dots_with_no_batch_dims_saveable", True),
-    # torchtitan keeps every second product and recomputes the others.
-    (r"^selective", "dots_with_no_batch_dims_saveable", False),
+# Activation checkpointing of a row -> options of gpt, and whether it is the same set of kept arrays. The first pattern
+# that matches wins.
+_REMAT: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    (r"^(none|no)?$", ("model.remat=none",), True),
+    (r"^full", ("model.remat=full",), True),
+    (r"^minimal", ("model.remat=dots_with_no_batch_dims_saveable",), True),
+    # torchtitan keeps attention and every second product, and recomputes the others. The last product of a block is
+    # kept too, and has no name here.
+    (r"^selective", ("model.remat=names", "model.saved=[query,value,attended,gate]"), True),
     # Others keep a few of a block's products: nearest is none of them.
-    (r".", "full", False),
+    (r".", ("model.remat=full",), False),
 )
 
 
@@ -205,7 +206,7 @@ def mapped(row: Mapping[str, str]) -> Published:
         f"engine.precision={_precision(row)}",
         "model=gpt",
         *(f"model.{name}={_text(value)}" for name, value in options.items()),
-        f"model.remat={remat}",
+        *remat,
         f"model.scan={_text(_is_scanned(row))}",
         "task=language_model",
         f"task.vocabulary={row['vocab']}",
@@ -370,11 +371,11 @@ def _batches(row: Mapping[str, str], axes: Mapping[str, int]) -> tuple[int, int]
     return round(microbatch) * count, count
 
 
-def _remat(words: str) -> tuple[str, bool]:
-    for pattern, policy, is_alike in _REMAT:
+def _remat(words: str) -> tuple[tuple[str, ...], bool]:
+    for pattern, options, is_alike in _REMAT:
         if re.search(pattern, words.lower()):
             # Nothing said is not the same as none.
-            return policy, is_alike and bool(words)
+            return options, is_alike and bool(words)
     raise AssertionError(words)
 
 
