@@ -87,6 +87,8 @@ def _difference(best: ranking.Planned, entry: ranking.Planned) -> str:
     for name, seconds in entry.parts:
         if seconds > 1.01 * other[name]:
             losses.append(f"{name} {_digits(1000 * seconds)} ms instead of {_digits(1000 * other[name])} ms")
+    if not losses and entry.candidate.savings > best.candidate.savings:
+        return "it saves memory that is not needed, at equal predicted times"
     if not losses:
         return f"equal times, {size(entry.peak_bytes)} per device instead of {size(best.peak_bytes)}"
     return ", ".join(losses)
