@@ -10,6 +10,7 @@ from runner.checks import hardware as checks_hardware
 from runner.checks import sweep as checks_sweep
 from runner.checks import trainer as checks_trainer
 from runner.config import values
+from runner.config.options import output_tasks
 from runner.config.schema import AUTO, RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
@@ -73,6 +74,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
+    _check_packing(config)
     entries = task.entries(config.task)
     checks_engine.check_keras_3(config, needs_keras_3=any(entry.needs_keras_3 for entry in entries))
     checks_engine.check_outputs(config, has_several=task.judges_several(config.task))
@@ -127,6 +129,30 @@ def _check_tracking(config: TrackingConfig) -> None:
     if config.uri is not None:
         # A recorded URI has `***` for its password; only a typed one reveals it.
         reveal(TRACKING, config.uri)
+
+
+def _check_packing(config: RunConfig) -> None:
+    """Checks that the task and the model can keep the examples of a packed row apart."""
+    packs = config.dataset.pack or any(part.get("pack") for part in config.dataset.parts)
+    if not packs:
+        return
+    tasks = output_tasks(config.task) or {config.task.name: config.task}
+    for own in tasks.values():
+        # Only losses of single steps, whose tasks have this option, can leave out padding and keep examples apart.
+        if "label_weight" not in own.options:
+            raise invalid(
+                "dataset.pack",
+                True,
+                problem=f"needs a task with a label per step, but task={own.name} has other labels",
+                fix="remove dataset.pack, or set task=language_model or task=positions",
+            )
+    if target.is_own(config.model) and config.model.target != gpt_options.TARGET:
+        raise invalid(
+            "dataset.pack",
+            True,
+            problem=f"{config.model.target} can't keep the examples of a row apart",
+            fix="remove dataset.pack, or set model=gpt",
+        )
 
 
 def _check_batches(config: RunConfig) -> None:

@@ -389,6 +389,7 @@ class _Training:
         lines = (
             _length_line(self.length),
             _examples_line(config, splits, self.length),
+            _packing_line(config, self.data),
             _selection_line(config, splits, self.data),
         )
         for line in lines:
@@ -539,6 +540,13 @@ def _examples_line(config: RunConfig, splits: feed.Splits, length: RunLength) ->
     if left_out and config.dataset.remainder == "drop" and not ends_early:
         return f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)"
     return ""
+
+
+def _packing_line(config: RunConfig, data: Dataset) -> str:
+    """Returns how full the packed rows of train are; empty without sequence packing."""
+    if not config.dataset.pack:
+        return ""
+    return f"packed rows: {data.selection['train']}"
 
 
 def _selection_line(config: RunConfig, splits: feed.Splits, data: Dataset) -> str:

@@ -35,6 +35,8 @@ from tests.docs.svg import (
 FOLDER = pages.ROOT / "docs" / "images"
 # Losses of three runs; the page `checkpoints` has their commands.
 CURVES = pages.ROOT / "tests" / "docs" / "curves.json"
+# Segments of one step, from a profile whose command is in the file.
+STEP = pages.ROOT / "tests" / "docs" / "step.json"
 _PARTS = {
     "weights": BLUE,
     "optimizer state": ORANGE,
@@ -315,6 +317,35 @@ def curves() -> Canvas:
     return picture
 
 
+def step() -> Canvas:
+    """The time line of one training step on two virtual devices, from a profile."""
+    devices = json.loads(STEP.read_text())["devices"]
+    colors = {"matrix products": BLUE, "communication": ORANGE, "other": PALE}
+    picture = Canvas(
+        760, 190, "Time line of a training step on two devices: computation, and waiting in an all-reduce"
+    )
+    picture.text(16, 24, "One training step of an MLP on two virtual CPU devices", "bold")
+    last = max(segments[-1][1] for segments in devices)
+    left, scale = 90, 650 / last
+    for place, segments in enumerate(devices):
+        y = 44 + 44 * place
+        picture.text(left - 10, y + 20, f"device {place}", "end")
+        picture.line([(left, y + 15), (left + last * scale, y + 15)], PALE, 1)
+        for begin, end, kind in segments:
+            picture.box(left + begin * scale, y, max((end - begin) * scale, 0.6), 30, colors[kind], 0)
+    for time in range(0, last, 1000):
+        x = left + time * scale
+        picture.line([(x, 126), (x, 131)], LINE, 1)
+        picture.text(x, 144, f"{time // 1000} ms", "small middle")
+    x = 90.0
+    for kind, color in colors.items():
+        picture.box(x, 160, 14, 14, color, 2)
+        words = "all-reduce of the gradients, with waiting" if kind == "communication" else kind
+        picture.text(x + 20, 172, words, "small")
+        x += 50 + 6.5 * len(words)
+    return picture
+
+
 PICTURES: dict[str, Callable[[], Canvas]] = {
     "mesh": mesh,
     "layouts_compared": layouts,
@@ -322,6 +353,8 @@ PICTURES: dict[str, Callable[[], Canvas]] = {
     "flow": flow,
     "verify": verify,
     "memory_8b": memory_8b,
+    "memory_devices": memory_devices,
+    "step": step,
 }
 
 
