@@ -14,12 +14,22 @@ from runner.errors import invalid
 
 TARGET = "runner.model.gpt.build"
 
+# The value of `remat` that keeps the activations that `saved` and `offloaded` name.
+NAMES = "names"
+# The activations of a block that `saved` and `offloaded` may name: its input (B, T, D), the projected queries, keys
+# and values (B, T, heads, K), the attended values (B, T, H, K), the attention's output (B, T, D), and the hidden units
+# before the activation function (B, T, F); `gate` exists with swiglu only.
+ACTIVATIONS = ("input", "query", "key", "value", "attended", "attention_output", "gate", "up")
+
+_NAME_LISTS = ("saved", "offloaded")
+_WITHOUT_GATE = "gelu"
+
 _SIZE = Constraint(at_least=1)
 CONSTRAINTS: Mapping[str, Constraint] = {
     "positions": Constraint(choices=("learned", "rotary")),
     "norm": Constraint(choices=("layer", "rms")),
     "activation": Constraint(choices=("gelu", "swiglu", "geglu")),
-    "remat": Constraint(choices=("none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable")),
+    "remat": Constraint(choices=("none", "full", NAMES, "dots_saveable", "dots_with_no_batch_dims_saveable")),
     "dim": _SIZE,
     "depth": _SIZE,
     "heads": _SIZE,
@@ -65,6 +75,74 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str =
     _check_heads(
         options["dim"], options["heads"], options["key_value_heads"], options["head_dim"], options["positions"]
     )
+    _check_names(options)
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Checks that named activations exist, and are named where they are used."""
+    for name in _NAME_LISTS:
+        for activation in options[name]:
+            check_value(f"model.{name}", activation, Constraint(choices=ACTIVATIONS))
+        if options[name] and options["remat"] != NAMES:
+            problem = f"has no effect with model.remat={options['remat']}"
+            raise invalid(f"model.{name}", list(options[name]), problem=problem, fix=f"set model.remat={NAMES}")
+        if "gate" in options[name] and options["activation"] == _WITHOUT_GATE:
+            problem = f"model.activation={_WITHOUT_GATE} has no gate"
+            raise invalid(f"model.{name}", list(options[name]), problem=problem, fix="remove gate")
+    if options["remat"] == NAMES and not options["saved"] and not options["offloaded"]:
+        fix = "set model.saved=[attended], or model.remat=full"
+        raise invalid("model.remat", NAMES, problem="names no activation to keep", fix=fix)
+    twice = sorted(set(options["saved"]) & set(options["offloaded"]))
+    if twice:
+        problem = f"model.saved has {', '.join(twice)} too"
+        fix = f"remove {twice[0]} from one of them"
+        raise invalid("model.offloaded", list(options["offloaded"]), problem=problem, fix=fix)
+
+
+def check_device(config: ModelConfig, device: str) -> None:
+    """Checks that the mesh's devices have host memory beside their own; other builders pass.
+
+    Args:
+      config: whose options have the types that the builder declares.
+      device: kind of the mesh's devices, settled.
+
+    Raises:
+      ConfigError: activations are to be offloaded on CPUs.
+    """
+    offloaded = config.options.get("offloaded")
+    if config.target == TARGET and offloaded and device == "cpu":
+        raise invalid(
+            "model.offloaded",
+            list(offloaded),
+            problem="on a CPU, device memory is host memory, so JAX offloads nothing",
+            fix="use model.saved, or mesh.device=gpu",
+        )
+
+
+def recomputed_share(options: Mapping[str, Any]) -> float:
+    """Returns the share of the forward pass that a step computes a second time, by the multiplications of a block.
+
+    Args:
+      options: of the builder; any other builder's options give 0.
+    """
+    remat = options.get("remat")
+    if remat == "full":
+        return 1.0
+    if remat != NAMES:
+        return 0.0
+    dim = int(options["dim"])
+    heads = int(options["heads"])
+    head = int(options.get("head_dim") or dim // heads)
+    groups = head * int(options["key_value_heads"] or heads)
+    hidden = int(options["feedforward"] or 4 * dim)
+    # All products of a block have the model width as one dim, and these as the other.
+    widths = {"query": heads * head, "key": groups, "value": groups, "attention_output": heads * head, "up": hidden}
+    if options["activation"] != _WITHOUT_GATE:
+        widths["gate"] = hidden
+    kept = {*options["saved"], *options["offloaded"]}
+    saved = sum(width for name, width in widths.items() if name in kept)
+    # The product that ends a block is never repeated: only its input is needed. It counts as the others do.
+    return 1.0 - saved / (sum(widths.values()) + hidden)
 
 
 def _check_heads(dim: int, heads: int, key_value_heads: int | None, head_dim: int | None, positions: str) -> None:
@@ -115,7 +193,7 @@ def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
       ConfigError: the first problem.
     """
     # Without all of them the builder checks the options itself, when it is called.
-    has_all_options = {*CONSTRAINTS, *_NEEDS_JAX} <= config.options.keys()
+    has_all_options = {*CONSTRAINTS, *_NEEDS_JAX, *_NAME_LISTS} <= config.options.keys()
     if config.target == TARGET and has_all_options:
         check_options(config.options, on_jax=on_jax, engine_key=key)
 

@@ -193,20 +193,12 @@ def _array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str
 
 def _sharded_sizes(model: estimate.PlacedModel) -> dict[int, int]:
     """Returns size of a weight's dim that is sharded where layers use it -> number of its shards."""
-    sizes = {}
-    for placement in model.placements.values():
-        for dim, axis in zip(placement.shape, model.used_spec(placement), strict=True):
-            if axis is not None and model.axes[axis] > 1:
-                sizes[dim] = model.axes[axis]
-    return sizes
+    return model.sharded_sizes
 
 
 def _weight_shapes(model: estimate.PlacedModel) -> dict[tuple[int, ...], int]:
     """Returns shape of a weight where layers use it -> number of its shards."""
-    shapes = {}
-    for placement in model.placements.values():
-        shapes[placement.shape] = model.shards(model.used_spec(placement))
-    return shapes
+    return model.weight_shapes
 
 
 def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
@@ -258,8 +250,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
 
 
 def _structure(model: estimate.PlacedModel) -> transformers.Structure:
-    shapes = {path: placement.shape for path, placement in model.placements.items()}
-    return transformers.read(shapes)
+    return model.structure
 
 
 def product_bytes(model: estimate.PlacedModel, compute_width: int) -> int:

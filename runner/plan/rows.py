@@ -185,6 +185,8 @@ def verdict(plan: Plan) -> list[str]:
     lines = [f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
     if forecast.is_open:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
+    if forecast.host_bytes:
+        lines.append(f"  offloaded to host memory: {size(forecast.host_bytes)} of activations per device")
     for change in forecast.changes:
         lines.append(f"  to fit: {change.override}, {size(change.peak_bytes)} per device (arithmetic)")
     fastest, slowest = forecast.step_seconds

@@ -32,6 +32,8 @@ ON_JAX: list[tuple[str, dict[str, Any]]] = [
     ("tied", {"fused_head": True, "scan": True}),
     ("dropout", {"scan": True, "remat": "dots_saveable"}),
     ("dropout", {"remat": "full"}),
+    ("llama", {"remat": "names", "saved": ["query", "attended", "gate", "up"]}),
+    ("tied", {"scan": True, "remat": "names", "saved": ["attended"], "offloaded": ["input", "key", "value"]}),
 ]
 # A mesh takes a minute and more. What each splits that no other does: weights in store; tokens, heads and examples;
 # heads over the axis of the tokens; heads over two axes; on jax also heads by four, a weight twice, tokens and store.

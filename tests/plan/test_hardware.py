@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.checks import hardware as checks_hardware
 from runner.checks.composed import convert
 from runner.config import search_path
 from runner.config.build import build
@@ -415,6 +416,27 @@ def test_invalid_hardware_is_one_line(words: str, key: str, problem: str) -> Non
     assert "\n" not in line
     assert key in line
     assert problem in line
+
+
+ADVICE = [
+    (
+        "engine=jax hardware=h100",
+        "devices=null: advice needs the number of devices; add devices=64, or another number",
+    ),
+    ("advise.devices=8 hardware=h100", "engine=keras_dtensor: plans one mesh at a time, so there is no advice on it"),
+    ("advise.devices=512 engine=jax", "devices=512: this machine has at most 256 virtual devices; set hardware=h100"),
+    ("advise.devices=8 engine=jax hardware=h100 plan.compiler=cpu", "plan.compiler=cpu: the CPU's compiler gives no"),
+    ("advise.devices=512 engine=jax hardware=h100 advise.measure=1", "devices=512: this machine has at most 256"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), ADVICE)
+def test_invalid_advice_is_one_line(words: str, line: str) -> None:
+    config = convert(composed(*words.split()))
+    checks_hardware.check_command(config, "runner.plan")
+    with pytest.raises(ConfigError) as raised:
+        checks_hardware.check_command(config, "runner.advise")
+    assert str(raised.value).startswith(line)
 
 
 def test_a_run_rejects_hardware_that_is_elsewhere(tmp_path: Path) -> None:

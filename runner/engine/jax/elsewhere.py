@@ -190,7 +190,9 @@ def _fused_backward(saved: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> list[jax.ShapeDtypeStruct]:
+def saved_arrays(
+    function: Callable[..., Any], weights: Any, *others: Any, offloaded: bool
+) -> list[jax.ShapeDtypeStruct]:
     """Returns the arrays that a forward pass keeps for the backward pass, with their whole shapes.
 
     Weights and arguments themselves are left out, and so is what XLA computes again from other arrays. Activation
@@ -200,6 +202,7 @@ def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> li
       function: weights and the others -> (loss, anything).
       weights: shapes of what is differentiated.
       *others: shapes of its other arguments.
+      offloaded: return those in host memory, instead of those in device memory.
     """
 
     def forward(weights: Any, *others: Any) -> Any:
@@ -210,5 +213,7 @@ def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> li
     outputs = [variable for variable in trace.outvars if not isinstance(variable, jax.extend.core.Literal)]
     saved = []
     for aval in residuals.held(trace, outputs):
-        saved.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+        is_on_host = aval.memory_space == jax.memory.Space.Host
+        if is_on_host == offloaded:
+            saved.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     return saved

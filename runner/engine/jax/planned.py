@@ -46,8 +46,12 @@ class PlannedEngine(JaxEngine):
     def _compiler_options(self) -> Options:
         return {}
 
-    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass."""
+    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass.
+
+        Args:
+          offloaded: those in host memory, instead of those in device memory.
+        """
         count = jax.ShapeDtypeStruct((), np.float32)
         microstep = jax.ShapeDtypeStruct((), np.int32)
         step = self._functions
@@ -64,6 +68,7 @@ class PlannedEngine(JaxEngine):
                 self._shapes_with_teachers(),
                 count,
                 microstep,
+                offloaded=offloaded,
             )
         return [(tuple(array.shape), str(array.dtype)) for array in saved]
 
