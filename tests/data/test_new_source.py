@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from runner.data import checks, checks_text, registry
 from runner.data.base import Dataset
 from runner.data.loading import load
 from runner.errors import ConfigError
+from tests import forks
 from tests.data.conftest import ROOT, python
 
 NAME = "quadrants"
@@ -83,13 +83,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(folder: Path, module: str, *overrides: str) -> str:
     fixed = ["--config-dir", "conf", f"dataset={NAME}", f"hydra.run.dir={folder / 'run'}", "tracking=none"]
-    process = subprocess.run(
+    process = forks.run(
         [sys.executable, "-c", COMMAND, module, *fixed, *overrides],
+        library=forks.TENSORFLOW,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert process.returncode == 0, process.stderr[-2000:]
     return process.stdout

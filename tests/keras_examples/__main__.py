@@ -31,9 +31,6 @@ RESULTS = Path(__file__).with_name("results.json")
 LOCK = ROOT / "outputs" / "keras_examples" / "lock"
 PAGE = ROOT / "docs" / "keras_examples.md"
 MESHES = ["batch8", "batch4_model2"]
-# Not level 0 as in other tests: there XLA computes wrong gradients of max pooling (docs/bugs/xla_maximum_gradient.py),
-# and verify reports the difference of two wrong ones.
-XLA_FLAGS = forks.SLOW_CODE.replace("optimization_level=0", "optimization_level=1")
 ENGINES = {"jax": forks.JAX, "keras_dtensor": forks.TENSORFLOW}
 
 
@@ -88,7 +85,7 @@ def measure(
 
 def _run(arguments: list[str], library: str, folder: Path, timeout: float) -> str:
     """Runs one command in its own session, and ends all its processes if it takes too long."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": XLA_FLAGS}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": forks.RIGHT_MAXIMA}
     process = forks.Popen(
         [sys.executable, *arguments],
         library=library,

@@ -37,9 +37,14 @@ class Job:
     names: tuple[str, ...]
 
     @property
-    def kind(self) -> tuple[str, str]:
+    def kind(self) -> tuple[str, str, str]:
         """What kind of worker can do it."""
-        return self.engine, self.meshes
+        return self.engine, self.meshes, _xla_flags(self.names[0])
+
+
+def _xla_flags(name: str) -> str:
+    """Returns how XLA compiles a case, so that gradients of maxima over a whole dim are right."""
+    return forks.RIGHT_MAXIMA if name.startswith("GlobalMaxPooling") else forks.SLOW_CODE
 
 
 def jobs(engine: str, chosen: Callable[[Case, str], bool]) -> list[Job]:
@@ -51,10 +56,10 @@ def jobs(engine: str, chosen: Callable[[Case, str], bool]) -> list[Job]:
             for case in table.on_mesh(engine, mesh):
                 if chosen(case, mesh):
                     wanted.setdefault(case.name, []).append(mesh)
-        by_meshes: dict[str, list[str]] = {}
+        alike: dict[tuple[str, str], list[str]] = {}
         for name, meshes in wanted.items():
-            by_meshes.setdefault(",".join(meshes), []).append(name)
-        for meshes, names in by_meshes.items():
+            alike.setdefault((",".join(meshes), _xla_flags(name)), []).append(name)
+        for (meshes, _), names in alike.items():
             found += [Job(engine, meshes, tuple(names[at : at + size])) for at in range(0, len(names), size)]
     return found
 
@@ -62,11 +67,11 @@ def jobs(engine: str, chosen: Callable[[Case, str], bool]) -> list[Job]:
 class _Worker:
     """One process, and how much it has done."""
 
-    def __init__(self, engine: str, meshes: str) -> None:
-        self.kind, self.done = (engine, meshes), 0
+    def __init__(self, engine: str, meshes: str, xla_flags: str) -> None:
+        self.kind, self.done = (engine, meshes, xla_flags), 0
         self.is_stock = True  # whether stock Keras still trains
         command = [sys.executable, "-m", "tests.layers.worker", engine, meshes]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": forks.SLOW_CODE, "PYTHONWARNINGS": "ignore"}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": xla_flags, "PYTHONWARNINGS": "ignore"}
         library = "jax" if engine == JAX else "tensorflow"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._process = forks.Popen(command, library=library, cwd=ROOT, env=environment, **pipes)

@@ -18,6 +18,7 @@ from runner.config import schema_task
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.task import registry
+from tests import forks
 from tests.docs import reference
 
 ROOT = Path(__file__).parents[2]
@@ -143,13 +144,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     fixed = ["--config-dir", "conf", "dataset=arrays", "dataset.path=points.npz", "tracking=none", "model=mlp"]
-    return subprocess.run(
+    return forks.run(
         [sys.executable, "-c", COMMAND, "runner.run.command", *fixed, *overrides],
+        library=forks.TENSORFLOW,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import logging
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -22,6 +23,15 @@ from runner.training.checkpoint.saver import CheckpointSaver, take_state
 from runner.training.checkpoint.storage import Content
 from runner.training.recorder import MetricRecorder
 from tests.training.checkpoint.numpy_engine import ABOUT
+
+
+@pytest.fixture(autouse=True)
+def collects_only_what_a_test_makes() -> Iterator[None]:
+    """Leaves all that the session has made out of the collections of a test, which would take seconds each."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class OnDevice:
