@@ -3,7 +3,7 @@
     python -m benchmarks.plans published_runs.csv                       # every row by arithmetic: half a second each
     python -m benchmarks.plans published_runs.csv --target 8            # and eight of them by the GPU compiler
     python -m benchmarks.plans --here                                   # ten small configs, really run on this CPU
-    python -m benchmarks.plans published_runs.csv --write docs/plan_accuracy.md --record runner/plan/accuracy.json
+    python -m benchmarks.plans published_runs.csv --write docs/plan_accuracy.md --record runner/plan/known_errors.json
 
 The rows have the columns of `benchmarks.published.COLUMNS`. Efficiencies per card are fitted anew on all sources but
 one, and judged on that one; what is printed for a row never used its own source. The opponent is a constant: the
@@ -33,7 +33,7 @@ from runner.data.base import WEIGHT
 from runner.engine import make_engine, registry
 from runner.engine.base import CountsCost, HostBatches
 from runner.notebook.composing import compose
-from runner.plan import accuracy, depth
+from runner.plan import depth, known_errors
 from runner.plan.base import Plan
 from runner.plan.command import compile_step
 from runner.plan.forecast import LINK_EFFICIENCY
@@ -630,7 +630,7 @@ def compile_some(rows: Sequence[Result], count: int) -> None:
 
 
 def recorded(rows: Sequence[Result], more: Mapping[str, Errors]) -> dict[str, dict[str, object]]:
-    """Returns the content of `runner/plan/accuracy.json`: the errors that plans print."""
+    """Returns the content of `runner/plan/known_errors.json`: the errors that plans print."""
     entries: dict[str, tuple[Errors | None, str]] = {
         "memory, arithmetic": (
             Errors.of((row.predicted_gib, row.compiled_gib) for row in rows if row.compiled_gib is not None),
@@ -715,7 +715,7 @@ def main() -> None:
     content = recorded(rows, own)
     known = [["figure of a plan", "error"]]
     for name, values in content.items():
-        known.append([name, str(accuracy.Errors(**values))])  # type: ignore[arg-type]
+        known.append([name, str(known_errors.Errors(**values))])  # type: ignore[arg-type]
     parts = [markdown(known)]
     if rows:
         parts += [markdown([("figure", "value"), *summary(rows)]), markdown(_table(rows))]
