@@ -3,7 +3,7 @@
     python -m benchmarks.plans published_runs.csv                       # every row by arithmetic: half a second each
     python -m benchmarks.plans published_runs.csv --target 8            # and eight of them by the GPU compiler
     python -m benchmarks.plans --here                                   # ten small configs, really run on this CPU
-    python -m benchmarks.plans published_runs.csv --write docs/plan_accuracy.md --record runner/plan/accuracy.json
+    python -m benchmarks.plans published_runs.csv --write docs/plan_accuracy.md --record runner/plan/known_errors.json
 
 The rows have the columns of `benchmarks.published.COLUMNS`. Efficiencies per card are fitted anew on all sources but
 one, and judged on that one; what is printed for a row never used its own source. The opponent is a constant: the
@@ -33,7 +33,7 @@ from runner.data.base import WEIGHT
 from runner.engine import make_engine, registry
 from runner.engine.base import CountsCost, HostBatches
 from runner.notebook.composing import compose
-from runner.plan import accuracy, depth
+from runner.plan import depth, known_errors
 from runner.plan.base import Plan
 from runner.plan.command import compile_step
 from runner.plan.forecast import LINK_EFFICIENCY
@@ -88,7 +88,7 @@ class Result:
       predicted_seconds: with an efficiency fitted on other sources.
       constant_seconds: the opponent's.
       compiled_gib: by the target's compiler; null: not compiled.
-      loss_gib: what the loss of the run's framework holds beyond that of the runner.
+      framework_gib: what the run's framework holds in known arrays beyond the runner.
       range_seconds: of a step, as the plan prints it, with the efficiencies of conf/hardware.
       parts: GiB by kind of memory.
     """
@@ -115,7 +115,7 @@ class Result:
     predicted_seconds: float | None = None
     constant_seconds: float | None = None
     compiled_gib: float | None = None
-    loss_gib: float = 0.0
+    framework_gib: float = 0.0
     range_seconds: tuple[float, float] = (math.nan, math.nan)
     parts: dict[str, float] = field(default_factory=dict)
 
@@ -199,7 +199,7 @@ def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfi
     result.predicted_gib = forecast.peak_bytes / _GIB
     result.capacity_gib = forecast.capacity_bytes / _GIB
     result.published_gib = run.memory_gib
-    result.loss_gib = run.loss_bytes / _GIB
+    result.framework_gib = run.framework_bytes / _GIB
     result.is_alike = run.is_alike
     result.ran_out = run.ran_out
     peaks = config.hardware.peak_tflops
@@ -306,18 +306,18 @@ def time_errors(rows: Iterable[Result], *, constant: bool = False) -> Errors | N
     return Errors.of(pairs)
 
 
-def memory_errors(rows: Iterable[Result], *, alike: bool | None = None, own_loss: bool = True) -> Errors | None:
+def memory_errors(rows: Iterable[Result], *, alike: bool | None = None, own: bool = True) -> Errors | None:
     """Returns the errors of predicted memory.
 
     Args:
       rows: of which those with a published memory count.
       alike: only those whose activation checkpointing is the plan's, or only the others; None: all.
-      own_loss: the plan is that of the runner's loss; else that of the run's framework.
+      own: as planned; else with the known arrays that the run's framework holds beyond.
     """
     pairs = []
     for row in rows:
         if row.published_gib and not row.problem and alike in (None, row.is_alike):
-            pairs.append((row.predicted_gib + (0.0 if own_loss else row.loss_gib), row.published_gib))
+            pairs.append((row.predicted_gib + (0.0 if own else row.framework_gib), row.published_gib))
     return Errors.of(pairs)
 
 
@@ -329,7 +329,7 @@ def differences(rows: Sequence[Result]) -> list[tuple[Result, Result, float, flo
         keys = {override.partition("=")[0] for override in changed}
         is_one_model = first.model == second.model and bool(keys) and keys <= {"mesh.axes", "dataset.batch_size"}
         if is_one_model and first.published_gib != second.published_gib:
-            predicted = second.predicted_gib + second.loss_gib - first.predicted_gib - first.loss_gib
+            predicted = second.predicted_gib + second.framework_gib - first.predicted_gib - first.framework_gib
             stated = (second.published_gib or 0.0) - (first.published_gib or 0.0)
             found.append((first, second, predicted, stated))
     return found
@@ -428,8 +428,8 @@ def summary(rows: Sequence[Result]) -> list[tuple[str, str]]:
         (False, "activation checkpointing near the run's"),
     ):
         lines.append((f"memory, {words}", str(memory_errors(have, alike=alike) or "none")))
-        with_loss = memory_errors(have, alike=alike, own_loss=False)
-        lines.append((f"memory, {words}, and the loss of its framework", str(with_loss or "none")))
+        with_loss = memory_errors(have, alike=alike, own=False)
+        lines.append((f"memory, {words}, and its framework's arrays", str(with_loss or "none")))
     for first, second, predicted, true in differences(have):
         lines.append(
             (f"memory, run {second.row} less run {first.row}", f"{predicted:+.2f} GiB, published {true:+.2f}")
@@ -630,11 +630,11 @@ def compile_some(rows: Sequence[Result], count: int) -> None:
 
 
 def recorded(rows: Sequence[Result], more: Mapping[str, Errors]) -> dict[str, dict[str, object]]:
-    """Returns the content of `runner/plan/accuracy.json`: the errors that plans print."""
+    """Returns the content of `runner/plan/known_errors.json`: the errors that plans print."""
     entries: dict[str, tuple[Errors | None, str]] = {
         "memory, arithmetic": (
-            memory_errors([row for row in rows if row.published_gib], alike=None),
-            "published runs",
+            Errors.of((row.predicted_gib, row.compiled_gib) for row in rows if row.compiled_gib is not None),
+            "programs of the target's compiler",
         ),
         "memory, target": (
             Errors.of(
@@ -715,7 +715,7 @@ def main() -> None:
     content = recorded(rows, own)
     known = [["figure of a plan", "error"]]
     for name, values in content.items():
-        known.append([name, str(accuracy.Errors(**values))])  # type: ignore[arg-type]
+        known.append([name, str(known_errors.Errors(**values))])  # type: ignore[arg-type]
     parts = [markdown(known)]
     if rows:
         parts += [markdown([("figure", "value"), *summary(rows)]), markdown(_table(rows))]

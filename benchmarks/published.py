@@ -80,8 +80,9 @@ _REMAT: tuple[tuple[str, tuple[str, ...], bool], ...] = (
 )
 
 
-# Bytes per logit that PyTorch's loss holds beyond those of XLA's, see `Published.loss_bytes`.
+# Bytes per logit that PyTorch's loss holds beyond those of XLA's, see `Published.framework_bytes`.
 _EAGER_LOSS_BYTES = 14 - 4
+_BFLOAT16 = 2
 
 
 class UnmappedError(ValueError):
@@ -129,15 +130,22 @@ class Published:
         return self.accumulates * rows_per_device * float(self.row["seq"])
 
     @property
-    def loss_bytes(self) -> float:
-        """Returns what the loss holds per device beyond that of the runner.
+    def framework_bytes(self) -> float:
+        """Returns what the run's framework holds per device beyond the runner, in arrays that are known.
 
         PyTorch's cross-entropy of bfloat16 logits holds, beside them, a copy in float32, its log-softmax, and their
-        gradient: 14 bytes per logit. XLA holds the logits and their gradient in bfloat16, 4 bytes.
+        gradient: 14 bytes per logit. XLA holds the logits and their gradient in bfloat16, 4 bytes. Selective
+        checkpointing in torchtitan keeps the output of each block's last product, which no gradient needs.
         """
-        if _is_jax(self.row) or "model.fused_head=false" not in self.overrides:
+        if _is_jax(self.row):
             return 0.0
-        return _EAGER_LOSS_BYTES * self.tokens_per_device / self.accumulates * float(self.row["vocab"])
+        tokens = self.tokens_per_device / self.accumulates
+        held = 0.0
+        if "model.fused_head=false" in self.overrides:
+            held += _EAGER_LOSS_BYTES * tokens * float(self.row["vocab"])
+        if "model.remat=names" in self.overrides:
+            held += _BFLOAT16 * tokens * float(self.row["dim"]) * float(self.row["layers"])
+        return held
 
     @property
     def memory_gib(self) -> float | None:

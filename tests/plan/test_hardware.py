@@ -22,7 +22,7 @@ from runner.engine.base import Collective, LayerOutput, ProgramCost, VariableInf
 from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.notebook.planning import from_dict
-from runner.plan import accuracy, communication, depth, forecast, make, memory, rows
+from runner.plan import communication, depth, forecast, known_errors, make, memory, rows
 from runner.plan.base import Change, Forecast, MemoryPart, Total, Traffic
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
@@ -450,17 +450,17 @@ def test_a_run_rejects_hardware_that_is_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_figure_that_was_compared_with_no_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"memory, target": accuracy.Errors(31, 0.04, 0.09, "published runs")}
-    monkeypatch.setattr(accuracy, "_all", lambda: known)
-    line = accuracy.line("target")
+    known = {"memory, target": known_errors.Errors(31, 0.04, 0.09, "published runs")}
+    monkeypatch.setattr(known_errors, "_all", lambda: known)
+    line = known_errors.line("target")
     assert "memory: median 4%, p90 9% over 31 published runs; step time: not compared with any run" in line
-    assert "memory: not compared with any run" in accuracy.line("arithmetic")
+    assert "memory: not compared with any run" in known_errors.line("arithmetic")
 
 
 def test_the_recorded_errors_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "plan_accuracy.md").read_text()
-    for figure, values in json.loads((ROOT / "runner" / "plan" / "accuracy.json").read_text()).items():
-        assert f"| {figure} | {accuracy.Errors(**values)} |" in page
+    for figure, values in json.loads((ROOT / "runner" / "plan" / "known_errors.json").read_text()).items():
+        assert f"| {figure} | {known_errors.Errors(**values)} |" in page
 
 
 def test_element_wise_operations_and_attention_take_their_time_beside_products() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Errors by figure, such as "memory, arithmetic" and "step time".
-_FILE = Path(__file__).with_name("accuracy.json")
+_FILE = Path(__file__).with_name("known_errors.json")
 MEMORY = "memory"
 STEP_TIME = "step time"
 
