@@ -28,6 +28,7 @@ ORDER = (
         "generate",
         "evaluate",
         "verify",
+        "advise",
         "plan",
         "runs",
         "look",

@@ -476,6 +476,20 @@ class PlanConfig:
 
 
 @dataclass(frozen=True)
+class AdviseConfig:
+    """What `runner.advise` looks for.
+
+    Attributes:
+      devices: number of devices to find a mesh for. On a command line, `devices=` is short for `advise.devices=`.
+      measure: how many of the best candidates are also run here, on virtual CPU devices.
+    """
+
+    # A choice: as many as the largest published runs.
+    devices: int | None = integer(None, at_least=1, at_most=65_536, example=64)
+    measure: int = integer(0, at_least=0, at_most=100, example=3)
+
+
+@dataclass(frozen=True)
 class EvaluateConfig:
     """The split and the prompt that `runner.evaluate` uses.
 
@@ -559,6 +573,7 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    advise: AdviseConfig = field(default_factory=AdviseConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
