@@ -161,6 +161,10 @@ class ClusterConfig:
       restarts: how often a run that was lost is started again within `restart_window`, by the launcher of
         `cluster=local` or by `runner.supervise`; not after an invalid config or a NaN or Inf loss.
       restart_window: a duration with a unit, such as `30m`, `1h` or `2d`.
+      elastic: at each start, use the devices that there are: the batch axis of the mesh is reduced until it fits them.
+        The global batch, its examples and their order stay.
+      devices_file: elastic: text file with the number of devices that may be used, which is read at each start; null:
+        all that this machine has.
       open_ports: DTensor: accept that its ports are open on all network interfaces without authentication: whoever
         reaches them can run code as you.
       secret_file: file of mode 0600 with the secret that all processes share; null: the variable
@@ -180,6 +184,8 @@ class ClusterConfig:
     # A choice: more would only hide that something is wrong.
     restarts: int = integer(0, at_least=0, at_most=1000, example=10)
     restart_window: str = checked("1h", test=duration_problem, rule="duration", example="1h")
+    elastic: bool = False
+    devices_file: str | None = file_path(None, example="devices.txt")
     open_ports: bool = False
     secret_file: str | None = None
 
@@ -488,6 +494,25 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
+class ReplayConfig:
+    """The step that `runner.replay` computes again, and what it records of it.
+
+    Attributes:
+      step: training step of the run, counted from 1. On a command line, `step=` is short for `replay.step=`.
+      start: step of the checkpoint to start from; 0: the beginning of the run; null: the nearest one before the step.
+      every: also record digests of all variables after every so many steps; null: only after the step.
+      arrays: also write the step's batch, gradients, outputs of the layers, and the variables after it.
+      stop_at_nan: end at the first step whose loss or variables are NaN or Inf; only with `every` is that noticed.
+    """
+
+    step: int | None = integer(None, at_least=1, example=100)
+    start: int | None = integer(None, at_least=0, example=0)
+    every: int | None = integer(None, at_least=1, example=1)
+    arrays: bool = False
+    stop_at_nan: bool = False
+
+
+@dataclass(frozen=True)
 class GenerateConfig:
     """The prompts that `runner.generate` continues, and how it draws tokens.
 
@@ -560,6 +585,7 @@ class RunConfig:
     plan: PlanConfig = field(default_factory=PlanConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     resume: str | None = None
     name: str | None = checked(None, test=_name_problem, rule="name of a folder", example="exp1")
