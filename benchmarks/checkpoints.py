@@ -28,19 +28,23 @@ _QUIET = ("tracking=none", "trainer.progress=none", "trainer.checkpoint.every_mi
 _TIMEOUT_S = 900.0
 
 
-def rate(every: int | None, overrides: list[str], folder: Path) -> float:
+def rate(every: int | None, overrides: list[str], folder: Path, place: str | None = None) -> float:
     """Trains once; returns steps a second.
 
     Args:
       every: steps between checkpoints; null: none is saved.
       overrides: of the config.
       folder: where the run writes.
+      place: folder or URL of its checkpoints; null: the same folder.
 
     Raises:
       ContenderError: the run failed.
     """
     saving = ["trainer.checkpoint.enabled=false"] if every is None else [f"trainer.checkpoint.every_steps={every}"]
-    places = [f"hydra.run.dir={json.dumps(str(folder))}", f"trainer.checkpoint.folder={json.dumps(str(folder))}"]
+    places = [
+        f"hydra.run.dir={json.dumps(str(folder))}",
+        f"trainer.checkpoint.folder={json.dumps(place or str(folder))}",
+    ]
     command = [sys.executable, "-m", "runner", *_CONFIG, *_QUIET, *saving, *places, *overrides]
     run_process(command, os.environ, _TIMEOUT_S)
     return float(read_summary(folder / "summary.json")["steps_per_second"])

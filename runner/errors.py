@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 # Exit codes of every command.
 EXIT_DONE = 0
@@ -38,6 +38,18 @@ class EngineError(RuntimeError):
 
 class UnsavedError(EngineError):
     """A run whose state could not be saved; its results are recorded."""
+
+
+class OutOfMemoryError(EngineError):
+    """Too little memory for a run.
+
+    Attributes:
+      details: lines that explain it, printed below the message.
+    """
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = tuple(details)
 
 
 class NotFiniteError(EngineError):

@@ -30,6 +30,7 @@ ORDER = (
         "generate",
         "evaluate",
         "verify",
+        "advise",
         "plan",
         "runs",
         "look",

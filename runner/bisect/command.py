@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, ConfigError, DataError, EngineError, invalid
@@ -71,5 +70,5 @@ def _parser() -> Parser:
         help="smallest difference that counts, relative to a variable's norm; default: 0, and 0.001 if the meshes or "
         "engines differ",
     )
-    parser.add_argument("--folder", type=Path, help="folder of checkpoints; default: outputs/checkpoints")
+    parser.add_argument("--folder", help="folder of checkpoints; default: outputs/checkpoints")
     return parser

@@ -25,6 +25,7 @@ from runner.bisect.children import Replay, replay
 from runner.config.schema import CheckpointConfig
 from runner.errors import invalid
 from runner.host.paths import outputs_dir, random_part
+from runner.host.stores.urls import Place
 from runner.replay.record import config_differences
 from runner.task.base import LOSS
 from runner.training.checkpoint import index, runs, storage
@@ -68,20 +69,20 @@ class _Side:
         return runs.open_checkpoint("run", self.run, step)
 
 
-def bisect(run: str, against: str | None, root: Path | None, tolerance: float | None) -> Iterator[str]:
+def bisect(run: str, against: str | None, checkpoints: str | None, tolerance: float | None) -> Iterator[str]:
     """Yields lines for the user, the result last.
 
     Args:
       run: names a run.
       against: names another one; None: searches the first NaN or Inf of the run.
-      root: parent of the folders of checkpoints; None: the project's.
+      checkpoints: parent of the runs' folders; None: the project's.
       tolerance: smallest relative difference that counts; None: none is too small, unless meshes or engines differ.
 
     Raises:
       ConfigError: there is no such run, or a run can't be replayed.
       EngineError: a replay failed.
     """
-    root = folder_of(CheckpointConfig(folder=None if root is None else str(root)))
+    root = folder_of(CheckpointConfig(folder=checkpoints))
     first = _opened("run", run, root)
     folder = outputs_dir() / "bisects" / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{random_part()}"
     if against is None:
@@ -91,7 +92,7 @@ def bisect(run: str, against: str | None, root: Path | None, tolerance: float | 
     yield from _part(first, second, folder, tolerance)
 
 
-def _opened(key: str, name: str, root: Path) -> _Side:
+def _opened(key: str, name: str, root: Place) -> _Side:
     run, step = runs.find(key, name, root)
     if step is not None:
         raise invalid(
@@ -214,6 +215,9 @@ def _first_difference(
 def _nan(side: _Side, folder: Path) -> Iterator[str]:
     """Yields the lines of a search for the first NaN or Inf of a run."""
     low, bad = _nan_bounds(side)
+    if bad is None and side.run.record.get("finished"):
+        yield f"the run has no NaN or Inf up to its end, step {side.last.step:,}"
+        return
     if bad is None:
         yield f"step {side.last.step:,}, the last checkpoint, has no NaN or Inf: training on from there"
     options = [f"step={bad}" if bad is not None else "step=null", f"start={low}", "every=1", "stop_at_nan=true"]

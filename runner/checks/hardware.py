@@ -11,6 +11,7 @@ from runner.task import registry as task
 # Keys that a plan for other hardware reads.
 _REQUIRED = ("kind", "memory_gib", "peak_tflops", "memory_gb_s", "link_gb_s")
 _PLAN_MODULE = "runner.plan"
+_ADVISE_MODULE = "runner.advise"
 # Depths that read shapes or another compiler; engines that compile by themselves have `cpu` only.
 _DEPTHS_OF_XLA = ("arithmetic", "target")
 
@@ -72,17 +73,19 @@ def check(config: RunConfig) -> None:
 
 
 def check_command(config: RunConfig, module: str) -> None:
-    """Checks that a command may be given hardware.
+    """Checks that a command may be given hardware, and that advice has what it needs.
 
     Args:
       config: checked.
       module: of the command, such as `runner.plan`.
 
     Raises:
-      ConfigError: the hardware is elsewhere, and the command plans nothing.
+      ConfigError: the hardware is elsewhere, and the command plans nothing; or there is no advice on this config.
     """
     hardware = config.hardware
-    if hardware.is_here or module == _PLAN_MODULE:
+    if module == _ADVISE_MODULE:
+        _check_advise(config)
+    if hardware.is_here or module in (_PLAN_MODULE, _ADVISE_MODULE):
         return
     raise invalid(
         "hardware",
@@ -90,6 +93,29 @@ def check_command(config: RunConfig, module: str) -> None:
         problem="only python -m runner.plan plans for other hardware; a run uses this machine's",
         fix="leave it out, and choose devices with mesh.device",
     )
+
+
+def _check_advise(config: RunConfig) -> None:
+    devices = config.advise.devices
+    if devices is None:
+        fix = "add devices=64, or another number"
+        raise invalid("devices", None, problem="advice needs the number of devices", fix=fix)
+    if not registry.plans_elsewhere(config.engine.name):
+        problem = "plans one mesh at a time, so there is no advice on it"
+        raise invalid("engine", config.engine.name, problem=problem, fix="set engine=jax")
+    if task.entry(config.task).own_step:
+        problem = "its step is planned for one mesh at a time"
+        raise invalid("task", config.task.name, problem=problem, fix="compare meshes with python -m runner.plan -m")
+    if config.plan.compiler == "cpu" and not config.hardware.is_here:
+        problem = f"the CPU's compiler gives no verdict on hardware={config.hardware.name}"
+        raise invalid(
+            "plan.compiler", "cpu", problem=problem, fix="set plan.compiler=arithmetic or plan.compiler=target"
+        )
+    runs_here = config.hardware.is_here or config.advise.measure > 0
+    if runs_here and devices > MOST_CPU_DEVICES:
+        problem = f"this machine has at most {MOST_CPU_DEVICES} virtual devices"
+        fix = "set hardware=h100, or another, without advise.measure"
+        raise invalid("devices", devices, problem=problem, fix=fix)
 
 
 def check_figures(config: RunConfig) -> None:

@@ -10,6 +10,7 @@ from runner.checks import hardware as checks_hardware
 from runner.checks import sweep as checks_sweep
 from runner.checks import trainer as checks_trainer
 from runner.config import values
+from runner.config.options import output_tasks
 from runner.config.schema import AUTO, RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
@@ -17,6 +18,7 @@ from runner.engine import devices, elastic, registry
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
+from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
 from runner.model import gpt_options, target
@@ -65,15 +67,20 @@ def check(config: RunConfig) -> RunConfig:
     # An engine that the run is compared with builds the same model, so it must support the options too.
     gpt_options.check(config.model, on_jax=on_jax)
     gpt_options.check(config.model, "against.engine", on_jax=other_on_jax)
+    if config.run is None:
+        # What was trained on GPUs may be evaluated and exported on a CPU.
+        gpt_options.check_device(config.model, mesh.device_kind(config.mesh))
     gpt_options.check_against(config.model, on_jax=on_jax, other_on_jax=other_on_jax)
     checks_optimizer.check(config.optimizer, runs_keras_3=on_jax and other_on_jax)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
     task.check(config.task)
+    _check_packing(config)
     entries = task.entries(config.task)
     checks_engine.check_keras_3(config, needs_keras_3=any(entry.needs_keras_3 for entry in entries))
     checks_engine.check_outputs(config, has_several=task.judges_several(config.task))
     checks_engine.check_teachers(config)
+    hub.check_teachers(config.task)
     checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
@@ -124,6 +131,30 @@ def _check_tracking(config: TrackingConfig) -> None:
     if config.uri is not None:
         # A recorded URI has `***` for its password; only a typed one reveals it.
         reveal(TRACKING, config.uri)
+
+
+def _check_packing(config: RunConfig) -> None:
+    """Checks that the task and the model can keep the examples of a packed row apart."""
+    packs = config.dataset.pack or any(part.get("pack") for part in config.dataset.parts)
+    if not packs:
+        return
+    tasks = output_tasks(config.task) or {config.task.name: config.task}
+    for own in tasks.values():
+        # Only losses of single steps, whose tasks have this option, can leave out padding and keep examples apart.
+        if "label_weight" not in own.options:
+            raise invalid(
+                "dataset.pack",
+                True,
+                problem=f"needs a task with a label per step, but task={own.name} has other labels",
+                fix="remove dataset.pack, or set task=language_model or task=positions",
+            )
+    if target.is_own(config.model) and config.model.target != gpt_options.TARGET:
+        raise invalid(
+            "dataset.pack",
+            True,
+            problem=f"{config.model.target} can't keep the examples of a row apart",
+            fix="remove dataset.pack, or set model=gpt",
+        )
 
 
 def _check_batches(config: RunConfig) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from runner.errors import (
     EngineError,
     Interrupted,
     NotFiniteError,
+    OutOfMemoryError,
     PassingError,
     Refused,
     TrackingError,
@@ -110,7 +111,8 @@ def run_command(command: Command, end: Callable[[int], int] | None = None) -> in
                 raise
             line, code = _described(error, opened.arguments)
             _note_for_restarts(error, line, code)
-            _report(line, code, error if wants_traceback else None)
+            details = error.details if isinstance(error, OutOfMemoryError) else ()
+            _report(line, code, error if wants_traceback else None, details)
         return code if end is None else end(code)
 
 
@@ -231,11 +233,13 @@ def _described(error: Exception, arguments: tuple[str, ...]) -> tuple[str, int]:
     return one_line(error, arguments), EXIT_REFUSED
 
 
-def _report(line: str, code: int, traceback_of: Exception | None) -> None:
-    """Prints an error as one line on stderr, and its traceback before it if it is given."""
+def _report(line: str, code: int, traceback_of: Exception | None, details: Sequence[str]) -> None:
+    """Prints an error as one line on stderr, its traceback before it if it is given, and its details after it."""
     if traceback_of is not None:
         text = "".join(traceback.format_exception(traceback_of))
         print(secrets.scrub(text), end="", file=sys.stderr)
     # Of several processes with the same error only one prints it.
     if processes.failed(line, own=code == EXIT_REFUSED):
         print(f"error: {secrets.scrub(line)}", file=sys.stderr)
+        for detail in details:
+            print(secrets.scrub(detail), file=sys.stderr)

@@ -42,7 +42,7 @@ _RESUME = "resume"
 _SUBDIR = "hydra.output_subdir"
 _TRAIN_MODULE = "runner"
 _DATA_MODULE = "runner.data"  # shows a dataset, whatever its task would be
-_MODULES_WITHOUT_A_MESH = ("runner.plan", _DATA_MODULE)  # they start no processes and join none
+_MODULES_WITHOUT_A_MESH = ("runner.plan", "runner.advise", _DATA_MODULE)  # they start no processes and join none
 _LIBRARIES = ("runner", *registry.distributions(), "jaxlib", "numpy")
 # Keys whose values may differ between the processes of a run: each has its own, or process 0 alone reads them.
 _KEYS_PER_PROCESS = (

@@ -17,6 +17,8 @@ from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from runner.host.stores import urls
+
 _METADATA = "constraint"
 
 # The longest file name, in bytes, of the usual file systems (ext4, XFS, APFS, NTFS).
@@ -224,6 +226,17 @@ def file_path(default: Text, *, example: str) -> Text:
     return declared
 
 
+def folder(default: Text, *, example: str) -> Text:
+    """Declares the path of a folder, or the URL of one in an object store, which need not exist.
+
+    Args:
+      default: of the key.
+      example: a value for error messages.
+    """
+    declared: Text = _declare(default, Constraint(test=folder_problem, rule="path or URL", example=example))
+    return declared
+
+
 def pattern(default: str, *, example: str) -> str:
     """Declares a regular expression.
 
@@ -306,6 +319,8 @@ def path_problem(value: str) -> str | None:
     """Returns why a string can't be a path on any file system, or None."""
     if not value.strip():
         return "must be a path"
+    if urls.is_url(value):
+        return "must be a local path (object stores are supported in trainer.checkpoint.folder and export.folder)"
     # File systems limit the bytes of a name, not its characters.
     if "\0" in value or any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
         return f"must be a path whose names have at most {_LONGEST_NAME} bytes"
@@ -316,6 +331,13 @@ def path_problem(value: str) -> str | None:
         home = Path(value).parts[0]
         return f"there is no user {home[1:]!r} (a folder with that name is ./{home})"
     return None
+
+
+def folder_problem(value: str) -> str | None:
+    """Returns why a string can be neither a path nor the URL of a folder in an object store, or None."""
+    if urls.is_url(value):
+        return urls.problem(value)
+    return path_problem(value)
 
 
 def pattern_problem(value: str) -> str | None:

@@ -17,6 +17,7 @@ from runner.config.fields import (
     duration_problem,
     empty_problem,
     file_path,
+    folder,
     integer,
     number,
     pattern,
@@ -25,6 +26,7 @@ from runner.config.fields import (
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig, PrepareConfig
 from runner.config.schema_hardware import HardwareConfig
+from runner.config.schema_replay import ReplayConfig
 from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
@@ -481,6 +483,20 @@ class PlanConfig:
 
 
 @dataclass(frozen=True)
+class AdviseConfig:
+    """What `runner.advise` looks for.
+
+    Attributes:
+      devices: number of devices to find a mesh for. On a command line, `devices=` is short for `advise.devices=`.
+      measure: how many of the best candidates are also run here, on virtual CPU devices.
+    """
+
+    # A choice: as many as the largest published runs.
+    devices: int | None = integer(None, at_least=1, at_most=65_536, example=64)
+    measure: int = integer(0, at_least=0, at_most=100, example=3)
+
+
+@dataclass(frozen=True)
 class EvaluateConfig:
     """The split and the prompt that `runner.evaluate` uses.
 
@@ -491,25 +507,6 @@ class EvaluateConfig:
 
     split: str = "test"
     prompt: str | None = None
-
-
-@dataclass(frozen=True)
-class ReplayConfig:
-    """The step that `runner.replay` computes again, and what it records of it.
-
-    Attributes:
-      step: training step of the run, counted from 1. On a command line, `step=` is short for `replay.step=`.
-      start: step of the checkpoint to start from; 0: the beginning of the run; null: the nearest one before the step.
-      every: also record digests of all variables after every so many steps; null: only after the step.
-      arrays: also write the step's batch, gradients, outputs of the layers, and the variables after it.
-      stop_at_nan: end at the first step whose loss or variables are NaN or Inf; only with `every` is that noticed.
-    """
-
-    step: int | None = integer(None, at_least=1, example=100)
-    start: int | None = integer(None, at_least=0, example=0)
-    every: int | None = integer(None, at_least=1, example=1)
-    arrays: bool = False
-    stop_at_nan: bool = False
 
 
 @dataclass(frozen=True)
@@ -547,11 +544,11 @@ class ExportConfig:
     """Where `runner.export` writes.
 
     Attributes:
-      folder: output folder; null: outputs/exports/<run>. An earlier export in it is replaced; a folder with other
-        content is rejected.
+      folder: output folder, or a URL of an object store, such as `s3://bucket/folder`; null: outputs/exports/<run>. An
+        earlier export in it is replaced; a folder with other content is rejected.
     """
 
-    folder: str | None = file_path(None, example="outputs/served")
+    folder: str | None = folder(None, example="outputs/served")
 
 
 @dataclass(frozen=True)
@@ -583,6 +580,7 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    advise: AdviseConfig = field(default_factory=AdviseConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)

@@ -93,10 +93,12 @@ class DatasetConfig:
         arrays and integer columns, but no target), false, or the names of the arrays.
       prepare: arrays, custom: layers that replace arrays, in order, as Keras's preprocessing layers do. They are
         fitted on the train split and recorded with the run.
-      pad: custom: sequences of different lengths: array name to the value that pads its sequences at their
-        end; null: none.
-      pad_length: custom: steps of the padded arrays; null: those of the longest sequence of each. It is recorded with
-        the run, and a longer sequence is an error.
+      pad: custom, and .parquet and .arrow files: sequences of different lengths: array name to the value that pads its
+        sequences at their end; null: none.
+      pad_length: steps of the padded arrays; null: those of the longest sequence of each. It is recorded with the run,
+        and a longer sequence is an error.
+      pack: sequence packing: several examples of `pad` share a row of `pad_length` steps, with the arrays `segments`
+        and `positions`, which keep them apart.
       shuffle: draw a new order each epoch, from the seed and the number of the epoch.
       remainder: what to do with the last partial training batch: `drop` or `pad` (with examples of weight 0).
       column: text: field of .jsonl files and column of .parquet and .arrow files with the text; null: `text`.
@@ -144,6 +146,7 @@ class DatasetConfig:
     prepare: list[PrepareConfig] = field(default_factory=list)
     pad: dict[str, float] | None = checked(None, rule="", example={"tokens": 0}, key_pattern=IDENTIFIER)
     pad_length: int | None = integer(None, at_least=1, at_most=_LONGEST_SEQUENCE, unit="steps", example=128)
+    pack: bool = False
     shuffle: bool = True
     remainder: str = choice("drop", "drop", "pad")
     column: str | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from runner.config.fields import choice, empty_problem, entries, file_path, integer, number
+from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number
 
 # Bins and lengths beyond this are typing mistakes, which would fail late, out of memory.
 _MOST = 1 << 24
@@ -32,10 +32,12 @@ class LayerOptions:
     """Base of the options of a layer, which are called as the arguments of the class of Keras.
 
     Attributes:
-      reads_strings: the layer reads strings; the others read numbers.
+      reads_strings: whether the layer reads strings.
+      reads_numbers: whether it reads numbers.
     """
 
     reads_strings: ClassVar[bool] = False
+    reads_numbers: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class TextVectorization(LayerOptions):
     """
 
     reads_strings: ClassVar[bool] = True
+    reads_numbers: ClassVar[bool] = False
     max_tokens: int | None = integer(None, at_least=3, at_most=_MOST, example=20_000)
     standardize: str | None = choice(
         "lower_and_strip_punctuation", "lower_and_strip_punctuation", "lower", "strip_punctuation"
@@ -76,7 +79,7 @@ class StringLookup(LayerOptions):
 
     Attributes:
       max_tokens: maximum size of the vocabulary, special tokens included; null: no limit.
-      num_oov_indices: 1: strings outside the vocabulary get one index; 0: they are an error.
+      num_oov_indices: indices for strings outside the vocabulary, which are chosen by a hash; 0: they are an error.
       mask_token: string that gets the index 0; null: none.
       oov_token: string that is never in the vocabulary.
       output_mode: `int`, `one_hot`, `multi_hot`, `count` or `tf_idf`.
@@ -86,9 +89,9 @@ class StringLookup(LayerOptions):
     """
 
     reads_strings: ClassVar[bool] = True
+    reads_numbers: ClassVar[bool] = False
     max_tokens: int | None = integer(None, at_least=2, at_most=_MOST, example=1000)
-    # Keras chooses among several indices by a hash of TensorFlow's.
-    num_oov_indices: int = integer(1, at_least=0, at_most=1)
+    num_oov_indices: int = integer(1, at_least=0, at_most=_MOST)
     mask_token: str | None = None
     oov_token: str = "[UNK]"
     output_mode: str = choice(INT, *OUTPUT_MODES)
@@ -165,8 +168,48 @@ class CategoryEncoding(LayerOptions):
     output_mode: str = choice(MULTI_HOT, ONE_HOT, MULTI_HOT, COUNT)
 
 
+def _mask_problem(value: object) -> str | None:
+    """Returns what is wrong with the mask value of `Hashing`, or None."""
+    if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return None
+    return "must be a string, an integer or null"
+
+
+def _salt_problem(salt: list[int]) -> str | None:
+    """Returns what is wrong with the salt of `Hashing`, or None."""
+    if len(salt) == 2:
+        return None
+    return "must be two integers"
+
+
+@dataclass(frozen=True)
+class Hashing(LayerOptions):
+    """Strings or integers as the indices of bins, by a hash; there is no vocabulary.
+
+    Attributes:
+      num_bins: number of bins, that of `mask_value` included.
+      mask_value: string or integer that gets the bin 0, which then no other value gets; null: none.
+      salt: one or two integers that select another hash (SipHash); null: FarmHash64.
+      output_mode: `int`, `one_hot`, `multi_hot` or `count`.
+    """
+
+    reads_strings: ClassVar[bool] = True
+    num_bins: int = integer(1, at_least=1, at_most=_MOST, example=100)
+    mask_value: Any = checked(None, whole=_mask_problem, rule="string, integer or null", example="")
+    salt: list[int] | None = entries(None, at_least=0, whole=_salt_problem, example=[133, 137])
+    output_mode: str = choice(INT, INT, ONE_HOT, MULTI_HOT, COUNT)
+
+
 # Name of a layer in `dataset.prepare` -> its options.
 LAYERS: dict[str, type[LayerOptions]] = {
     kind.__name__: kind
-    for kind in (TextVectorization, StringLookup, IntegerLookup, Normalization, Discretization, CategoryEncoding)
+    for kind in (
+        TextVectorization,
+        StringLookup,
+        IntegerLookup,
+        Hashing,
+        Normalization,
+        Discretization,
+        CategoryEncoding,
+    )
 }

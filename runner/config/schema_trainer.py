@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.config.fields import checked, choice, duration_problem, file_path, integer, number
+from runner.config.fields import checked, choice, duration_problem, folder, integer, number
 
 # The largest int64. Only steps are counted on devices, in int32.
 _LARGEST_INT64 = 2**63 - 1
@@ -21,7 +21,8 @@ class CheckpointConfig:
       keep: most recent checkpoints to keep, in addition to the best.
       best: metric of the best checkpoint, such as `eval/loss`; `auto`: the metric of early stopping, else the task's
         first metric that is maximized, else the loss; null: keep no best checkpoint.
-      folder: folder of the checkpoints of all runs; null: outputs/checkpoints.
+      folder: folder of the checkpoints of all runs, or a URL of an object store, such as `s3://bucket/folder`; null:
+        outputs/checkpoints.
     """
 
     enabled: bool = True
@@ -31,7 +32,7 @@ class CheckpointConfig:
     # Two, as the last one may already have the weights that overflow when a NaN is found.
     keep: int = integer(2, at_least=1)
     best: str | None = "auto"
-    folder: str | None = file_path(None, example="outputs/checkpoints")
+    folder: str | None = folder(None, example="outputs/checkpoints")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ the data need not fit into memory.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -174,18 +175,43 @@ class ImageDecoder:
 
 
 @dataclass(frozen=True, eq=False)
-class RowDecoder:
-    """Decodes the images of single rows.
+class ImageExamples(ABC):
+    """What sources with encoded images have in common: workers decode the images of one example at a time.
 
     Attributes:
-      columns: decoders of the columns of images.
-      place: returns the name of an example for messages, by its row.
+      decoders: of the columns of images.
+      holds_gil: False, because decoding releases the GIL.
     """
 
-    columns: Mapping[str, ImageDecoder]
-    place: Callable[[int], str]
+    decoders: Mapping[str, ImageDecoder] = field(default_factory=dict)
+    holds_gil: bool = False
 
-    def decode(
+    @abstractmethod
+    def example_name(self, row: int) -> str:
+        """Returns the example's name for messages."""
+
+    @abstractmethod
+    def _block_with(self, row: int) -> tuple[Block, int]:
+        """Returns a block that has a row, and the row's position there."""
+
+    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
+        """Returns the arrays of one example.
+
+        Raises:
+          DataError: an image can't be decoded.
+        """
+        del epoch
+        return self._decode(*self._block_with(row), row, ImageDecoder.resized)
+
+    def original(self, row: int) -> dict[str, Array]:
+        """Returns the arrays of one example, whose images have their own size.
+
+        Raises:
+          DataError: an image can't be decoded.
+        """
+        return self._decode(*self._block_with(row), row, ImageDecoder.original)
+
+    def _decode(
         self, block: Block, row_in_block: int, row: int, decode: Callable[[ImageDecoder, bytes], Array]
     ) -> dict[str, Array]:
         """Returns the arrays of one example.
@@ -205,10 +231,10 @@ class RowDecoder:
                 arrays[name] = column[row_in_block]
                 continue
             try:
-                arrays[name] = decode(self.columns[name], column[row_in_block])
+                arrays[name] = decode(self.decoders[name], column[row_in_block])
             except ValueError as error:
                 raise DataError(
-                    f"{self.place(row)}: the image {name} can't be decoded ({error}); fix or remove that row"
+                    f"{self.example_name(row)}: the image {name} can't be decoded ({error}); fix or remove that row"
                 ) from error
         return arrays
 
@@ -291,45 +317,16 @@ class BlockSource:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageBlockSource(BlockSource):
-    """Examples with encoded images, which workers decode.
-
-    Attributes:
-      decoders: of the columns of images.
-      holds_gil: False, because decoding releases the GIL.
-    """
-
-    decoders: Mapping[str, ImageDecoder] = field(default_factory=dict)
-    holds_gil: bool = False
-
-    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of one example.
-
-        Raises:
-          DataError: an image can't be decoded.
-        """
-        del epoch
-        return self._example(row, ImageDecoder.resized)
-
-    def original(self, row: int) -> dict[str, Array]:
-        """Returns the arrays of one example, whose images have their own size.
-
-        Raises:
-          DataError: an image can't be decoded.
-        """
-        return self._example(row, ImageDecoder.original)
+class ImageBlockSource(ImageExamples, BlockSource):
+    """Blocks with encoded images."""
 
     def example_name(self, row: int) -> str:
         """Returns the example's name for messages."""
         return self.place(*self._locate(row))
 
-    @cached_property
-    def _rows(self) -> RowDecoder:
-        return RowDecoder(self.decoders, self.example_name)
-
-    def _example(self, row: int, decode: Callable[[ImageDecoder, bytes], Array]) -> dict[str, Array]:
+    def _block_with(self, row: int) -> tuple[Block, int]:
         number, row_in_block = self._locate(row)
-        return self._rows.decode(self._block(number), row_in_block, row, decode)
+        return self._block(number), row_in_block
 
     def _locate(self, row: int) -> tuple[int, int]:
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
@@ -339,7 +336,7 @@ class ImageBlockSource(BlockSource):
         block = self._block(number)
         for row_in_block, position in zip(rows.tolist(), positions.tolist(), strict=True):
             row = row_in_block + int(self._starts[number])
-            example = self._rows.decode(block, row_in_block, row, ImageDecoder.resized)
+            example = self._decode(block, row_in_block, row, ImageDecoder.resized)
             for name, array in example.items():
                 arrays[name][position] = array
 
@@ -384,45 +381,16 @@ class RowSource:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageRowSource(RowSource):
-    """Rows with encoded images, which workers decode.
-
-    Attributes:
-      decoders: of the columns of images.
-      holds_gil: False, because decoding releases the GIL.
-    """
-
-    decoders: Mapping[str, ImageDecoder] = field(default_factory=dict)
-    holds_gil: bool = False
+class ImageRowSource(ImageExamples, RowSource):
+    """Rows with encoded images."""
 
     def read(self, rows: Rows) -> dict[str, Array]:
         """Returns the arrays of some examples."""
         return stack_examples(self.specs, rows, self.example)
 
-    def example(self, row: int, epoch: int = 0) -> dict[str, Array]:
-        """Returns the arrays of one example.
-
-        Raises:
-          DataError: an image can't be decoded.
-        """
-        del epoch
-        return self._example(row, ImageDecoder.resized)
-
-    def original(self, row: int) -> dict[str, Array]:
-        """Returns the arrays of one example, whose images have their own size.
-
-        Raises:
-          DataError: an image can't be decoded.
-        """
-        return self._example(row, ImageDecoder.original)
-
     def example_name(self, row: int) -> str:
         """Returns the example's name for messages."""
         return self.place(row)
 
-    @cached_property
-    def _rows(self) -> RowDecoder:
-        return RowDecoder(self.decoders, self.place)
-
-    def _example(self, row: int, decode: Callable[[ImageDecoder, bytes], Array]) -> dict[str, Array]:
-        return self._rows.decode(self.read_rows(np.array([row]), None), 0, row, decode)
+    def _block_with(self, row: int) -> tuple[Block, int]:
+        return self.read_rows(np.array([row]), None), 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runner.config.schema_data import DatasetConfig
+from runner.config.schema_data import JOINED, DatasetConfig
 from runner.config.values import changed
 from runner.data import checks_augment, checks_mixture, checks_prepare, checks_text, registry
 from runner.errors import invalid
@@ -22,6 +22,8 @@ else:
 # Keys of single sources whose errors say more than that the source has no such key: `features` below, and `column` in
 # `checks_text`.
 _KEYS_WITH_OWN_MESSAGE = ("features", "column")
+# Arrays that sequence packing adds.
+_ARRAYS_OF_PACKING = ("segments", "positions")
 # Keys that have another name in YAML.
 _YAML_KEYS = {"target": "_target_"}
 
@@ -56,8 +58,35 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         problem = "is the length of the arrays that dataset.pad names, but it names none"
         fix = "set dataset.pad={tokens:0}, or remove it"
         raise invalid("dataset.pad_length", config.pad_length, problem=problem, fix=fix)
+    _check_pack(config)
     checks_prepare.check(config, recorded=recorded)
     checks_augment.check(config)
+
+
+def _check_pack(config: DatasetConfig) -> None:
+    """Checks what sequence packing needs and excludes."""
+    if not config.pack:
+        return
+    if checks_text.is_text(config):
+        if config.documents == JOINED:
+            problem = "keeps documents apart, but dataset.documents=joined"
+            raise invalid("dataset.pack", True, problem=problem, fix="remove dataset.documents or dataset.pack")
+    elif "pad" not in registry.named(config).keys:
+        fix = "remove dataset.pack, or for a text feature set dataset.tokenizer=bytes"
+        raise invalid("dataset.pack", True, problem="needs sequences, but these examples have one size", fix=fix)
+    elif not config.pad:
+        fix = "set dataset.pad={tokens:0} too, or remove dataset.pack"
+        raise invalid(
+            "dataset.pack", True, problem="packs the arrays that dataset.pad names, but it names none", fix=fix
+        )
+    for name in _ARRAYS_OF_PACKING:
+        if name in (config.pad or {}):
+            problem = f"must not name {name}, which dataset.pack adds"
+            raise invalid("dataset.pad", name, problem=problem, fix=f"remove {name}, or rename that array")
+    if config.augment:
+        problem = "augments single examples, but with dataset.pack=true a row has several"
+        names = [step.name or step.target for step in config.augment]
+        raise invalid("dataset.augment", names, problem=problem, fix="remove dataset.augment or dataset.pack")
 
 
 def _check_splits(config: DatasetConfig) -> None:

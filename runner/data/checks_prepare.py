@@ -13,6 +13,7 @@ from runner.config.schema_prepare import (
     LAYERS,
     TF_IDF,
     Discretization,
+    Hashing,
     IntegerLookup,
     LayerOptions,
     Normalization,
@@ -54,8 +55,10 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
             _check_normalization(key, options)
         elif isinstance(options, Discretization):
             _check_discretization(key, options)
+        elif isinstance(options, Hashing) and "num_bins" not in layer.options:
+            raise invalid(f"{key}.num_bins", None, problem="must be set", fix="set num_bins: 100")
         for column in layer.columns:
-            if options.reads_strings and column in prepared:
+            if not options.reads_numbers and column in prepared:
                 raise invalid(
                     key,
                     layer.layer,
@@ -105,6 +108,10 @@ def special_tokens(options: Lookup) -> tuple[int, int]:
 
 def _built(layer: PrepareConfig, key: str) -> LayerOptions:
     arguments: dict[str, Any] = dict(layer.options)
+    salt = arguments.get("salt")
+    # Like Keras: one integer is both numbers of the salt.
+    if isinstance(salt, int) and not isinstance(salt, bool):
+        arguments["salt"] = [salt, salt]
     ngrams = arguments.get("ngrams")
     # Like Keras: a number means all widths up to it. True is an integer to Python, but no width.
     if isinstance(ngrams, int) and not isinstance(ngrams, bool):

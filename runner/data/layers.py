@@ -25,6 +25,7 @@ from runner.config.schema_prepare import (
     TF_IDF,
     CategoryEncoding,
     Discretization,
+    Hashing,
     IntegerLookup,
     LayerOptions,
     Normalization,
@@ -33,6 +34,7 @@ from runner.config.schema_prepare import (
 )
 from runner.data.base import Array
 from runner.data.checks_prepare import KEY, OOV, PADDING, Lookup, check_tokens, read_vocabulary, special_tokens
+from runner.data.hashing import bucket
 from runner.errors import DataError
 
 # What a layer learns, as values of JSON.
@@ -84,6 +86,9 @@ def fit(options: LayerOptions, values: Values) -> State:
     if isinstance(options, StringLookup):
         assert isinstance(values, Strings)
         return _fit_strings(options, values)
+    if isinstance(options, Hashing):
+        # A hash learns nothing.
+        return {}
     assert isinstance(values, np.ndarray)
     if isinstance(options, IntegerLookup):
         return _fit_integers(options, values)
@@ -112,6 +117,9 @@ def transform(options: LayerOptions, state: State, values: Values, place: str) -
         texts = [values.values[code] for code in used]
         if isinstance(options, TextVectorization):
             table = _transform_texts(options, state, texts)
+        elif isinstance(options, Hashing):
+            bins = np.array([_bin(options, text, text) for text in texts], np.int64)
+            table = encoded(bins, options.output_mode, options.num_bins)
         else:
             assert isinstance(options, StringLookup)
             table = _transform_strings(options, state, texts, place)
@@ -119,6 +127,11 @@ def transform(options: LayerOptions, state: State, values: Values, place: str) -
         return rows
     if isinstance(options, IntegerLookup):
         return _transform_integers(options, state, values, place)
+    if isinstance(options, Hashing):
+        distinct, codes = np.unique(values, return_inverse=True)
+        # Keras hashes the digits of a number; fractions are truncated.
+        bins = np.array([_bin(options, value, str(int(value))) for value in distinct.tolist()], np.int64)
+        return encoded(bins[codes].reshape(values.shape), options.output_mode, options.num_bins)
     if isinstance(options, Normalization):
         deviation = np.maximum(np.sqrt(np.asarray(state["variance"])), _EPSILON)
         normalized: Array = (values.astype(np.float64) - _broadcastable(state["mean"])) / _broadcastable(deviation)
@@ -134,6 +147,16 @@ def transform(options: LayerOptions, state: State, values: Values, place: str) -
             f"{options.num_tokens - 1}; raise num_tokens, or use IntegerLookup"
         )
     return encoded(values, options.output_mode, options.num_tokens)
+
+
+def _bin(options: Hashing, value: object, text: str) -> int:
+    """Returns the bin of a value, which is hashed as a text."""
+    is_masked = options.mask_value is not None and options.num_bins > 1
+    if not is_masked:
+        return bucket(text.encode("utf-8", "replace"), options.num_bins, options.salt)
+    if value == options.mask_value:
+        return 0
+    return 1 + bucket(text.encode("utf-8", "replace"), options.num_bins - 1, options.salt)
 
 
 def encoded(indices: Array, mode: str, depth: int, idf: Array | None = None) -> Array:
@@ -296,7 +319,7 @@ def _index_of(options: Lookup, state: State, mask: object) -> Callable[[object],
     """Returns a function from a token to its index; None for a token outside the vocabulary of a layer without OOV.
 
     Args:
-      options: of the layer, which has at most one index for such tokens.
+      options: of the layer; with several indices for such tokens, these are strings.
       state: from `fit`.
       mask: the mask token; None: there is none.
     """
@@ -309,7 +332,10 @@ def _index_of(options: Lookup, state: State, mask: object) -> Callable[[object],
     unknown = masks if oov else None
 
     def index(token: object) -> int | None:
-        return indices.get(token, unknown)
+        known = indices.get(token)
+        if known is not None or oov < 2:
+            return unknown if known is None else known
+        return masks + bucket(str(token).encode("utf-8", "replace"), oov)
 
     return index
 

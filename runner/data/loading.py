@@ -13,6 +13,7 @@ from runner.data import registry
 from runner.data.augment import augmented
 from runner.data.base import TARGETS, Dataset, Encoding
 from runner.data.checks_prepare import prepared_columns
+from runner.data.packed_examples import packed_dataset
 from runner.data.packing import LABEL_WEIGHT
 from runner.data.prepare import prepared
 from runner.data.selection import make_dataset
@@ -137,6 +138,8 @@ def load(
         if statistics is None:
             statistics = measure(dataset.train, names)
         dataset = make_dataset(standardized(full, statistics, names), config, seed)
+    # After the selection, so that splits are parts of the examples and not of the rows.
+    dataset = packed_dataset(dataset, config)
     validation = dataset.validation
     if validation is not None:
         validation = augmented(validation, config, seed, train=False, masks=masks, classes=classes)

@@ -1,20 +1,23 @@
-"""Sequence packing: sequences of a fixed length, with document masks."""
+"""Sequence packing of texts: one stream that is cut at a fixed length, with document masks, or whole documents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from runner.data.base import Array, ArraySource, ArraySpec, Rows, empty_arrays
+from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Rows, empty_arrays
 from runner.data.checks_text import END_TOKEN
 from runner.errors import ConfigError, invalid
 
 TOKENS = "tokens"
 LABEL = "label"
 SEGMENTS = "segments"
+POSITIONS = "positions"
 LABEL_WEIGHT = "label_weight"
+# Dims of these arrays. A dataset's own arrays of the same names have dims without names.
 _DIMS = ("sequence",)
 # Sequences of up to 256 MiB are made once and kept as arrays, which an engine may in turn keep on its devices. Larger
 # splits are cut from the memory-mapped stream batch by batch.
@@ -39,6 +42,11 @@ def specs(length: int, *, apart: bool) -> dict[str, ArraySpec]:
         arrays[SEGMENTS] = integers
         arrays[LABEL_WEIGHT] = ArraySpec((length,), "float32", _DIMS)
     return arrays
+
+
+def is_of_packing(arrays: Mapping[str, ArraySpec], name: str) -> bool:
+    """Returns whether an array was made by sequence packing, and not by the dataset itself."""
+    return name in arrays and arrays[name].dims == _DIMS
 
 
 def no_label_counts(split: str) -> ConfigError:
@@ -128,3 +136,67 @@ class PackedSequences:
             for name, values in self.read(rows).items():
                 arrays[name][rows] = values
         return ArraySource(arrays, self.specs)
+
+
+@dataclass(frozen=True, eq=False)
+class WholeDocuments:
+    """Documents as examples that are padded to T tokens, which `runner.data.packed_examples` puts into rows.
+
+    A document of more than T inputs is several examples. Its last token is no input, because no token follows it. So
+    every input has a label, and a document of one token has no example.
+
+    Attributes:
+      stream: tokens (n,) of all documents.
+      starts: int64 (documents,), the first token of each document; the first is 0, and no document is empty.
+      length: T.
+    """
+
+    stream: Array
+    starts: Array
+    length: int
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """Specs of the arrays."""
+        return specs(self.length, apart=True)
+
+    @cached_property
+    def _pieces(self) -> tuple[Rows, Rows]:
+        """First token and number of inputs of each example, int64 (N,)."""
+        starts = np.asarray(self.starts, np.int64)
+        inputs = np.diff(starts, append=len(self.stream)) - 1
+        counts = -(-inputs // self.length)
+        document = np.repeat(np.arange(len(starts)), counts)
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        done = number * self.length
+        return starts[document] + done, np.minimum(inputs[document] - done, self.length)
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        return len(self._pieces[0])
+
+    def step_lengths(self, rows: Rows) -> Rows:
+        """Returns the number of tokens of some examples, int64 (len(rows),)."""
+        return self._pieces[1][rows]
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some examples, each (len(rows), T)."""
+        first_tokens, lengths = (piece[rows] for piece in self._pieces)
+        positions = first_tokens[:, None] + np.arange(self.length + 1)
+        window = np.asarray(self.stream[np.minimum(positions, len(self.stream) - 1)], np.int32)
+        is_input = np.arange(self.length) < lengths[:, None]
+        return {
+            TOKENS: window[:, :-1] * is_input,
+            LABEL: window[:, 1:] * is_input,
+            SEGMENTS: is_input.astype(np.int32),
+            LABEL_WEIGHT: is_input.astype(np.float32),
+        }
+
+
+def step_lengths(source: DataSource, rows: Rows) -> Rows | None:
+    """Returns the numbers of steps of some examples, int64; None if the source knows them only by reading."""
+    lengths_of: Callable[[Rows], Rows | None] | None = getattr(source, "step_lengths", None)
+    if lengths_of is None:
+        return None
+    return lengths_of(rows)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig, PrepareConfig
-from runner.config.schema_prepare import INT, LayerOptions, TextVectorization
+from runner.config.schema_prepare import INT, Hashing, LayerOptions, TextVectorization
 from runner.data import checks_prepare, layers
 from runner.data.base import (
     Array,
@@ -101,9 +101,11 @@ def apply(fitted: Sequence[FittedLayer], arrays: Mapping[str, Any]) -> dict[str,
     for layer in fitted:
         if layer.column not in prepared:
             continue
-        values: Values = prepared[layer.column]
-        if layer.typed().reads_strings:
-            distinct, codes = np.unique(prepared[layer.column].astype(np.str_), return_inverse=True)
+        array = prepared[layer.column]
+        values: Values = array
+        options = layer.typed()
+        if not options.reads_numbers or (options.reads_strings and array.dtype.kind in "USO"):
+            distinct, codes = np.unique(array.astype(np.str_), return_inverse=True)
             values = Strings(distinct.tolist(), codes)
         prepared[layer.column] = layer.apply(values)
     return prepared
@@ -173,12 +175,16 @@ def _checked_spec(full: FullDataset, key: str, layer: str, column: str, options:
         )
     spec = specs[column]
     has_strings = bool(spec.names) and not spec.shape
-    if options.reads_strings and not has_strings:
+    if not options.reads_numbers and not has_strings:
         problem = f"reads strings, but {column} has numbers"
         raise invalid(f"{key}.layer", layer, problem=problem, fix="use IntegerLookup, Normalization or Discretization")
     if not options.reads_strings and has_strings:
         problem = f"reads numbers, but {column} has strings"
         raise invalid(f"{key}.layer", layer, problem=problem, fix="use StringLookup or TextVectorization")
+    mask = options.mask_value if isinstance(options, Hashing) else None
+    if mask is not None and isinstance(mask, str) != has_strings:
+        problem = f"must be of the kind of {column}, which has {'strings' if has_strings else 'numbers'}"
+        raise invalid(f"{key}.mask_value", mask, problem=problem, fix="set another mask_value, or remove it")
     takes_integers = layer in ("IntegerLookup", "CategoryEncoding")
     if takes_integers and spec.dtype != "int32":
         problem = f"reads integers, but {column} is {spec.dtype}"
@@ -199,8 +205,13 @@ def _column(source: DataSource, name: str, options: LayerOptions) -> Values:
             rows = np.arange(start, min(start + _BLOCK, source.size))
             blocks.append(source.read(rows)[name])
         array = np.concatenate(blocks)
-    if options.reads_strings:
-        return Strings(source.specs[name].names, array)
+    return _with_strings(source.specs[name], array, options)
+
+
+def _with_strings(spec: ArraySpec, array: Array, options: LayerOptions) -> Values:
+    """Returns an array as a layer takes it: as strings, if it has their numbers and the layer reads strings."""
+    if options.reads_strings and spec.names:
+        return Strings(spec.names, array)
     return array
 
 
@@ -209,10 +220,7 @@ def _replaced(full: FullDataset, spec: ArraySpec, layer: FittedLayer) -> FullDat
     splits: dict[str, DataSource] = {}
     for split, source in full.splits.items():
         if isinstance(source, ArraySource):
-            values: Values = source.arrays[layer.column]
-            if layer.typed().reads_strings:
-                values = Strings(spec.names, source.arrays[layer.column])
-            array = layer.apply(values)
+            array = layer.apply(_with_strings(spec, source.arrays[layer.column], layer.typed()))
             array.flags.writeable = False
             specs = dict(source.specs) | {layer.column: _spec(array, layer)}
             splits[split] = ArraySource(dict(source.arrays) | {layer.column: array}, specs)

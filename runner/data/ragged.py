@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.data.base import Array
 from runner.data.encode import Column
+from runner.data.packing import POSITIONS, SEGMENTS
 from runner.errors import DataError, describe, did_you_mean, invalid
 
 _KEY = "dataset.pad"
@@ -96,6 +97,8 @@ def padded(
     pad: Mapping[str, float],
     length: int | None,
     recorded: Mapping[str, int],
+    *,
+    pack: bool = False,
 ) -> tuple[dict[str, dict[str, Column]], dict[str, int]]:
     """Returns the columns of every split, with sequences as arrays (N, T, ...).
 
@@ -104,12 +107,13 @@ def padded(
       pad: `dataset.pad`: column -> the value of padding.
       length: `dataset.pad_length`, T of every padded column; None: the longest sequence of the column in any split.
       recorded: column -> T of the recorded run.
+      pack: `dataset.pack`: adds the column `segments` (N, T), 1 for a step and 0 for padding.
 
     Returns:
       The splits, and T of each padded column.
 
     Raises:
-      DataError: a sequence is longer than T.
+      DataError: a sequence is longer than T; with `pack`, the sequences of an example have different lengths.
     """
     lengths: dict[str, int] = {}
     for name in pad:
@@ -123,7 +127,47 @@ def padded(
                 arrays[split][name] = _as_array(column, lengths[name], pad[name], place)
             else:
                 arrays[split][name] = column
+        if pack:
+            arrays[split][SEGMENTS] = _segments(columns, max(lengths.values()), f"split {split}")
     return arrays, lengths
+
+
+def _segments(columns: Mapping[str, Column | Ragged], length: int, place: str) -> Array:
+    """Returns int32 (N, T), 1 for the steps of an example and 0 for the padding after them.
+
+    Raises:
+      DataError: the sequences of an example have different lengths.
+    """
+    for name in (SEGMENTS, POSITIONS):
+        if name in columns:
+            raise DataError(f"{place} has an array called {name}, which dataset.pack adds; rename or leave it out")
+    by_name = {name: column for name, column in columns.items() if isinstance(column, Ragged)}
+    steps = {name: np.array(list(map(len, column.sequences)), np.int64) for name, column in by_name.items()}
+    first, *others = steps
+    check_equal_lengths(steps[first], first, {name: steps[name] for name in others}, place)
+    return (np.arange(length) < steps[first][:, None]).astype(np.int32)
+
+
+def check_equal_lengths(lengths: Array, name: str, others: Mapping[str, Array], place: str) -> None:
+    """Checks that all sequences of an example have one length, which packed rows need.
+
+    Args:
+      lengths: steps of each example in the first array, (N,).
+      name: of that array.
+      others: the steps in the other arrays.
+      place: of the examples, for the error.
+
+    Raises:
+      DataError: two arrays differ.
+    """
+    for other, steps in others.items():
+        different = np.flatnonzero(steps != lengths)
+        if len(different):
+            row = int(different[0])
+            raise DataError(
+                f"dataset.pack, {place}: example {row} has {lengths[row]} steps in {name}, but {steps[row]} in "
+                f"{other}; give all its sequences one length"
+            )
 
 
 def _longest(splits: Mapping[str, Mapping[str, Column | Ragged]], name: str) -> int:

@@ -78,14 +78,14 @@ class SourceEntry:
 SOURCES: dict[str, SourceEntry] = {
     "arrays": SourceEntry(
         f"{_FOLDER}.arrays",
-        keys=("path", "features", "prepare"),
+        keys=("path", "features", "prepare", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_tables,
     ),
     "custom": SourceEntry(
         f"{_FOLDER}.custom",
-        keys=("target", "prepare", "pad", "pad_length"),
+        keys=("target", "prepare", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_custom,
@@ -100,14 +100,14 @@ SOURCES: dict[str, SourceEntry] = {
     "mixture": SourceEntry(f"{_FOLDER}.mixture", keys=("parts",), tokens="maybe", is_users_data=True),
     "parquet": SourceEntry(
         f"{_FOLDER}.parquet",
-        keys=("path", "features", "channels", "cache_mib", "shuffle_window"),
+        keys=("path", "features", "channels", "cache_mib", "shuffle_window", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_parquet,
     ),
     "huggingface": SourceEntry(
         f"{_FOLDER}.huggingface",
-        keys=("path", "features", "channels", "cache_mib", "shuffle_window"),
+        keys=("path", "features", "channels", "cache_mib", "shuffle_window", "pad", "pad_length", "pack"),
         tokens="maybe",
         is_users_data=True,
         check=checks_source.check_huggingface,
@@ -119,11 +119,11 @@ SOURCES: dict[str, SourceEntry] = {
         is_users_data=True,
         check=checks_source.check_array_record,
     ),
-    "pydoc": SourceEntry(f"{_FOLDER}.pydoc", tokens="always"),
-    "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", tokens="always"),
+    "pydoc": SourceEntry(f"{_FOLDER}.pydoc", keys=("pack",), tokens="always"),
+    "shakespeare": SourceEntry(f"{_FOLDER}.shakespeare", keys=("pack",), tokens="always"),
     "text": SourceEntry(
         f"{_FOLDER}.text",
-        keys=("path", "column"),
+        keys=("path", "column", "pack"),
         tokens="always",
         is_users_data=True,
         check=checks_source.check_texts,
@@ -131,7 +131,7 @@ SOURCES: dict[str, SourceEntry] = {
 }
 
 # Any other name, and `dataset.builder`.
-TFDS = SourceEntry(f"{_FOLDER}.tfds", keys=("features",), tokens="tokenizer", check=checks_source.check_builder)
+TFDS = SourceEntry(f"{_FOLDER}.tfds", keys=("features", "pack"), tokens="tokenizer", check=checks_source.check_builder)
 
 
 def entry(config: DatasetConfig) -> SourceEntry:

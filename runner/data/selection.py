@@ -22,6 +22,7 @@ from runner.data.base import (
     empty_arrays,
     take,
 )
+from runner.data.packing import step_lengths
 from runner.data.sampler import StoredBlocks, stored_blocks
 from runner.data.splits import Slice, parse_split, resolve
 from runner.errors import invalid
@@ -98,6 +99,17 @@ class Selection:
             count += blocks.count
             window = blocks.window
         return StoredBlocks(numbers, count, window)
+
+    def step_lengths(self, rows: Rows) -> Rows | None:
+        """Returns the numbers of steps of some examples, or None unless every source knows them."""
+        lengths = []
+        for source, source_rows in self.pieces:
+            piece = step_lengths(source, source_rows)
+            if piece is None:
+                return None
+            lengths.append(piece)
+        steps: Rows = np.concatenate(lengths)[rows]
+        return steps
 
     def column(self, name: str) -> Array | None:
         """Returns one complete array, or None unless every source has it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.lib.npyio import NpzFile
 
 from runner.data.base import Array
 from runner.data.encode import Column, as_column, by_clean_name, cleaned, is_number, missing_value, string_column
+from runner.data.ragged import Ragged
 from runner.errors import DataError
 
 # Bytes of a .csv per parsed block. Each block is reduced before the next one is parsed, so it bounds the memory.
@@ -35,12 +36,13 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _READ_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException)
 
 
-def read(path: Path, features: Sequence[str] | None = None) -> dict[str, Column]:
+def read(path: Path, features: Sequence[str] | None = None, pad: Collection[str] = ()) -> dict[str, Column | Ragged]:
     """Reads a file.
 
     Args:
       path: a .npz, .npy, .csv or .parquet file.
       features: names to read, as in the file or cleaned; None: all.
+      pad: cleaned names of the columns of a .parquet file that are lists of different lengths.
 
     Returns:
       Columns or arrays by name, in the file's order.
@@ -49,7 +51,7 @@ def read(path: Path, features: Sequence[str] | None = None) -> dict[str, Column]
       DataError: the file can't be read or has Python objects, or a value is missing; names the file, row and column.
     """
     suffix = path.suffix.lower()
-    columns: list[tuple[str, Column]] = []
+    columns: list[tuple[str, Column | Ragged]] = []
     try:
         if suffix == ".npy":
             columns.append((path.stem, _array(path, np.load(path, mmap_mode="r", allow_pickle=False))))
@@ -59,7 +61,7 @@ def read(path: Path, features: Sequence[str] | None = None) -> dict[str, Column]
                     if _is_selected(features, name):
                         columns.append((name, _array(f"{path}, {name}", archive[name])))
         else:
-            columns = _read_table(path, features)
+            columns = _read_table(path, features, pad)
     except _READ_ERRORS as error:
         raise DataError(f"{path} can't be read: {_reason(error)}") from error
     selected = [(name, column) for name, column in columns if _is_selected(features, name)]
@@ -112,7 +114,7 @@ def _array(where: Path | str, array: object) -> Column:
     return as_column(str(where), array)
 
 
-def _read_table(path: Path, features: Sequence[str] | None) -> list[tuple[str, Column]]:
+def _read_table(path: Path, features: Sequence[str] | None, pad: Collection[str]) -> list[tuple[str, Column | Ragged]]:
     if path.suffix.lower() == ".parquet":
         table = pyarrow.parquet.read_table(path)
     else:
@@ -120,10 +122,15 @@ def _read_table(path: Path, features: Sequence[str] | None) -> list[tuple[str, C
         _check_header(path, table.column_names)
     if not table.num_rows:
         raise DataError(f"{path} has no examples")
-    columns = []
+    columns: list[tuple[str, Column | Ragged]] = []
     for name in table.column_names:
         if _is_selected(features, name) and not is_index(name):
-            columns.append((name, convert_column(f"{path}, {name}", table.column(0))))
+            place = f"{path}, {name}"
+            if cleaned(name) in pad:
+                steps, lengths = sequences(place, table.column(0))
+                columns.append((name, Ragged(np.split(steps, np.cumsum(lengths)[:-1]))))
+            else:
+                columns.append((name, convert_column(place, table.column(0))))
         # The Arrow column is freed before the next one is converted, so the peak is the table plus one column.
         table = table.remove_column(0)
     return columns
@@ -234,7 +241,7 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
             entry = int(different_entries[0])
             raise DataError(
                 f"{place}: row {entry // entries_per_row + 1} has {lengths[entry]} numbers, but row 1 has "
-                f"{lengths[0]}; use lists of one length"
+                f"{lengths[0]}; use lists of one length, or name the column in dataset.pad"
             )
         if flat.null_count:
             break
@@ -245,6 +252,31 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
         raise DataError(f"{place} has lists of {flat.type}, or with missing values; use lists of numbers")
     values: Array = flat.to_numpy().reshape(shape)
     return values
+
+
+def sequences(place: str, column: pa.ChunkedArray) -> tuple[Array, Array]:
+    """Returns lists of numbers of different lengths, one after the other.
+
+    Args:
+      place: file and column, for errors.
+      column: (N,), of lists of numbers, or of lists of lists of one length.
+
+    Returns:
+      The steps of all lists (S, ...), and the number of steps of each, int64 (N,).
+
+    Raises:
+      DataError: a list or a step is missing, or the column has other values.
+    """
+    if column.null_count:
+        rows = np.flatnonzero(column.is_null().to_numpy())
+        raise missing_value(place, int(rows[0]))
+    if not _is_list(column.type):
+        raise DataError(f"{place} has values of type {column.type}, but dataset.pad is for lists; remove it there")
+    lengths = pc.list_value_length(column).to_numpy().astype(np.int64)
+    steps = convert_column(f"{place}, all steps in order", pc.list_flatten(column))
+    if not isinstance(steps, np.ndarray):
+        raise DataError(f"{place} has lists of strings, but dataset.pad is for numbers; encode them first")
+    return steps, lengths
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -381,8 +381,12 @@ class KnowsSaved(Protocol):
         """Returns canonical path -> variable."""
         ...
 
-    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps."""
+    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps.
+
+        Args:
+          offloaded: those in host memory, instead of those in device memory.
+        """
         ...
 
 

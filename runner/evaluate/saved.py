@@ -14,6 +14,7 @@ from runner.engine import make_engine
 from runner.engine.base import Engine
 from runner.errors import invalid
 from runner.host.logs import quiet_native_log
+from runner.host.stores.urls import place
 from runner.processes.team import current
 from runner.task.base import DataSpec, Evaluation, Task
 from runner.training import feed
@@ -60,7 +61,7 @@ def open_saved(config: RunConfig, command: str) -> Previous:
     folder, record, checkpoint_folder = current().broadcast("the recorded run", find)
     if opened:
         return opened[0]
-    return Previous(SavedRun(Path(folder), record), Checkpoint(Path(checkpoint_folder), trusted=True))
+    return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True))
 
 
 def restored(config: RunConfig, saved: Previous, data: DataSpec, log: Path) -> Engine:

@@ -75,6 +75,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.line(config, composed)
     target = folders.target(config.export, saved.run)
+    copy = folders.store_target(config.export) if team.is_first else None
     folder = Path(HydraConfig.get().runtime.output_dir)
     native_log = folder / "runner.log"
     config_yaml = OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed)))
@@ -122,6 +123,9 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             if data.vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         _print(console, _written_lines(target, written))
+        if copy is not None:
+            with stages.stage(f"copying the export to {copy}"):
+                folders.upload(target, copy)
         uri = _record(store, saved, served, target, written, compared, outputs)
         if uri is not None:
             _print(console, [f"MLflow model: {uri}"])

@@ -13,6 +13,7 @@ COMMANDS = {
     "runner": "trains; -m runs a sweep; resume=latest resumes a run",
     "runner.supervise": "starts a command again when its run is lost: python -m runner.supervise -- <command>",
     "runner.plan": "shows memory, communication and FLOPs of a run before it starts",
+    "runner.advise": "ranks meshes and layouts for a model and a number of devices, devices=64 hardware=h100",
     "runner.verify": "compares a mesh with one device",
     "runner.evaluate": "evaluates a checkpoint, run=latest",
     "runner.generate": "continues a prompt with a run's language model, run=latest prompt=...",

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from runner.host.stores.urls import ObjectPath, Place
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The project's folder of the command that runs, if one does; process-wide, as the current directory is.
 _project: list[Path] = []
@@ -55,8 +57,10 @@ def random_part() -> str:
     return os.urandom(_RANDOM_BYTES).hex()
 
 
-def shown(path: Path) -> str:
+def shown(path: Place) -> str:
     """Returns a path for a message: relative to the current directory if it is inside that."""
+    if isinstance(path, ObjectPath):
+        return str(path)
     try:
         here = Path.cwd()
     except OSError:

@@ -57,10 +57,10 @@ class Decoder:
         shapes = []
         for layer in self._blocks:
             sizes: Sizes = layer.sizes
-            shape: tuple[int, ...] = (rows, slots, sizes.key_value_heads, sizes.head_width)
+            shape: list[int] = [rows, slots, sizes.key_value_heads, sizes.head_width]
             if isinstance(layer, Blocks):
-                shape = (sizes.depth, *shape)
-            shapes += [(shape, layer.compute_dtype)] * 2
+                shape.insert(0, sizes.depth)
+            shapes += [(tuple(shape), layer.compute_dtype)] * 2
         return shapes
 
     def __call__(self, tokens_bt: Tensor, caches: Sequence[Tensor], new: CachedTokens) -> tuple[Any, list[Tensor]]:

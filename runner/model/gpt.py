@@ -7,6 +7,7 @@ With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
@@ -15,12 +16,14 @@ from runner.model import ops
 from runner.model.gpt_options import check_options, scans
 from runner.model.inputs import Inputs
 from runner.model.portable import bind
-from runner.model.transformer import Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
+from runner.model.remat import Remat
+from runner.model.transformer import GATED, Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
     from runner.task.base import OutputSpec
 
 SEGMENTS = "segments"
+POSITIONS = "positions"
 
 # Gated feed-forwards have three kernels instead of two. Llama (arXiv:2302.13971) keeps their parameters equal with 2/3
 # of the usual 4 * dim hidden units, rounded up so that many mesh sizes and tile sizes divide them.
@@ -36,6 +39,7 @@ def build(
     depth: int = 4,
     heads: int = 4,
     key_value_heads: int | None = None,
+    head_dim: int | None = None,
     feedforward: int | None = None,
     positions: str = "learned",
     max_length: int | None = None,
@@ -47,6 +51,8 @@ def build(
     tied: bool = False,
     dropout: float = 0.0,
     remat: str = "none",
+    saved: Sequence[str] = (),
+    offloaded: Sequence[str] = (),
     scan: bool | None = None,
     fused_head: bool | None = None,
 ) -> Any:
@@ -55,24 +61,31 @@ def build(
     Args:
       keras: the `tf_keras` or `keras` module.
       inputs: token ids (T,), integers; optionally `segments` (T,), the document of each token within its row. A token
-        attends to the earlier ones of its own document.
+        attends to the earlier ones of its own document. With segments optionally `positions` (T,), the position of
+        each token within its document, for learned positions. Rotary ones do not need it: scores of attention depend
+        on the differences of positions only.
       outputs: the outputs of a task whose units are the vocabulary.
       dim: model width.
       depth: number of blocks.
-      heads: attention heads; must divide `dim`.
+      heads: attention heads; must divide `dim`, unless `head_dim` is set.
       key_value_heads: key/value heads, fewer for grouped-query attention; null: as `heads`.
-      feedforward: hidden units of a block; null: 4 * dim, and with swiglu 8/3 * dim, up to a multiple of 64.
+      head_dim: width of a head; null: dim / heads.
+      feedforward: hidden units of a block; null: 4 * dim, and with swiglu and geglu 8/3 * dim, up to a multiple of 64.
       positions: `learned` position embeddings, or `rotary` (RoPE).
       max_length: number of learned positions; null: the tokens of a row.
       wavelength: RoPE base (theta).
       norm: `layer` or `rms`.
       epsilon: the epsilon of the norms.
-      activation: `gelu` or `swiglu`.
+      activation: `gelu`, or with a gate `swiglu` or `geglu`.
       bias: projections have a bias; the head never has one.
       tied: tied embeddings: the head's kernel is the embedding table.
       dropout: dropout rate of the embedded tokens and of each block's two branches.
-      remat: activation checkpointing, with Keras on JAX: `none`, `full` (each block) or a policy of
-        `jax.checkpoint_policies`, such as `dots_saveable`.
+      remat: activation checkpointing, with Keras on JAX: `none`, `full` (each block), `names` (each block, except for
+        the activations that `saved` and `offloaded` name) or a policy of `jax.checkpoint_policies`, such as
+        `dots_saveable`.
+      saved: with `remat=names`: activations of each block that are kept in device memory; see
+        `gpt_options.ACTIVATIONS`.
+      offloaded: with `remat=names`: activations of each block that are kept in host memory (GPUs and TPUs).
       scan: stacks the blocks' variables, (depth, ...), and computes the blocks with a scan, with Keras on JAX; null:
         from 32 blocks on.
       fused_head: returns the factors of the logits, for a loss that computes them in chunks; null: with Keras on JAX.
@@ -93,8 +106,6 @@ def build(
         raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
     if max_length is not None and max_length < length:
         raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
-    # A feed-forward with SwiGLU has a gate, one with GELU has none.
-    is_gated = activation == "swiglu"
     learned_positions = None
     rotary_base = None
     if positions == "rotary":
@@ -107,15 +118,16 @@ def build(
         dim=dim,
         heads=heads,
         key_value_heads=key_value_heads or heads,
-        feedforward=feedforward or _default_feedforward(dim, is_gated=is_gated),
+        feedforward=feedforward or _default_feedforward(dim, is_gated=activation in GATED),
         depth=depth,
         rotary=rotary_base,
         norm=norm,
-        gated=is_gated,
+        activation=activation,
         bias=bias,
         dropout=dropout,
         epsilon=epsilon,
-        remat=remat,
+        remat=Remat(remat, tuple(saved), tuple(offloaded)),
+        head_dim=head_dim,
     )
     return _assembled(
         keras,
@@ -158,10 +170,13 @@ def _assembled(
     taken = model_inputs.make(keras, inputs)
     tokens = taken
     segments = {}
+    positions = {}
     # The only input is a tensor, several are a dict: see `runner.model.inputs.make`.
     if isinstance(taken, dict):
         tokens = taken[tokens_name]
         segments[SEGMENTS] = taken[SEGMENTS]
+        if POSITIONS in taken:
+            positions[POSITIONS] = taken[POSITIONS]
 
     embedded = bind(TokenEmbedding, keras)(vocabulary, sizes.dim, gives_table=is_tied, name="token_embedding")(tokens)
     x = embedded
@@ -171,7 +186,7 @@ def _assembled(
         x, table = embedded
         head_arguments.append(table)
     if learned_positions is not None:
-        x = bind(PositionEmbedding, keras)(learned_positions, name="position_embedding")(x)
+        x = bind(PositionEmbedding, keras)(learned_positions, name="position_embedding")(x, **positions)
     x = keras.layers.Dropout(sizes.dropout, name="embedding_dropout")(x)
 
     if is_scanned:
@@ -200,14 +215,16 @@ def _token_input(inputs: Inputs) -> tuple[str, int]:
       ValueError: there are other inputs.
     """
     by_name: dict[str, ArraySpec] = model_inputs.specs(inputs)
-    names = [name for name in by_name if name != SEGMENTS]
+    # Positions within documents mean nothing without the documents.
+    added = (SEGMENTS, POSITIONS) if SEGMENTS in by_name else ()
+    names = [name for name in by_name if name not in added]
     are_integer_rows = all(len(spec.shape) == 1 and "int" in spec.dtype for spec in by_name.values())
     if len(names) != 1 or not are_integer_rows:
         descriptions = []
         for name, spec in by_name.items():
             descriptions.append(f"{name} {list(spec.shape)} {spec.dtype}")
         raise ValueError(
-            f"it needs token ids (T,), integers, and optionally {SEGMENTS} (T,), but the task has "
+            f"it needs token ids (T,), integers, and optionally {SEGMENTS} and {POSITIONS} (T,), but the task has "
             f"{', '.join(descriptions)}"
         )
     name = names[0]

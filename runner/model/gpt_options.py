@@ -14,16 +14,27 @@ from runner.errors import invalid
 
 TARGET = "runner.model.gpt.build"
 
+# The value of `remat` that keeps the activations that `saved` and `offloaded` name.
+NAMES = "names"
+# The activations of a block that `saved` and `offloaded` may name: its input (B, T, D), the projected queries, keys
+# and values (B, T, heads, K), the attended values (B, T, H, K), the attention's output (B, T, D), and the hidden units
+# before the activation function (B, T, F); `gate` exists with swiglu only.
+ACTIVATIONS = ("input", "query", "key", "value", "attended", "attention_output", "gate", "up")
+
+_NAME_LISTS = ("saved", "offloaded")
+_WITHOUT_GATE = "gelu"
+
 _SIZE = Constraint(at_least=1)
 CONSTRAINTS: Mapping[str, Constraint] = {
     "positions": Constraint(choices=("learned", "rotary")),
     "norm": Constraint(choices=("layer", "rms")),
-    "activation": Constraint(choices=("gelu", "swiglu")),
-    "remat": Constraint(choices=("none", "full", "dots_saveable", "dots_with_no_batch_dims_saveable")),
+    "activation": Constraint(choices=("gelu", "swiglu", "geglu")),
+    "remat": Constraint(choices=("none", "full", NAMES, "dots_saveable", "dots_with_no_batch_dims_saveable")),
     "dim": _SIZE,
     "depth": _SIZE,
     "heads": _SIZE,
     "key_value_heads": _SIZE,
+    "head_dim": _SIZE,
     "feedforward": _SIZE,
     "max_length": _SIZE,
     "wavelength": Constraint(above=0.0, example=10000.0),
@@ -61,12 +72,85 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str =
         if not on_jax and options[name] not in values:
             fix = f"remove model.{name}, or set {engine_key}=jax"
             raise invalid(f"model.{name}", options[name], problem="needs Keras on JAX", fix=fix)
-    _check_heads(options["dim"], options["heads"], options["key_value_heads"], options["positions"])
+    _check_heads(
+        options["dim"], options["heads"], options["key_value_heads"], options["head_dim"], options["positions"]
+    )
+    _check_names(options)
 
 
-def _check_heads(dim: int, heads: int, key_value_heads: int | None, positions: str) -> None:
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Checks that named activations exist, and are named where they are used."""
+    for name in _NAME_LISTS:
+        for activation in options[name]:
+            check_value(f"model.{name}", activation, Constraint(choices=ACTIVATIONS))
+        if options[name] and options["remat"] != NAMES:
+            problem = f"has no effect with model.remat={options['remat']}"
+            raise invalid(f"model.{name}", list(options[name]), problem=problem, fix=f"set model.remat={NAMES}")
+        if "gate" in options[name] and options["activation"] == _WITHOUT_GATE:
+            problem = f"model.activation={_WITHOUT_GATE} has no gate"
+            raise invalid(f"model.{name}", list(options[name]), problem=problem, fix="remove gate")
+    if options["remat"] == NAMES and not options["saved"] and not options["offloaded"]:
+        fix = "set model.saved=[attended], or model.remat=full"
+        raise invalid("model.remat", NAMES, problem="names no activation to keep", fix=fix)
+    twice = sorted(set(options["saved"]) & set(options["offloaded"]))
+    if twice:
+        problem = f"model.saved has {', '.join(twice)} too"
+        fix = f"remove {twice[0]} from one of them"
+        raise invalid("model.offloaded", list(options["offloaded"]), problem=problem, fix=fix)
+
+
+def check_device(config: ModelConfig, device: str) -> None:
+    """Checks that the mesh's devices have host memory beside their own; other builders pass.
+
+    Args:
+      config: whose options have the types that the builder declares.
+      device: kind of the mesh's devices, settled.
+
+    Raises:
+      ConfigError: activations are to be offloaded on CPUs.
+    """
+    offloaded = config.options.get("offloaded")
+    if config.target == TARGET and offloaded and device == "cpu":
+        raise invalid(
+            "model.offloaded",
+            list(offloaded),
+            problem="on a CPU, device memory is host memory, so JAX offloads nothing",
+            fix="use model.saved, or mesh.device=gpu",
+        )
+
+
+def recomputed_share(options: Mapping[str, Any]) -> float:
+    """Returns the share of the forward pass that a step computes a second time, by the multiplications of a block.
+
+    Args:
+      options: of the builder; any other builder's options give 0.
+    """
+    remat = options.get("remat")
+    if remat == "full":
+        return 1.0
+    if remat != NAMES:
+        return 0.0
+    dim = int(options["dim"])
+    heads = int(options["heads"])
+    head = int(options.get("head_dim") or dim // heads)
+    groups = head * int(options["key_value_heads"] or heads)
+    hidden = int(options["feedforward"] or 4 * dim)
+    # All products of a block have the model width as one dim, and these as the other.
+    widths = {"query": heads * head, "key": groups, "value": groups, "attention_output": heads * head, "up": hidden}
+    if options["activation"] != _WITHOUT_GATE:
+        widths["gate"] = hidden
+    kept = {*options["saved"], *options["offloaded"]}
+    saved = sum(width for name, width in widths.items() if name in kept)
+    # The product that ends a block is never repeated: only its input is needed. It counts as the others do.
+    return 1.0 - saved / (sum(widths.values()) + hidden)
+
+
+def _check_heads(dim: int, heads: int, key_value_heads: int | None, head_dim: int | None, positions: str) -> None:
     """Checks that the sizes of attention divide each other."""
-    if dim % heads:
+    if positions == "rotary" and head_dim is not None and head_dim % 2:
+        fix = f"set model.head_dim={head_dim + 1}, or model.positions=learned"
+        raise invalid("model.head_dim", head_dim, problem="must be even with RoPE, which rotates pairs", fix=fix)
+    if head_dim is None and dim % heads:
         divisor = heads
         if positions == "rotary":
             # Rotary positions need an even size per head too.
@@ -77,7 +161,7 @@ def _check_heads(dim: int, heads: int, key_value_heads: int | None, positions: s
         fix = "remove it, or set it to a divisor"
         problem = f"must divide model.heads={heads}"
         raise invalid("model.key_value_heads", key_value_heads, problem=problem, fix=fix)
-    if positions == "rotary" and dim // heads % 2:
+    if positions == "rotary" and head_dim is None and dim // heads % 2:
         problem = f"needs an even model.dim / model.heads, but it is {dim // heads}: RoPE rotates pairs"
         fix = f"set model.dim={_round_up(dim, 2 * heads)}, or model.positions=learned"
         raise invalid("model.positions", positions, problem=problem, fix=fix)
@@ -109,7 +193,7 @@ def check(config: ModelConfig, key: str = "engine", *, on_jax: bool) -> None:
       ConfigError: the first problem.
     """
     # Without all of them the builder checks the options itself, when it is called.
-    has_all_options = {*CONSTRAINTS, *_NEEDS_JAX} <= config.options.keys()
+    has_all_options = {*CONSTRAINTS, *_NEEDS_JAX, *_NAME_LISTS} <= config.options.keys()
     if config.target == TARGET and has_all_options:
         check_options(config.options, on_jax=on_jax, engine_key=key)
 

@@ -17,12 +17,16 @@ from typing import Any, NamedTuple
 
 from runner.model import attention, scope
 from runner.model.portable import PortableLayer, Tensor, bind
+from runner.model.remat import Remat
 
 # Standard deviation of GPT-2's initial weights (Radford et al., 2019; its released code).
 _STDDEV = 0.02
 
 # The dropout layers of a block, in the order in which it calls them.
 _DROPOUTS = ("attention_dropout", "feedforward_dropout")
+
+# Activations of a feed-forward that has a gate (Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202).
+GATED = ("swiglu", "geglu")
 
 # Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
 _INITIALLY_ONE = ("gamma", "scale")
@@ -41,12 +45,12 @@ class Sizes:
         number of branches, so that the residual stream keeps its variance (Radford et al., 2019).
       rotary: RoPE base (theta); None: the blocks add no positions.
       norm: `layer` or `rms`.
-      gated: the hidden units are SiLU(gate) * up, else GELU(up).
+      activation: `gelu`: the hidden units are GELU(up); `swiglu` and `geglu`: SiLU or GELU of a gate, times up.
       bias: every projection has a bias.
       dropout: dropout rate of each branch's output.
       epsilon: of the norms.
-      remat: activation checkpointing: `none`, `full`, or the name of a policy of `jax.checkpoint_policies`, which
-        selects the activations that are kept.
+      remat: activation checkpointing of each block.
+      head_dim: width of one head; None: `dim / heads`.
     """
 
     dim: int
@@ -56,16 +60,22 @@ class Sizes:
     depth: int
     rotary: float | None
     norm: str
-    gated: bool
+    activation: str
     bias: bool
     dropout: float
     epsilon: float
-    remat: str = "none"
+    remat: Remat
+    head_dim: int | None = None
 
     @property
     def head_width(self) -> int:
         """Width of one head."""
-        return self.dim // self.heads
+        return self.head_dim or self.dim // self.heads
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward has a gate."""
+        return self.activation in GATED
 
 
 class KeyValueCache(NamedTuple):
@@ -259,7 +269,7 @@ class Block(PortableLayer):
         # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
         # layers decides the initial values.
         feedforward: dict[str, Any] = {}
-        if sizes.gated:
+        if sizes.is_gated:
             feedforward["gate"] = _projection(keras, sizes, f"{name}.feedforward.gate", sizes.feedforward)
         feedforward["up"] = _projection(keras, sizes, f"{name}.feedforward.up", sizes.feedforward)
         feedforward["down"] = _projection(keras, sizes, f"{name}.feedforward.down", sizes.dim, residual_scale)
@@ -276,7 +286,7 @@ class Block(PortableLayer):
         for part in ("query", "key", "value"):
             self.attention[part].build(tokens)
         self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
-        if sizes.gated:
+        if sizes.is_gated:
             self.feedforward["gate"].build(tokens)
         self.feedforward["up"].build(tokens)
         self.feedforward["down"].build((None, length, sizes.feedforward))
@@ -284,7 +294,7 @@ class Block(PortableLayer):
 
     def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
         """Returns the tokens after the block."""
-        if self.sizes.remat == "none":
+        if self.sizes.remat.is_off:
             first = functools.partial(self.attention_dropout, training=training)
             second = functools.partial(self.feedforward_dropout, training=training)
             return self._branches(x_btd, segments, first, second)
@@ -292,7 +302,7 @@ class Block(PortableLayer):
         # The masks are drawn outside of the function that is computed twice: a random generator of Keras can't update
         # its state inside of `jax.checkpoint`.
         masks = _dropout_masks(self.ops, dropouts, x_btd, self.sizes, training=training)
-        return _checkpointed(self.call_with_masks, self.sizes.remat)(x_btd, segments, masks)
+        return self.sizes.remat.applied(self.call_with_masks)(x_btd, segments, masks)
 
     def call_with_masks(self, x_btd: Tensor, segments: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """Returns the tokens after the block, with dropout masks that are already drawn.
@@ -329,6 +339,7 @@ class Block(PortableLayer):
         feedforward_dropout: Callable[[Tensor], Tensor],
     ) -> Tensor:
         """Returns the tokens after both branches, with the given dropouts."""
+        x_btd = self.sizes.remat.named("input", x_btd)
         x_btd = x_btd + attention_dropout(self._attention_branch(self.attention_norm(x_btd), segments))
         return x_btd + feedforward_dropout(self._feedforward_branch(self.feedforward_norm(x_btd)))
 
@@ -341,17 +352,23 @@ class Block(PortableLayer):
         # A rule may shard key/value heads over another axis than query heads.
         k = scope.met_by(key(x_btd), key.kernel, query.kernel)
         v = scope.met_by(value(x_btd), value.kernel, query.kernel)
-        return self.attention["output"](self.attention["mix"]([q, k, v], segments=segments))
+        q = self.sizes.remat.named("query", q)
+        k = self.sizes.remat.named("key", k)
+        v = self.sizes.remat.named("value", v)
+        attended = self.sizes.remat.named("attended", self.attention["mix"]([q, k, v], segments=segments))
+        return self.sizes.remat.named("attention_output", self.attention["output"](attended))
 
     def _feedforward_branch(self, x_btd: Tensor) -> Tensor:
         """Returns the output of the hidden units.
 
-        These are gated by SiLU (SwiGLU, arXiv:2002.05202), or GELU.
+        These are gated by SiLU (SwiGLU) or GELU (GEGLU, as in Gemma: arXiv:2002.05202), or are GELU(up).
         """
-        up = self.feedforward["up"](x_btd)
-        if not self.sizes.gated:
+        up = self.sizes.remat.named("up", self.feedforward["up"](x_btd))
+        if not self.sizes.is_gated:
             return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
-        gate = self.feedforward["gate"](x_btd)
+        gate = self.sizes.remat.named("gate", self.feedforward["gate"](x_btd))
+        if self.sizes.activation == "geglu":
+            return self.feedforward["down"](self.keras.activations.gelu(gate, approximate=True) * up)
         return self.feedforward["down"](gate * self.ops.sigmoid(gate) * up)
 
 
@@ -442,9 +459,7 @@ class Blocks(PortableLayer):
             with self.keras.StatelessScope(zip(block_variables, values, strict=True)):
                 return block.call_with_masks(x, segments, masks), None
 
-        body = step
-        if sizes.remat != "none":
-            body = _checkpointed(step, sizes.remat, scanned=True)
+        body = sizes.remat.applied(step, scanned=True)
         return ops.scan(body, x_btd, (stacked_values, stacked_masks))[0]
 
     def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
@@ -556,24 +571,6 @@ def _dropout_masks(
     if not training or not sizes.dropout:
         return []
     return [ops.greater(dropout(ops.ones_like(x), training=True), 0) for dropout in dropouts]
-
-
-def _checkpointed(function: Callable[..., Any], policy: str, *, scanned: bool = False) -> Any:
-    """Returns a JAX function with activation checkpointing.
-
-    Args:
-      function: to recompute in the backward pass.
-      policy: `full`, or a policy of `jax.checkpoint_policies`, which selects the activations that are kept.
-      scanned: the function is the body of a scan. XLA can't merge such a body with its recomputation, so that the
-        barriers against common subexpression elimination, which slow it down, aren't needed.
-    """
-    # Imported by name: Keras 3 has imported JAX already, but the DTensor engines may run without it.
-    jax = importlib.import_module("jax")
-    saveable = None
-    if policy != "full":
-        saveable = getattr(jax.checkpoint_policies, policy)
-    # A new lambda each time: JAX caches the trace of a function, and this one closes over other values each time.
-    return jax.checkpoint(lambda *arguments: function(*arguments), policy=saveable, prevent_cse=not scanned)
 
 
 def _built_without_values(make: Callable[[], Any], shape: tuple[int | None, ...]) -> Any:

@@ -178,6 +178,7 @@ class Forecast:
       tokens: of a step; 0: the task counts none.
       price: of one device per hour; 0: not known.
       changes: smallest changes that fit, if the run does not.
+      host_bytes: of one device's activations that are offloaded to host memory.
     """
 
     hardware: str
@@ -193,6 +194,7 @@ class Forecast:
     tokens: int
     price: float = 0.0
     changes: tuple[Change, ...] = ()
+    host_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:

@@ -104,6 +104,12 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
       batch_size: global.
       capacity: number of batches per device call.
     """
+    with stages.stage("compiling the step"), work.clock().doing(work.COMPILE):
+        engine.compile(engine.place(zero_batches(engine, data, batch_size, capacity)))
+
+
+def zero_batches(engine: Engine, data: DataSpec, batch_size: int, capacity: int) -> HostBatches:
+    """Returns batches of zeros, see `compile_step`."""
     shape = (capacity, batch_size)
     weights = np.zeros(shape, np.float32)
     # The batches of a split on the devices are numbers of its rows.
@@ -113,9 +119,7 @@ def compile_step(engine: Engine, data: DataSpec, batch_size: int, capacity: int)
         arrays = {
             name: np.zeros((capacity, batch_size, *spec.shape), spec.dtype) for name, spec in data.arrays.items()
         }
-    batches = HostBatches({**arrays, WEIGHT: weights}, weights, capacity)
-    with stages.stage("compiling the step"), work.clock().doing(work.COMPILE):
-        engine.compile(engine.place(batches))
+    return HostBatches({**arrays, WEIGHT: weights}, weights, capacity)
 
 
 def plan_engine(

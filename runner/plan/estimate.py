@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from runner.engine.base import INPUTS, LayerInput, LayerOutput
 from runner.engine.origins import axes_of, without_axes
-from runner.layout import Placement, Spec
+from runner.layout import Placement, Spec, transformers
 from runner.layout.roles import ancestors
 
 # FLOPs of one multiplication and one addition.
@@ -84,6 +84,31 @@ class PlacedModel:
         for path, placement in self.placements.items():
             by_layer.setdefault(path.rpartition("/")[0], []).append(placement)
         return by_layer
+
+    # Every kept array is compared with what follows: a plan of hundreds of candidates reads it a million times.
+    @functools.cached_property
+    def sharded_sizes(self) -> dict[int, int]:
+        """Size of a weight's dim that is sharded where layers use it -> number of its shards."""
+        sizes = {}
+        for placement in self.placements.values():
+            for dim, axis in zip(placement.shape, self.used_spec(placement), strict=True):
+                if axis is not None and self.axes[axis] > 1:
+                    sizes[dim] = self.axes[axis]
+        return sizes
+
+    @functools.cached_property
+    def weight_shapes(self) -> dict[tuple[int, ...], int]:
+        """Shape of a weight where layers use it -> number of its shards."""
+        shapes = {}
+        for placement in self.placements.values():
+            shapes[placement.shape] = self.shards(self.used_spec(placement))
+        return shapes
+
+    @functools.cached_property
+    def structure(self) -> transformers.Structure:
+        """What the variables are of a transformer."""
+        shapes = {path: placement.shape for path, placement in self.placements.items()}
+        return transformers.read(shapes)
 
     def variables(self, layer: str) -> list[Placement]:
         """Returns the placements of a layer's own variables."""
@@ -334,6 +359,11 @@ def flops(model: PlacedModel, output: LayerOutput) -> int:
     for kernel in inner_kernels:
         total += products * _product(model, kernel, _positions(model, output))
     return total + products * _tied(model, output) + _attention(model, output, inner_kernels)
+
+
+def attention_flops(model: PlacedModel) -> int:
+    """Returns a device's FLOPs in the two products of attention, of all layers, for one call in training."""
+    return sum(_attention(model, output, model.inner_kernels(output.layer)) for output in model.outputs)
 
 
 def _product(model: PlacedModel, kernel: Placement, positions: int) -> int:

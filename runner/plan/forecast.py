@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from runner.config.schema import RunConfig
 from runner.engine.base import ProgramCost
@@ -16,15 +17,41 @@ LINKS = "links"
 # Times that a step's state is read or written: weights in both passes and in the update, gradients written and read,
 # optimizer state read and written.
 _STATE_PASSES = 3
-# Activations are written once and read once.
-_ACTIVATION_PASSES = 2
+# What follows was fitted to published runs by `python -m benchmarks.plans`; see docs/plan_accuracy.md.
+# Fused attention needs so many times the time of other products of as many FLOPs, though it skips half of them: its
+# products are small, and the softmax between them is no product.
+_ATTENTION_COST = 1.45
+# Times that the result of a product goes through the device's memory per pass, with the element-wise operations after
+# it: biases, norms, activation functions, residual sums.
+_PASSES_PER_PRODUCT = 5.0
+# Forward pass, and gradients of inputs and of weights.
+_PASSES = 3
+# Collectives attain this share of the links' bandwidth.
+LINK_EFFICIENCY = 0.67
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one device computes in a step, with the forward pass that activation checkpointing repeats.
+
+    Attributes:
+      flops: of all products.
+      attention_flops: those of `flops` that are attention's own products.
+      product_bytes: of the results of all products, in one forward pass of the whole step.
+      repeated: passes per pass without activation checkpointing, 1 to 4/3.
+    """
+
+    flops: float
+    attention_flops: float = 0.0
+    product_bytes: float = 0.0
+    repeated: float = 1.0
 
 
 def forecast(
     config: RunConfig,
     parts: tuple[MemoryPart, ...],
     traffic: Sequence[Traffic],
-    flops: float,
+    work: Work,
     *,
     tokens: int,
     program: ProgramCost | None = None,
@@ -35,22 +62,24 @@ def forecast(
       config: checked; its hardware has all figures.
       parts: one device's memory by arithmetic.
       traffic: of a step.
-      flops: of a step on one device, with those that activation checkpointing repeats.
+      work: of a step on one device.
       tokens: of a step; 0: the task counts none.
       program: what the target's compiler counts; None: nothing was compiled.
     """
     hardware = config.hardware
-    compute = _compute_seconds(config, flops)
+    compute = _compute_seconds(config, work.flops + (_ATTENTION_COST - 1) * work.attention_flops)
     by_kind = {part.kind: part.bytes for part in parts}
     state = by_kind[memory.WEIGHTS] + by_kind[memory.OPTIMIZER] + by_kind.get(memory.SUMS, 0)
-    moved = _STATE_PASSES * state + _ACTIVATION_PASSES * by_kind[memory.ACTIVATIONS]
+    moved = _STATE_PASSES * state + _PASSES * work.repeated * _PASSES_PER_PRODUCT * work.product_bytes
     memory_seconds = 0.0
     if hardware.memory_gb_s:
         memory_seconds = moved / (hardware.memory_gb_s * 1e9)
     link_seconds = sum(group.seconds for group in traffic)
-    fastest = max(compute[0], memory_seconds, link_seconds)
-    slowest = max(compute[1], memory_seconds) + link_seconds
-    times = {COMPUTE: sum(compute) / 2, MEMORY: memory_seconds, LINKS: link_seconds}
+    # Products and element-wise operations follow each other on a device; collectives run beside them.
+    attained_link_seconds = link_seconds / LINK_EFFICIENCY
+    fastest = max(compute[0] + memory_seconds, attained_link_seconds)
+    slowest = max(compute[1] + memory_seconds, attained_link_seconds)
+    times = {COMPUTE: sum(compute) / 2, MEMORY: memory_seconds, LINKS: attained_link_seconds}
     if program is not None:
         parts = compiled_parts(parts, program)
     return Forecast(

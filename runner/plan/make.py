@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from runner.engine.mappings import shapes_of, subset
 from runner.layout import Placement, mesh, transformers
 from runner.layout.axes import SEQUENCE
 from runner.layout.inputs import input_specs
+from runner.model import gpt_options
 from runner.optim import schedules
 from runner.optim.paths import owner_of
 from runner.plan import communication, estimate, forecast, memory
@@ -119,10 +121,11 @@ def make_plan(
             config,
             accounts.memory(model, engine),
             step_traffic,
-            accounts.repeated * flops,
+            accounts.work(model, flops),
             tokens=data.task.tokens * config.dataset.batch_size,
             program=program,
         )
+        verdict = replace(verdict, host_bytes=accounts.host_bytes(model, engine))
     warnings = (
         *config_warnings.of_crossing(config.layout, axes, processes),
         *layout.lint(config.layout, shapes, axes, engine.placements),
@@ -172,21 +175,37 @@ class _Accounts:
         self._compute_width = _FLOAT32
         if config.engine.precision == "bfloat16":
             self._compute_width = _BFLOAT16
-        self._recomputes = config.model.options.get("remat") == "full"
+        self._recomputed = 0.0
+        self._offloads = False
+        if config.model.target == gpt_options.TARGET:
+            self._recomputed = gpt_options.recomputed_share(config.model.options)
+            self._offloads = bool(config.model.options.get("offloaded"))
 
     @property
     def repeated(self) -> float:
-        """Returns FLOPs with recomputation per FLOP without: one forward pass more, next to three passes."""
-        if self._recomputes:
-            return 4 / 3
-        return 1.0
+        """Returns FLOPs with recomputation per FLOP without: up to one forward pass more, next to three passes."""
+        return 1.0 + self._recomputed / 3
+
+    def work(self, model: estimate.PlacedModel, flops: float) -> forecast.Work:
+        """Returns what one device computes in a step.
+
+        Args:
+          model: the model on its mesh.
+          flops: of the step, without recomputation.
+        """
+        return forecast.Work(
+            flops=self.repeated * flops,
+            attention_flops=self.repeated * self._microbatches * estimate.attention_flops(model),
+            product_bytes=self._microbatches * memory.product_bytes(model, self._compute_width),
+            repeated=self.repeated,
+        )
 
     def collectives(self, model: estimate.PlacedModel) -> list[Collective]:
         """Returns the collectives of a step, by arithmetic."""
         return communication.collectives(
             model,
             compute_width=self._compute_width,
-            recomputes=self._recomputes,
+            recomputes=self._recomputed > 0,
             microbatches=self._microbatches,
         )
 
@@ -204,6 +223,12 @@ class _Accounts:
             accumulates=self._microbatches > 1,
             teachers=teachers,
         )
+
+    def host_bytes(self, model: estimate.PlacedModel, engine: KnowsSaved) -> int:
+        """Returns one device's bytes of activations that are offloaded to host memory."""
+        if not self._offloads:
+            return 0
+        return memory.saved_bytes(model, engine.saved_activations(offloaded=True), self._examples)
 
 
 def memory_parts(config: RunConfig, engine: Engine, data: DataSpec) -> tuple[MemoryPart, ...]:

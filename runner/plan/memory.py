@@ -7,7 +7,7 @@ arrays that are in memory beside them at the step's peak.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -76,16 +76,84 @@ def parts(
     if accumulates:
         # Engines name the sums in none of their variables. Beside them there is the gradient of one block.
         state.append(MemoryPart(SUMS, sums, "counted"))
-        gradients //= max(depths(model).values(), default=1)
+        gradients //= _block_count(model)
     if teachers:
         state.append(MemoryPart(TEACHERS, teachers, "counted"))
-    activations = saved_bytes(model, saved, examples)
+    moments = _moments(model, saved, gradients, examples=examples, compute_width=compute_width)
+    return (*state, *max(moments, key=_bytes))
+
+
+def _moments(
+    model: estimate.PlacedModel, saved: Saved, gradients: int, *, examples: int, compute_width: int
+) -> list[tuple[MemoryPart, ...]]:
+    """Returns what a step adds to the state at each moment that may be its peak.
+
+    These are the loss, which holds all activations, the logits and their gradient; the backward pass of the last
+    block, when the logits are gone; and that of the first block, when nearly all gradients are there and nearly all
+    activations are gone. A scan holds the activations and the gradients of all its blocks from its start to its end.
+
+    Args:
+      model: the model on its mesh.
+      saved: as that of `parts`.
+      gradients: bytes of all of them on one device.
+      examples: of a microbatch.
+      compute_width: bytes per number that layers compute in.
+    """
+    logits = 0
+    others = 0
+    vocabularies = _vocabularies(model)
+    for shape, dtype in saved:
+        size = _array_bytes(model, shape, dtype, examples)
+        is_weight = shape in _weight_shapes(model)
+        if examples in shape and not is_weight and shape[-1] in vocabularies:
+            logits += size
+        else:
+            others += size
+    loss, block = _temporaries(model, saved, examples, compute_width)
+    first_gradients = 0
+    last_activations = others // _block_count(model)
+    if _is_scanned(model):
+        first_gradients = gradients
+        last_activations = others
+    return [
+        _moment(0, others + logits, loss),
+        _moment(first_gradients, others, block),
+        _moment(gradients, last_activations, block),
+    ]
+
+
+def _moment(gradients: int, activations: int, temporaries: int) -> tuple[MemoryPart, ...]:
     return (
-        *state,
         MemoryPart(GRADIENTS, gradients, "estimated"),
         MemoryPart(ACTIVATIONS, activations, "estimated"),
-        MemoryPart(TEMPORARIES, _temporaries(model, saved, examples, compute_width), "estimated"),
+        MemoryPart(TEMPORARIES, temporaries, "estimated"),
     )
+
+
+def _bytes(parts: Iterable[MemoryPart]) -> int:
+    return sum(part.bytes for part in parts)
+
+
+def _vocabularies(model: estimate.PlacedModel) -> set[int]:
+    """Returns the sizes of the vocabularies: of tables and heads the larger dim."""
+    sizes = set()
+    for path, role in _structure(model).roles.items():
+        if role.noun == transformers.VOCABULARY:
+            sizes.add(max(model.placements[path].shape))
+    return sizes
+
+
+def _is_scanned(model: estimate.PlacedModel) -> bool:
+    return max(depths(model).values(), default=1) > 1
+
+
+def _block_count(model: estimate.PlacedModel) -> int:
+    """Returns the number of equal blocks, in a stack or one after the other; 1 if no two are equal."""
+    counts: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    for variables in blocks(model).values():
+        counts[tuple(placement.shape for placement in variables)] += 1
+    stacked = max(depths(model).values(), default=1)
+    return max(stacked, *counts.values(), 1)
 
 
 def saved_bytes(model: estimate.PlacedModel, saved: Saved, examples: int) -> int:
@@ -122,20 +190,12 @@ def _array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str
 
 def _sharded_sizes(model: estimate.PlacedModel) -> dict[int, int]:
     """Returns size of a weight's dim that is sharded where layers use it -> number of its shards."""
-    sizes = {}
-    for placement in model.placements.values():
-        for dim, axis in zip(placement.shape, model.used_spec(placement), strict=True):
-            if axis is not None and model.axes[axis] > 1:
-                sizes[dim] = model.axes[axis]
-    return sizes
+    return model.sharded_sizes
 
 
 def _weight_shapes(model: estimate.PlacedModel) -> dict[tuple[int, ...], int]:
     """Returns shape of a weight where layers use it -> number of its shards."""
-    shapes = {}
-    for placement in model.placements.values():
-        shapes[placement.shape] = model.shards(model.used_spec(placement))
-    return shapes
+    return model.weight_shapes
 
 
 def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
@@ -160,15 +220,16 @@ def depths(model: estimate.PlacedModel) -> dict[str, int]:
     return counts
 
 
-def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compute_width: int) -> int:
-    """Returns the bytes of one block's gathered weights, values and gradients, or of the loss.
+def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compute_width: int) -> tuple[int, int]:
+    """Returns the bytes in the loss, and in the backward pass of the largest block.
 
-    The peak is in the backward pass of the largest block, or in the loss, whichever needs more.
+    The loss has the gradient of the largest array of the examples, such as logits, which is as large as the array. A
+    block has its gathered weights, values and gradients.
     """
     roles = _structure(model).roles
     vocabulary = {path for path, role in roles.items() if role.noun == transformers.VOCABULARY}
     counts = depths(model)
-    largest = 0
+    block = 0
     for name, variables in blocks(model).items():
         count = counts[name]
         gathered = 0
@@ -177,17 +238,30 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
         # Logits are computed in chunks, or are among the kept arrays.
         others = [placement for placement in variables if placement.path not in vocabulary]
         values = _block_values(model, others, count) * compute_width
-        largest = max(largest, _GATHERED_BLOCKS * gathered + _VALUES_AND_GRADIENTS * values)
+        block = max(block, _GATHERED_BLOCKS * gathered + _VALUES_AND_GRADIENTS * values)
+    loss = 0
     for shape, dtype in saved:
-        # The gradient of a kept array, such as logits, is as large as the array.
         if shape[:1] == (examples,):
-            largest = max(largest, _array_bytes(model, shape, dtype, examples))
-    return largest
+            loss = max(loss, _array_bytes(model, shape, dtype, examples))
+    return loss, block
 
 
 def _structure(model: estimate.PlacedModel) -> transformers.Structure:
-    shapes = {path: placement.shape for path, placement in model.placements.items()}
-    return transformers.read(shapes)
+    return model.structure
+
+
+def product_bytes(model: estimate.PlacedModel, compute_width: int) -> int:
+    """Returns one device's bytes of the results of all products with kernels, for one forward pass.
+
+    Args:
+      model: the model on its mesh.
+      compute_width: bytes per number.
+    """
+    counts = depths(model)
+    numbers = 0
+    for name, variables in blocks(model).items():
+        numbers += counts[name] * _block_values(model, variables, counts[name])
+    return numbers * compute_width
 
 
 def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], count: int) -> int:

@@ -1,6 +1,7 @@
 """The picture of a plan.
 
-Every variable's shards, colored by the mesh coordinates that they are on.
+The memory of a device by kind, the timeline of a step, and every variable's shards, colored by the mesh coordinates
+that they are on.
 
 A bar beside each variable shows its bytes, all to one scale; the dark part is on one device. Equal blocks are drawn
 once.
@@ -10,17 +11,15 @@ Pillow draws it: Matplotlib would take a third of the plan's own time.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from runner.layout import mesh
-from runner.plan import rows
+from runner.plan import bars, lettering, rows
 from runner.plan.base import Plan, VariablePlan
 from runner.plan.fold import Fold, folded
 from runner.report import palette, tables
@@ -36,8 +35,7 @@ _MARGIN = 16
 MIDDLE = 455
 BARS = 690
 RIGHT = 905
-# The height of a line of text, and the gap between two variables.
-_LINE = 21
+# The gap between two variables.
 _GAP = 13
 # A rectangle is as tall as this for two dims or more, and for one; all are as wide.
 _TALL = 32
@@ -61,16 +59,7 @@ _LEGEND_STEP = 22
 _LEGEND_GAP = 8
 _LEGEND_LINE_GAP = 12
 
-# Font sizes.
-_TITLE = 18
-_PATH = 15
-_TEXT = 15
-_SMALL = 13
-_TINY = 10
-
 # Colors.
-_INK = (25, 25, 25)
-_GRAY = (95, 95, 95)
 _EDGE = (70, 70, 70)
 _BACK = (160, 160, 160)
 _REPLICA = (244, 244, 244)
@@ -89,10 +78,12 @@ def draw(plan: Plan, path: Path) -> None:
       path: PNG file to write.
     """
     shown, left_out = _rows(plan)
-    title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, _TITLE, bold=True)
+    title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, lettering.TITLE, bold=True)
     legend = _legend(plan)
-    head = 2 * _MARGIN + _LINE * (len(title) + len(legend)) + _LEGEND_LINE_GAP * len(legend)
-    height = head + _LINE + _GAP + _MARGIN
+    head = 2 * _MARGIN + lettering.LINE * (len(title) + len(legend)) + _LEGEND_LINE_GAP * len(legend)
+    summary = head
+    head += bars.height(plan, _WIDTH - 2 * _MARGIN)
+    height = head + lettering.LINE + _GAP + _MARGIN
     count = 0
     most = 1
     for row in shown:
@@ -103,19 +94,20 @@ def draw(plan: Plan, path: Path) -> None:
     image = Image.new("RGB", (_WIDTH, height), "white")
     canvas = ImageDraw.Draw(image)
     _draw_head(canvas, title, legend)
+    bars.draw(canvas, plan, (_MARGIN, summary), _WIDTH - 2 * _MARGIN)
 
     first_heading = "variable"
     if left_out:
         first_heading += f" (the {count} largest of {count + left_out})"
-    _text(canvas, _MARGIN, head, first_heading, _SMALL, _GRAY)
-    _text(canvas, MIDDLE, head, "shards, not to scale", _SMALL, _GRAY)
-    _text(canvas, BARS, head, "bytes (dark: on one device)", _SMALL, _GRAY)
-    _text(canvas, RIGHT, head, "per device", _SMALL, _GRAY)
-    canvas.line((_MARGIN, head + _LINE, _WIDTH - _MARGIN, head + _LINE), fill=_BACK)
+    lettering.text(canvas, _MARGIN, head, first_heading, lettering.SMALL, lettering.GRAY)
+    lettering.text(canvas, MIDDLE, head, "shards, not to scale", lettering.SMALL, lettering.GRAY)
+    lettering.text(canvas, BARS, head, "bytes (dark: on one device)", lettering.SMALL, lettering.GRAY)
+    lettering.text(canvas, RIGHT, head, "per device", lettering.SMALL, lettering.GRAY)
+    canvas.line((_MARGIN, head + lettering.LINE, _WIDTH - _MARGIN, head + lettering.LINE), fill=_BACK)
 
     # All bars have one scale: the longest is that of the variable with the most bytes.
     pixels_per_byte = _BAR / most
-    y = head + _LINE + _GAP
+    y = head + lettering.LINE + _GAP
     for row in shown:
         _draw_row(canvas, plan, row, y, pixels_per_byte)
         y += row.height
@@ -144,7 +136,7 @@ class _Row:
     @property
     def height(self) -> int:
         """Returns the pixels from this row to the next."""
-        return _LINE * (len(self.path) + len(self.details)) + _GAP
+        return lettering.LINE * (len(self.path) + len(self.details)) + _GAP
 
 
 def _rows(plan: Plan) -> tuple[list[_Row], int]:
@@ -176,19 +168,21 @@ def _row(variable: VariablePlan, group: Fold) -> _Row:
     indent = _INDENT if group.name else 0
     room = MIDDLE - 2 * _MARGIN - indent
     details = f"{rows.dims(variable.shape)}  {variable.dtype}  {rows.spec_words(variable.spec)}"
-    return _Row(variable, _path(variable.path, room), _wrapped(details, "  ", room, _SMALL), group.count, indent)
+    return _Row(
+        variable, _path(variable.path, room), _wrapped(details, "  ", room, lettering.SMALL), group.count, indent
+    )
 
 
 def _heading(group: Fold) -> _Row:
     per_device = tables.size(group.bytes_per_device)
     details = f"{group.count} equal blocks, {per_device} per device of {tables.size(group.bytes)}"
     room = MIDDLE - 2 * _MARGIN
-    return _Row(None, _path(group.name, room), _wrapped(details, ", ", room, _SMALL))
+    return _Row(None, _path(group.name, room), _wrapped(details, ", ", room, lettering.SMALL))
 
 
 def _path(path: str, room: int) -> list[str]:
-    lines = rows.broken(path, lambda line: _length(line, _PATH, bold=True) <= room, "    ")
-    return _all_shortened(lines, room, _PATH, bold=True)
+    lines = rows.broken(path, lambda line: lettering.length(line, lettering.PATH, bold=True) <= room, "    ")
+    return _all_shortened(lines, room, lettering.PATH, bold=True)
 
 
 def _legend(plan: Plan) -> list[list[_LegendEntry]]:
@@ -217,38 +211,40 @@ def _legend(plan: Plan) -> list[list[_LegendEntry]]:
 
 
 def _legend_width(words: str, boxes: Sequence[tuple[str, Color]]) -> int:
-    return _length(words, _TEXT) + _LEGEND_GAP + _LEGEND_STEP * len(boxes) + _LEGEND_STEP
+    return lettering.length(words, lettering.TEXT) + _LEGEND_GAP + _LEGEND_STEP * len(boxes) + _LEGEND_STEP
 
 
 def _draw_head(canvas: ImageDraw.ImageDraw, title: Sequence[str], legend: Sequence[Sequence[_LegendEntry]]) -> None:
     y = _MARGIN
     for line in title:
-        _text(canvas, _MARGIN, y, line, _TITLE, bold=True)
-        y += _LINE
+        lettering.text(canvas, _MARGIN, y, line, lettering.TITLE, bold=True)
+        y += lettering.LINE
     for entries in legend:
         x = _MARGIN
         y += _LEGEND_LINE_GAP
         for words, boxes in entries:
-            _text(canvas, x, y, words, _TEXT)
-            left = x + _length(words, _TEXT) + _LEGEND_GAP
+            lettering.text(canvas, x, y, words, lettering.TEXT)
+            left = x + lettering.length(words, lettering.TEXT) + _LEGEND_GAP
             for coordinate, color in boxes:
                 _box(canvas, left, y, _LEGEND_BOX, _LEGEND_BOX, color)
                 center = (left + _LEGEND_BOX // 2, y + _LEGEND_BOX // 2)
-                canvas.text(center, coordinate, palette.ink_on(color), font=_font(_TINY), anchor="mm")
+                canvas.text(
+                    center, coordinate, palette.ink_on(color), font=lettering.font(lettering.TINY), anchor="mm"
+                )
                 left += _LEGEND_STEP
             x += _legend_width(words, boxes)
-        y += _LINE
+        y += lettering.LINE
 
 
 def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels_per_byte: float) -> None:
     x = _MARGIN + row.indent
     line_y = y
     for line in row.path:
-        _text(canvas, x, line_y, line, _PATH, bold=True)
-        line_y += _LINE
+        lettering.text(canvas, x, line_y, line, lettering.PATH, bold=True)
+        line_y += lettering.LINE
     for line in row.details:
-        _text(canvas, x, line_y, line, _SMALL, _GRAY)
-        line_y += _LINE
+        lettering.text(canvas, x, line_y, line, lettering.SMALL, lettering.GRAY)
+        line_y += lettering.LINE
     variable = row.variable
     if variable is None:
         return
@@ -266,7 +262,7 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels
     sizes = f"{tables.size(variable.bytes_per_device)} of {tables.size(variable.bytes)}"
     if row.blocks > 1:
         sizes = f"{row.blocks} x {sizes}"
-    _text(canvas, RIGHT, y, sizes, _TEXT)
+    lettering.text(canvas, RIGHT, y, sizes, lettering.TEXT)
     words = "whole"
     if shards > 1:
         words = f"one of {shards} shards"
@@ -276,7 +272,9 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels
             if axis not in sharding_axes and count > 1:
                 other_axes.append(axis)
         words += f", {replicas} replicas over {'+'.join(other_axes)}"
-    _text(canvas, RIGHT, y + _LINE, _shortened(words, _WIDTH - RIGHT - _MARGIN), _SMALL, _GRAY)
+    lettering.text(
+        canvas, RIGHT, y + lettering.LINE, _shortened(words, _WIDTH - RIGHT - _MARGIN), lettering.SMALL, lettering.GRAY
+    )
 
 
 def _draw_shards(canvas: ImageDraw.ImageDraw, plan: Plan, variable: VariablePlan, middle: int, replicas: int) -> None:
@@ -340,36 +338,11 @@ def _box(
     canvas.rectangle((x, y, x + width, y + height), fill=color, outline=edge)
 
 
-def _text(
-    canvas: ImageDraw.ImageDraw, x: int, y: int, text: str, size: int, ink: Color = _INK, *, bold: bool = False
-) -> None:
-    canvas.text((x, y + _LINE // 2), text, ink, font=_font(size, bold), anchor="lm")
-
-
-@functools.cache
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns the font that Matplotlib ships, or else Pillow's default font."""
-    matplotlib = importlib.util.find_spec("matplotlib")
-    if matplotlib is None:
-        return ImageFont.load_default(size)
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    for folder in matplotlib.submodule_search_locations or []:
-        file = Path(folder, "mpl-data", "fonts", "ttf", name)
-        if file.is_file():
-            return ImageFont.truetype(str(file), size)
-    return ImageFont.load_default(size)
-
-
-def _length(text: str, size: int, *, bold: bool = False) -> int:
-    length: float = _font(size, bold).getlength(text)
-    return math.ceil(length)
-
-
 def _wrapped(text: str, separator: str, room: int, size: int, *, bold: bool = False) -> list[str]:
     """Returns a text in lines that fit the room, broken at a separator."""
     lines: list[str] = []
     for part in text.split(separator):
-        if lines and _length(f"{lines[-1]}{separator}{part}", size, bold=bold) <= room:
+        if lines and lettering.length(f"{lines[-1]}{separator}{part}", size, bold=bold) <= room:
             lines[-1] += f"{separator}{part}"
         else:
             lines.append(part)
@@ -381,10 +354,10 @@ def _all_shortened(lines: Iterable[str], room: int, size: int, *, bold: bool) ->
     return [_shortened(line, room, size, bold=bold) for line in lines]
 
 
-def _shortened(text: str, room: int, size: int = _SMALL, *, bold: bool = False) -> str:
+def _shortened(text: str, room: int, size: int = lettering.SMALL, *, bold: bool = False) -> str:
     """Returns a text that fits the room; the end of a longer one is replaced by dots."""
-    if _length(text, size, bold=bold) <= room:
+    if lettering.length(text, size, bold=bold) <= room:
         return text
-    while text and _length(f"{text}...", size, bold=bold) > room:
+    while text and lettering.length(f"{text}...", size, bold=bold) > room:
         text = text[:-1]
     return f"{text}..."

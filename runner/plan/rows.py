@@ -9,6 +9,7 @@ import psutil
 
 from runner.layout import mesh
 from runner.layout.rules import alike_once
+from runner.plan import accuracy
 from runner.plan.base import ARITHMETIC, Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded, unfolded
 from runner.report.tables import size
@@ -185,6 +186,8 @@ def verdict(plan: Plan) -> list[str]:
     lines = [f"{line}; the largest part is {largest.kind}, {size(largest.bytes)} ({_DEPTHS[forecast.depth]})"]
     if forecast.is_open:
         lines.append("  XLA may need far less than this estimate: set plan.compiler=target to compile the step")
+    if forecast.host_bytes:
+        lines.append(f"  offloaded to host memory: {size(forecast.host_bytes)} of activations per device")
     for change in forecast.changes:
         lines.append(f"  to fit: {change.override}, {size(change.peak_bytes)} per device (arithmetic)")
     fastest, slowest = forecast.step_seconds
@@ -205,6 +208,7 @@ def verdict(plan: Plan) -> list[str]:
             dear = hourly * _MILLION / (slow * _SECONDS_PER_HOUR)
             rate += f"; cost per million tokens: {cheap:.3g} to {dear:.3g}"
         lines.append(rate)
+    lines.append(accuracy.line(forecast.depth))
     return lines
 
 

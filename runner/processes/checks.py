@@ -12,7 +12,7 @@ from runner.layout import mesh
 from runner.processes import place, restarts
 
 # Commands that start no processes.
-_STARTS_NOTHING = ("runner.plan", "runner.data")
+_STARTS_NOTHING = ("runner.plan", "runner.advise", "runner.data")
 _TRAINS = "runner"
 
 

@@ -29,6 +29,7 @@ _DEFAULT_LAYOUT = "replicated"
 _GROUPS_OF_COMMANDS = (
     "sweep",
     "plan",
+    "advise",
     "hardware",
     "verify",
     "evaluate",

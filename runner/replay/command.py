@@ -90,6 +90,13 @@ def _recomputed(
     length = lengths.run_length(config, data.train.size, task.tokens)
     if config.replay.stop_at_nan:
         recorded = replace(recorded, step=min(recorded.step, length.total))
+    if recorded.first >= length.total:
+        raise invalid(
+            "replay.start",
+            recorded.first,
+            problem=f"the run has {length.total:,} steps",
+            fix="set a smaller number",
+        )
     if recorded.step > length.total:
         raise invalid(
             "replay.step",

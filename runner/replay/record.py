@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.convert import flatten
-from runner.config.schema import ReplayConfig
+from runner.config.schema_replay import ReplayConfig
 from runner.data.base import Array
 from runner.errors import ConfigError, invalid
 from runner.training.checkpoint import index, recovery, runs, storage

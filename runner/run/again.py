@@ -10,6 +10,7 @@ from runner.config.schema import CheckpointConfig, ClusterConfig
 from runner.errors import ConfigError
 from runner.host import session
 from runner.host.paths import shown
+from runner.host.stores.urls import Place
 from runner.processes import requeue
 from runner.training.checkpoint import runs
 from runner.training.checkpoint.arguments import folder_of
@@ -19,7 +20,7 @@ _LATEST = "latest"
 _PROGRAM = "runner"
 
 
-def line(folder: Path, cluster: ClusterConfig, name: str | None = None) -> str | None:
+def line(folder: Place, cluster: ClusterConfig, name: str | None = None) -> str | None:
     """Returns the line with the command that continues a run.
 
     Args:
@@ -37,7 +38,7 @@ def line(folder: Path, cluster: ClusterConfig, name: str | None = None) -> str |
     default_folder = folder_of(CheckpointConfig())  # where `resume` searches for an id
     try:
         run_id = runs.find(_KEY, str(folder), default_folder)[0].id
-    except ConfigError:
+    except (ConfigError, OSError):
         return None
     reference = run_id
     if folder.parent != default_folder:

@@ -31,9 +31,10 @@ from runner.host.gpus import Gpus
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required, spared, warn
 from runner.host.signals import StopRequest, heard
+from runner.host.stores.urls import Place
 from runner.layout import mesh
 from runner.optim import schedules
-from runner.plan import rows, tokens
+from runner.plan import exhausted, rows, tokens
 from runner.plan.command import compile_step, plan_engine
 from runner.plan.files import write_files
 from runner.plan.rates import utilization
@@ -129,8 +130,11 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
             if team.is_first:
                 with spared(str(folder / folders.MARK)):
                     folders.note_run(folder, tracker.run_id or folder.name)
-            training = _Training(config, content, data, task, length, folder, console, tracker, previous)
-            training.run(readers, stop, until_exit, after_tracking)
+            overrides = list(HydraConfig.get().overrides.task)
+            attempt = exhausted.Attempt(config, DataSpec(task.arrays, task), overrides)
+            training = _Training(config, content, data, task, length, folder, console, tracker, previous, attempt)
+            with exhausted.explained(attempt):
+                training.run(readers, stop, until_exit, after_tracking)
         after_tracking.close()
 
 
@@ -170,6 +174,7 @@ class _Training:
     console: Console
     tracker: Tracker
     previous: Previous | None
+    attempt: exhausted.Attempt
 
     def run(
         self, readers: workers.Workers, stop: StopRequest, until_exit: ExitStack, after_tracking: ExitStack
@@ -358,6 +363,7 @@ class _Training:
                 return engine, {}
             for path in write_files(plan, self.folder):
                 self.tracker.log_artifact(path)
+        self.attempt.plan = plan
         for warning in plan.warnings:
             _warn(self.console, warning)
         self.tracker.page.facts["plan"] = rows.in_a_line(plan)
@@ -383,6 +389,7 @@ class _Training:
         lines = (
             _length_line(self.length),
             _examples_line(config, splits, self.length),
+            _packing_line(config, self.data),
             _selection_line(config, splits, self.data),
         )
         for line in lines:
@@ -393,7 +400,7 @@ class _Training:
         _print(self.console, line)
         self.tracker.set_tags(tags)
 
-    def _print_how_to_continue(self, saved: Path | None, kind: type[BaseException] | None, *_: object) -> None:
+    def _print_how_to_continue(self, saved: Place | None, kind: type[BaseException] | None, *_: object) -> None:
         """Prints the command that continues a run which an exception ended, as its last line.
 
         Args:
@@ -533,6 +540,13 @@ def _examples_line(config: RunConfig, splits: feed.Splits, length: RunLength) ->
     if left_out and config.dataset.remainder == "drop" and not ends_early:
         return f"each epoch leaves out {left_out} of {size:,} examples (dataset.remainder=pad counts them)"
     return ""
+
+
+def _packing_line(config: RunConfig, data: Dataset) -> str:
+    """Returns how full the packed rows of train are; empty without sequence packing."""
+    if not config.dataset.pack:
+        return ""
+    return f"packed rows: {data.selection['train']}"
 
 
 def _selection_line(config: RunConfig, splits: feed.Splits, data: Dataset) -> str:

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from runner.compare.render import Sheet, console, rich_table
 from runner.config.schema import CheckpointConfig, TrackingConfig
 from runner.errors import EXIT_DONE, EXIT_FAILED, ConfigError, TrackingError, invalid
 from runner.host.paths import outputs_dir, project_root
+from runner.host.stores import urls
 from runner.report.tables import size as size_text
 from runner.runs import remove
 from runner.runs.listing import KEEP_TAG, ListedRun, find, readable, select
@@ -40,14 +40,12 @@ class Place:
     """
 
     uri: str | None = None
-    folder: Path | None = None
+    folder: str | None = None
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self) -> urls.Place:
         """Folder of the runs' checkpoints."""
-        if self.folder is None:
-            return folder_of(CheckpointConfig(folder=None))
-        return folder_of(CheckpointConfig(folder=str(self.folder)))
+        return folder_of(CheckpointConfig(folder=self.folder))
 
     def store(self) -> Store | None:
         """Opens the store; None if there is none, which is not created.

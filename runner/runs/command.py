@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import EXIT_FAILED, EXIT_REFUSED, ConfigError, TrackingError, did_you_mean, invalid
 from runner.host.late import late
 from runner.host.parser import Parser, truth
+from runner.host.stores import urls
 from runner.runs.selection import Selection, age, statuses
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
             selection = replace(selection, older=age("older", options.older))
         if options.keep is not None:
             selection = replace(selection, keep=_count("keep", options.keep))
+        _check_folder(options.folder)
         place = act.Place(options.uri, options.folder)
         if options.action == "list":
             return act.show(place, selection, _count("last", options.last))
@@ -64,6 +65,14 @@ def _count(key: str, text: str) -> int:
     return int(text)
 
 
+def _check_folder(folder: str | None) -> None:
+    """Rejects a URL that can't name a folder of an object store; raises ConfigError."""
+    if folder is not None and urls.is_url(folder):
+        problem = urls.problem(folder)
+        if problem is not None:
+            raise invalid("folder", folder, problem=problem, fix="set folder=s3://bucket/folder or a local path")
+
+
 def _parser() -> Parser:
     parser = Parser(
         "runner.runs",
@@ -86,6 +95,6 @@ def _parser() -> Parser:
         "--records", nargs="?", const="true", default="false", help="clean: also deletes the runs in the store"
     )
     parser.add_argument("--last", metavar="COUNT", default="30", help="list: shows the newest so many; 0: all")
-    parser.add_argument("--folder", type=Path, help="folder of checkpoints; default: outputs/checkpoints")
+    parser.add_argument("--folder", help="folder of checkpoints, or its URL")
     parser.add_argument("--uri", help="tracking URI, or none; default: $MLFLOW_TRACKING_URI, then outputs/mlflow.db")
     return parser

@@ -18,6 +18,7 @@ from runner.compare.records import RunRecord, from_run, results_of
 from runner.compare.render import show
 from runner.errors import invalid
 from runner.host import folders
+from runner.host.stores.urls import Place
 from runner.runs.selection import Selection
 from runner.tracking import process
 from runner.tracking.named import LATEST, named
@@ -75,7 +76,7 @@ class ListedRun:
         return time.time() - (self.ended or self.started)
 
 
-def find(store: Store | None, checkpoints: Path, outputs: Path) -> tuple[list[ListedRun], list[str]]:
+def find(store: Store | None, checkpoints: Place, outputs: Path) -> tuple[list[ListedRun], list[str]]:
     """Returns every run, newest first, and one line for each that can't be read.
 
     Args:
@@ -181,7 +182,7 @@ def _untracked(saved: SavedRun) -> ListedRun:
 
 def _last_saved(saved: SavedRun) -> float:
     """Returns the time of an untracked run's last checkpoint, its last trace."""
-    return max(storage.place(saved.folder, step).lstat().st_mtime for step in storage.steps(saved.folder))
+    return max(storage.written_at(saved.folder, step) for step in storage.steps(saved.folder))
 
 
 def _checkpoints(saved: SavedRun | None) -> dict[str, Any]:
@@ -189,15 +190,8 @@ def _checkpoints(saved: SavedRun | None) -> dict[str, Any]:
     if saved is None:
         return {}
     steps = tuple(storage.steps(saved.folder))
-    total = sum(size(storage.place(saved.folder, step)) for step in steps)
+    total = sum(storage.size(saved.folder, step) for step in steps)
     return {"saved": saved, "steps": steps, "bytes": total}
-
-
-def size(folder: Path) -> int:
-    """Returns the bytes of a folder's files; 0 if there is no folder."""
-    if not folder.is_dir():
-        return 0
-    return sum(path.lstat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def _of_output_folders(outputs: Path, known: Collection[str]) -> list[ListedRun]:

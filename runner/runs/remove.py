@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.errors import TrackingError
-from runner.host.folders import remove_empty, remove_files
-from runner.runs.listing import ListedRun, size
+from runner.runs.listing import ListedRun
 from runner.tracking.reason import reason
 from runner.tracking.store import Store
 from runner.training.checkpoint import attempts, index, runs, storage
@@ -109,7 +108,7 @@ def remove(run: ListedRun) -> Removed:
         skipped = list[str]()
         for step in storage.steps(folder):
             checkpoint = storage.place(folder, step)
-            checkpoint_size = size(checkpoint)
+            checkpoint_size = storage.size(folder, step)
             if storage.remove(folder, step):
                 steps.append(step)
                 total += checkpoint_size
@@ -118,8 +117,7 @@ def remove(run: ListedRun) -> Removed:
         storage.clean(folder)
     # The run's record stays as long as one of its checkpoints does.
     if not skipped:
-        remove_files(folder, [runs.RECORD, runs.LOCK, *attempts.names(folder)])
-        remove_empty([folder])
+        storage.remove_records(folder, [runs.RECORD, runs.LOCK, *attempts.names(folder)])
     return Removed(tuple(steps), total, tuple(skipped))
 
 

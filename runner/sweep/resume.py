@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
@@ -14,6 +13,7 @@ from runner.config.schema import TrackingConfig
 from runner.config.search_path import searchpath
 from runner.errors import ConfigError
 from runner.host.late import late
+from runner.host.stores.urls import Place
 from runner.training.checkpoint.arguments import MULTIRUN, key_of, value_of, without
 from runner.training.checkpoint.recorded import Record
 
@@ -70,7 +70,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     return ["-m", *record.checked(without(recorded, typed_keys)), *typed, f"{_KEY}={run.info.run_id}"]
 
 
-def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Path) -> list[str]:
+def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: Place) -> list[str]:
     """Returns what makes a job continue from the checkpoint of its earlier run, instead of from the start.
 
     Args:

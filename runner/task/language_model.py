@@ -11,6 +11,7 @@ import numpy as np
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
+from runner.data.packing import POSITIONS, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
 from runner.task import generation
@@ -132,7 +133,10 @@ class LanguageModel(Supervised):
         if config.inputs is not None:
             return config
         if TOKENS in arrays:
-            return replace(config, inputs=[name for name in (TOKENS, SEGMENTS) if name in arrays])
+            inputs = [name for name in (TOKENS, SEGMENTS) if name in arrays]
+            if is_of_packing(arrays, POSITIONS):
+                inputs.append(POSITIONS)
+            return replace(config, inputs=inputs)
         target = tuple(config.target) or default_target(arrays)
         others = {*target, config.example_weight, self._label_weight}
         return replace(config, inputs=[name for name in arrays if name not in others])
@@ -362,6 +366,9 @@ class LanguageModel(Supervised):
         batch = {name: np.ones((len(rows), *spec.shape), spec.dtype) for name, spec in self.arrays.items()}
         tokens = TOKENS if TOKENS in self.input_names else self.input_names[0]
         batch[tokens] = rows.astype(self.arrays[tokens].dtype)
+        if is_of_packing(self.arrays, POSITIONS):
+            # The row is one document.
+            batch[POSITIONS][:] = np.arange(self.tokens)
         batch[self._label] = np.zeros_like(batch[self._label])
         batch[self._label][np.arange(len(rows)), positions] = 1
         return {**batch, WEIGHT: np.ones(len(rows), np.float32)}

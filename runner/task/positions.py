@@ -13,6 +13,7 @@ import numpy as np
 from runner.arrays import Arrays, Tensor
 from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, Batch, DataSource, column
+from runner.data.packing import LABEL_WEIGHT, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.layout.axes import SEQUENCE
@@ -80,6 +81,9 @@ class Positions(PerPosition):
 
     def __init__(self, config: TaskConfig, options: PositionsOptions, data: TaskData) -> None:
         """Settles the labels, the classes and their weights; see `runner.task.registry.make_task`."""
+        if options.label_weight is None and is_of_packing(data.arrays, LABEL_WEIGHT):
+            # Packed rows have padding, which no label need mark.
+            options = replace(options, label_weight=LABEL_WEIGHT)
         config = _without_label_weight(config, options, data)
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         self._options = options

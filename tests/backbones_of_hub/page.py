@@ -28,7 +28,7 @@ million parameters for every config, and verifying it needs more than 20 GB.
 `python -m tests.backbones_of_hub --write` writes this page; append names to run single backbones. `--mesh` and
 `--layout` select others, without writing the page. The command needs minutes and the extra `hub`:
 
-```sh needs minutes, and the extra hub
+```sh title="Needs: minutes, and the extra hub"
 python -m tests.backbones_of_hub --mesh batch4_sequence2 --layout fsdp layout.sequence=sequence GPT2Backbone
 ```
 """

@@ -177,7 +177,7 @@ class _Campaign:
 
 def _looked_at(command: str, config: dict[str, Any]) -> str:
     """Returns what a command may look at of a config: nothing of the groups of the other commands."""
-    idle = {"sweep"} | ({"export"} if command != "runner.export" else set())
+    idle = {"sweep", "advise"} | ({"export"} if command != "runner.export" else set())
     if command != WRITES:
         idle |= {"generate", "replay"}
     if command != "runner.verify" and not config["trainer"]["verify_first"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.campaign import mutations_layers as layers
 from tests.campaign import mutations_optimizers as optimizers
 from tests.campaign import mutations_resumes as resumes
 from tests.campaign import mutations_ways as ways
-from tests.campaign.mutations_hooks import Way
+from tests.campaign.mutations_hooks import Tensor, Way
 
 ENGINES = ("jax", "keras_dtensor")
 # Networks with one class per example.
@@ -240,44 +241,28 @@ _LOSSES = (
     _m("an ignored index counted in the metrics", layers.ignored_in_the_metrics, "segments", "adamw sgd"),
     _m("an ignored index counted in the mean", layers.ignored_in_the_count, "segments", "adamw sgd"),
 )
-# Only `engine=jax` runs these classes of Keras.
+
+
+def _of_class(
+    optimizer: str, name: str, operation: str, way: Callable[..., Tensor], network: str, path: str = ""
+) -> Mutation:
+    """Returns a mutation of one operation of a class of Keras that only `engine=jax` runs, with its own setting."""
+    return _m(name, optimizers.of_class(optimizer, operation, way), network, optimizer, path, engines="jax")
+
+
 _CLASSES = (
-    _m(
+    _of_class(
+        "adafactor",
         "factored moments over the wrong dim",
-        optimizers.of_class("adafactor", "mean", optimizers.means_over_the_other_dim),
+        "mean",
+        optimizers.means_over_the_other_dim,
         "tokens",
-        "adafactor",
         "square/kernel",
-        engines="jax",
     ),
-    _m(
-        "factored moment over one shard",
-        optimizers.of_class("adafactor", "mean", optimizers.row_means_of_one_shard),
-        "tokens",
-        "adafactor",
-        engines="jax",
-    ),
-    _m(
-        "root mean square of one shard",
-        optimizers.of_class("adafactor", "mean", optimizers.rms_of_one_shard),
-        "tokens",
-        "adafactor",
-        engines="jax",
-    ),
-    _m(
-        "norms of one shard in Lamb",
-        optimizers.of_class("lamb", "sum", optimizers.over_one_shard),
-        "mlp",
-        "lamb",
-        engines="jax",
-    ),
-    _m(
-        "norm of one shard in Muon",
-        optimizers.of_class("muon", "norm", optimizers.over_one_shard),
-        "mlp",
-        "muon",
-        engines="jax",
-    ),
+    _of_class("adafactor", "factored moment over one shard", "mean", optimizers.row_means_of_one_shard, "tokens"),
+    _of_class("adafactor", "root mean square of one shard", "mean", optimizers.rms_of_one_shard, "tokens"),
+    _of_class("lamb", "norms of one shard in Lamb", "sum", optimizers.over_one_shard, "mlp"),
+    _of_class("muon", "norm of one shard in Muon", "norm", optimizers.over_one_shard, "mlp"),
     _m("products of each shard in Muon", optimizers.orthogonalized_by_shard, "mlp", "muon", engines="jax"),
 )
 _GROUPS = (

@@ -35,8 +35,17 @@ def takes_keras_only(keras):
 
 def loss(ops, outputs, batch):
     ...
+
+
+def data():
+    ...
 """
 
+# A language model on packed rows.
+_PACKED = (
+    "dataset=custom dataset._target_=user_module.data dataset.pad={tokens:0} dataset.pack=true model=gpt "
+    "task=language_model"
+)
 
 REFUSALS = [
     # Engines.
@@ -316,8 +325,7 @@ REFUSALS = [
     ),
     refusal(
         "task=several task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}",
-        "task.outputs=",
-        "at least one output must have a weight above 0",
+        "task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}: at least one output must have a weight",
     ),
     refusal("task=several task.outputs={a:regression,b:custom}", "task.outputs.b._target_ is required"),
     refusal(
@@ -386,6 +394,18 @@ REFUSALS = [
     ),
     refusal("dataset=huggingface dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
     refusal("+dataset.shuffle_window=4", "dataset.shuffle_window=4", "set dataset=parquet"),
+    refusal("+dataset.pack=true", "dataset.pack=true", "examples have one size", "dataset.tokenizer=bytes"),
+    refusal("dataset=digits +dataset.pack=true", "dataset.pack=true", "dataset=digits has no such key"),
+    refusal(
+        "dataset=pydoc dataset.pack=true dataset.documents=joined task=language_model model=gpt",
+        "dataset.pack=true",
+        "dataset.documents=joined",
+    ),
+    refusal(f"{_PACKED} dataset.pad=null", "dataset.pack=true", "names none", "set dataset.pad={tokens:0} too"),
+    refusal(f"{_PACKED} +dataset.pad.segments=0", "dataset.pad=segments", "which dataset.pack adds"),
+    refusal(f"{_PACKED} dataset.augment=[{{name:flip}}]", "dataset.augment=", "a row has several"),
+    refusal(f"{_PACKED} task=classification", "dataset.pack=true", "a label per step", "set task=language_model"),
+    refusal(f"{_PACKED} model=mlp", "dataset.pack=true", "keep the examples of a row apart", "set model=gpt"),
     refusal("dataset=custom dataset._target_=user_module.nope", "dataset._target_=user_module.nope", "no 'nope'"),
     refusal(
         "+dataset._target_=user_module.build",
@@ -518,7 +538,7 @@ def refused(
     return refuse_all(chosen_cases(request), folder)
 
 
-@pytest.mark.wide(every=3)
+@pytest.mark.wide(every=6)
 @pytest.mark.parametrize("case", REFUSALS, ids=name)
 def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
     case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]

@@ -21,6 +21,10 @@ def test_a_renamed_key_is_taken_by_its_old_name_and_no_other_is_touched(old: str
     assert renamed.argument(old) == new
 
 
+def test_the_number_of_devices_has_a_short_key() -> None:
+    assert arranged(["devices=64"]) == ["advise.devices=64"]
+
+
 def test_old_names_are_taken_on_a_command_line_and_in_a_config() -> None:
     assert arranged(["dataset.eval='test[:9]'"]) == ["dataset.test='test[:9]'"]
     defaults = {"test": "test"}

@@ -36,7 +36,11 @@ def as_strings(values):
 def ours(name, options, train, other):
     """Returns the layer's results on both lists of values."""
     typed = checks_prepare.options(PrepareConfig(name, ["x"], options))
-    convert = as_strings if typed.reads_strings else np.asarray
+
+    def convert(values):
+        are_strings = np.asarray(values).dtype.kind == "U"
+        return as_strings(values) if are_strings else np.asarray(values)
+
     state = layers.fit(typed, convert(train))
     return [layers.transform(typed, state, convert(values), "x") for values in (train, other)]
 
@@ -77,8 +81,20 @@ def test_texts_become_the_tokens_of_keras(keras_results, options):
 
 
 @pytest.mark.parametrize("mode", ["int", "one_hot", "multi_hot", "count", "tf_idf"])
-@pytest.mark.parametrize("options", [{}, {"mask_token": ""}, {"max_tokens": 3}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask_token": ""},
+        {"max_tokens": 3},
+        {"num_oov_indices": 4, "max_tokens": 6},
+        {"num_oov_indices": 3, "mask_token": "", "vocabulary": ["Rome", "Bern"]},
+    ],
+    ids=str,
+)
 def test_strings_get_the_indices_of_keras(keras_results, mode, options):
+    if mode == "tf_idf" and "vocabulary" in options:
+        pytest.skip("tf_idf needs a vocabulary of the train split")
     options = options | {"output_mode": mode}
     expected = keras_results("StringLookup", options, CITIES, OTHER_CITIES)
     for mine, theirs in zip(ours("StringLookup", options, CITIES, OTHER_CITIES), expected, strict=True):
@@ -98,6 +114,28 @@ def test_integers_get_the_indices_of_keras(keras_results, mode, options, shape):
     for mine, theirs in zip(ours("IntegerLookup", options, train, other), expected, strict=True):
         np.testing.assert_allclose(mine, theirs.reshape(mine.shape), rtol=1e-6)
         assert mine.size == theirs.size
+
+
+@pytest.mark.parametrize("mode", ["int", "one_hot", "multi_hot", "count"])
+@pytest.mark.parametrize("options", [{"num_bins": 5}, {"num_bins": 4, "salt": [133, 137]}, {"num_bins": 1}], ids=str)
+@pytest.mark.parametrize("kind", ["strings", "integers", "vectors", "fractions"])
+def test_values_get_the_bins_of_kerass_hash(keras_results, mode, options, kind):
+    rng = np.random.default_rng(0)
+    integers = rng.integers(-(10**9), 10**9, 30).astype(np.int32)
+    values = {"integers": integers, "vectors": integers.reshape(10, 3), "fractions": rng.normal(0, 50, 30)}.get(kind)
+    mask = 0
+    if kind == "strings":
+        # Every length has a path of its own in the hash.
+        values = ["", "Rome", *("Ωx" * length for length in (1, 2, 5, 7, 10, 20, 22, 40, 100)), "a" * 64, "a" * 65]
+        mask = "Rome"
+    elif kind == "fractions":
+        values = values.astype(np.float32)
+        values[:3] = 0
+    for own in (options, options | {"mask_value": mask}):
+        arguments = own | {"output_mode": mode}
+        expected = keras_results("Hashing", arguments, values, values[::-1])
+        for mine, theirs in zip(ours("Hashing", arguments, values, values[::-1]), expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs.reshape(mine.shape))
 
 
 @pytest.mark.parametrize("options", [{}, {"mean": [1.0], "variance": [4.0]}], ids=str)

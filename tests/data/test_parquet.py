@@ -357,9 +357,9 @@ def test_the_second_start_reads_only_files_that_changed(monkeypatch: pytest.Monk
     scanned: list[str] = []
     add = table_blocks.ScannedTable.add
 
-    def counted(self: table_blocks.ScannedTable, content: pa.Table, where: str) -> None:
+    def counted(self: table_blocks.ScannedTable, content: pa.Table, where: str, pad: tuple[str, ...]) -> None:
         scanned.append(where)
-        add(self, content, where)
+        add(self, content, where, pad)
 
     monkeypatch.setattr(table_blocks.ScannedTable, "add", counted)
     second = read("data", standardize=False)

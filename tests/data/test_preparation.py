@@ -30,6 +30,7 @@ a zebra film,Lima,100,7,no
 """
 TEXT = {"layer": "TextVectorization", "column": "review"}
 CITY = {"layer": "StringLookup", "column": "city"}
+HASH = {"layer": "Hashing"}
 
 
 @pytest.fixture(autouse=True)
@@ -121,10 +122,13 @@ def test_layers_of_one_array_follow_each_other() -> None:
     assert test["city"] == [[1, 0, 0]]
 
 
-def test_the_file_of_a_run_prepares_raw_values() -> None:
-    data = opened(TEXT, CITY, {"layer": "Normalization", "column": "age"})
+@pytest.mark.parametrize("city", [CITY | {"num_oov_indices": 5}, HASH | {"column": "city", "num_bins": 50}], ids=str)
+def test_the_file_of_a_run_prepares_raw_values(city: dict[str, Any]) -> None:
+    rooms = {"layer": "Hashing", "column": "rooms", "num_bins": 50, "salt": 3}
+    data = opened(TEXT, city, {"layer": "Normalization", "column": "age"}, rooms)
     Path(prepare.PREPARATION).write_text(prepare.to_text(data.encoding), "utf-8")
-    raw = {"review": ["a zebra film"], "city": ["Lima"], "age": [100]}
+    _check_learned({"encoding": json.loads(json.dumps(data.encoding.to_json()))})
+    raw = {"review": ["a zebra film"], "city": ["Lima"], "age": [100], "rooms": [7]}
     applied = prepare.apply(prepare.read(prepare.PREPARATION), raw)
     _, test = arrays(data)
     for name in raw:
@@ -189,7 +193,24 @@ def test_an_object_of_examples_is_prepared_example_by_example(monkeypatch: pytes
         ((TEXT | {"vocabulary": ["a", "b"], "max_tokens": 3},), "more than max_tokens=3"),
         ((TEXT | {"vocabulary_file": "nowhere.txt"},), "vocabulary_file=nowhere.txt: can't be read"),
         ((TEXT | {"vocabulary": ["a"], "output_mode": "tf_idf"},), "output_mode=tf_idf: tf_idf counts documents"),
-        ((CITY | {"num_oov_indices": 2},), "num_oov_indices=2: must be from 0 to 1"),
+        ((CITY | {"num_oov_indices": -1},), "num_oov_indices=-1: must be from 0"),
+        ((CITY | {"num_oov_indices": 3, "max_tokens": 3},), "max_tokens=3: must be more than the 3 special tokens"),
+        ((HASH | {"column": "city"},), r"num_bins=null: must be set"),
+        ((HASH | {"column": "city", "num_bins": 0},), "num_bins=0: must be from 1"),
+        ((HASH | {"column": "city", "num_bins": 3, "salt": [1]},), "salt=.*must be two integers"),
+        (
+            (HASH | {"column": "city", "num_bins": 3, "mask_value": 1.5},),
+            "mask_value=1.5: must be a string, an integer",
+        ),
+        ((HASH | {"column": "city", "num_bins": 3, "output_mode": "tf_idf"},), "output_mode=tf_idf: must be"),
+        (
+            (TEXT, HASH | {"column": "city", "num_bins": 3, "mask_value": 1}),
+            "must be of the kind of city, which has str",
+        ),
+        (
+            (TEXT, HASH | {"column": "age", "num_bins": 3, "mask_value": ""}),
+            "must be of the kind of age, which has num",
+        ),
         (({"layer": "Normalization", "column": "age", "mean": [1.0]},), "mean=.*as many numbers as variance"),
         (({"layer": "Discretization", "column": "age"},), "num_bins=null: exactly one"),
         (({"layer": "Discretization", "column": "age", "bin_boundaries": [2, 1]},), "in increasing order"),

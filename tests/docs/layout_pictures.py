@@ -87,7 +87,7 @@ def drawn(name: str, shape: tuple[int, ...], spec: layout.Spec, axes: Mapping[st
             f'<text x="{x + across / 2:g}" y="{y + down / 2 + 4:g}" class="devices">{numbers(part.devices)}</text>'
         )
     share = 1 / len(parts)
-    said = "whole on each" if share == 1 else f"1/{len(parts)} on each"
+    said = "all of it on each" if share == 1 else f"1/{len(parts)} on each"
     text.append(f'<text x="{middle:g}" y="{_TOP + tall + _FOOT - 6}" class="small">{said}</text>')
     return "\n".join(text), left + math.ceil(wide) + _GAP
 
@@ -115,7 +115,9 @@ def picture(preset: str, axes: Mapping[str, int]) -> str:
     )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}" '
+            'role="img">',
+            f"<title>layout={preset} on a mesh {mesh}: the batch and each variable, cut into shards</title>",
             f"<style>{style}</style>",
             f'<path d="M0 0H{wide}V{tall}H0Z" fill="#ffffff"/>',
             f'<text x="16" y="20" class="title">layout={preset} on a mesh {mesh}</text>',

@@ -1,8 +1,8 @@
 """Blocks and command lines of README.md and the pages of docs/, and what each command needs.
 
-The words after a fence give the kind of a block. `sh` are commands that the test runs in order. `sh needs a Slurm
-cluster` are commands that need something that a test does not have. `sh exits with 1` are commands that may fail with
-that code. `python name.py` is a file that the reader of the page writes. A block without words is output.
+The words after a fence give the kind of a block. `sh` are commands that the test runs in order. `sh title="Needs: a
+Slurm cluster"` are commands that need something that a test does not have. `sh title="Exits with 1"` are commands that
+may fail with that code. `python name.py` is a file that the reader writes. A block without words is output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 README = "README"
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
-_NEEDS, _EXITS = "sh needs ", "sh exits with "
+_NEEDS = re.compile(r'sh (?:title="Needs: |needs )([^"]+)"?')
+_EXITS = re.compile(r'sh title="Exits with (\d+)"')
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ def commands(page: str) -> list[Command]:
     for kind, text in blocks(page):
         if kind.split(" ")[0] != "sh":
             continue
-        needs = kind.removeprefix(_NEEDS) if kind.startswith(_NEEDS) else ""
-        code = int(kind.removeprefix(_EXITS)) if kind.startswith(_EXITS) else 0
-        assert needs or code or kind == "sh", f"{page}: what is a block of ```{kind}?"
+        needed, exits = _NEEDS.fullmatch(kind), _EXITS.fullmatch(kind)
+        assert needed or exits or kind == "sh", f'{page}: ```{kind} must be ```sh or ```sh title="Needs: ..."'
+        needs = needed[1] if needed else ""
+        code = int(exits[1]) if exits else 0
         for line in text.replace("\\\n", " ").splitlines():
             if words := shlex.split(line, comments=True):
                 lines.append(Command(tuple(words), needs, code))
@@ -106,7 +108,11 @@ def links(page: str) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", text)
 
 
+def anchor(heading: str) -> str:
+    """Returns the anchor that GitHub generates for a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
 def anchors(path: Path) -> set[str]:
     """Returns the anchors that GitHub generates for a page's headings."""
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return set(map(anchor, re.findall(r"^#+ (.*)$", path.read_text(), flags=re.M)))

@@ -3,9 +3,10 @@
 `python -m tests.docs.site` writes build/site and checks it; `python -m tests.docs.site serve` also serves it on
 127.0.0.1. Sphinx is in the extra `docs`. No network is needed, to build the site or to read it.
 
-The pages stay plain Markdown, which hosting sites show too. What only Sphinx needs is added to a copy: each list item
-that begins with a link gives that page its place in the navigation, comments such as `<!-- autofunction: name -->`
-become directives, and the words after a fence become a caption.
+The pages stay plain Markdown in one folder, which hosting sites show too. What only Sphinx needs is added to a copy:
+each list item that begins with a link gives that page its place in the navigation, comments such as
+`<!-- autofunction: name -->` become directives, the words after a fence become a caption, and the generated reference
+becomes one page per config group.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ SECTIONS = ("get_started", "tutorials", "how_to", "concepts", "evidence", "refer
 # Pages of the top folder, which have their place in the site too.
 TOP = ("CHANGELOG", "CONTRIBUTING")
 _ENTRY = re.compile(r"^- \[[^\]]+\]\((?:\.\./)?([\w-]+)\.md\)", flags=re.M)
+_GROUPS = "## Groups and keys\n"
+_HEADING = re.compile(r"^### (.+)$", flags=re.M)
+_TO_REFERENCE = re.compile(r"\]\(reference\.md#([\w-]+)\)")
 _DIRECTIVE = re.compile(r"^<!-- (auto\w+): ([\w.]+) -->$", flags=re.M)
-_CAPTION = re.compile(r"^```(sh|python|yaml) ([^\n]+)$", flags=re.M)
+_CAPTION = re.compile(r'^```(sh|python|yaml) (?:title="([^"\n]+)"|([^\n]+))$', flags=re.M)
 # Elements that fetch what they name, as opposed to links that a reader follows.
 _FETCHES = {
     "audio": "src",
@@ -55,9 +59,38 @@ def entries(page: str) -> list[str]:
     return _ENTRY.findall(pages.path_of(page).read_text())
 
 
+@functools.cache
+def reference_split() -> dict[str, str]:
+    """Returns page -> text of the reference: `reference` without its groups, and one page per config group."""
+    begin, _, rest = pages.path_of("reference").read_text().partition(_GROUPS)
+    groups, _, end = rest.partition("\n## ")
+    _, *parts = _HEADING.split(groups)
+    split, listed = {}, []
+    for heading, body in zip(parts[::2], parts[1::2], strict=True):
+        name = "reference_" + re.sub(r"[^a-z]", "", heading.partition(":")[0].lower())
+        split[name] = f"# Config group {heading}\n{body.replace('#### ', '## ')}"
+        listed.append(f"- [{heading}]({name}.md)")
+    toctree = ["", "```{toctree}", ":hidden:", "", *split, "```", ""]
+    lines = [_GROUPS, "One page per group:", "", *listed, "", f"## {end}", *toctree]
+    return {"reference": begin + "\n".join(lines), **split}
+
+
+@functools.cache
+def _reference_anchors() -> dict[str, str]:
+    """Returns anchor in docs/reference.md -> page, and anchor on it, of the split reference."""
+    targets = {}
+    for page, text in reference_split().items():
+        first, *others = re.findall(r"^#+ (.+)$", text, flags=re.M)
+        targets[pages.anchor(first.removeprefix("Config group "))] = f"{page}.md"
+        for heading in others:
+            targets[pages.anchor(heading)] = f"{page}.md#{pages.anchor(heading)}"
+    return targets
+
+
 def staged(page: str) -> str:
     """Returns a page's text with what only Sphinx reads."""
     text = pages.path_of(page).read_text()
+    text = _TO_REFERENCE.sub(lambda link: f"]({_reference_anchors()[link[1]]})", text)
     text = _DIRECTIVE.sub(_directive, text)
     text = _CAPTION.sub(_captioned, text)
     if page in TOP:
@@ -80,9 +113,9 @@ def _directive(comment: re.Match[str]) -> str:
 
 
 def _captioned(fence: re.Match[str]) -> str:
-    language, words = fence.groups()
-    caption = words[0].upper() + words[1:] if language == "sh" else words
-    return f"```{{code-block}} {language}\n:caption: {caption}\n"
+    language, title, name = fence.groups()
+    caption = title or name
+    return f'```{{code-block}} {language}\n:caption: "{caption}"\n'
 
 
 def stage(folder: Path) -> None:
@@ -91,6 +124,8 @@ def stage(folder: Path) -> None:
     shutil.copyfile(ROOT / "LICENSE", folder / "LICENSE.txt")
     for page in [path.stem for path in DOCS.glob("*.md")] + list(TOP):
         (folder / f"{page}.md").write_text(staged(page))
+    for page, text in reference_split().items():
+        (folder / f"{page}.md").write_text(text)
 
 
 def build(folder: Path) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.docs import pages
+from tests.docs import bug_report, pages
 
 FOLDER = pages.ROOT / "docs" / "bugs"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -19,6 +20,19 @@ NEEDS = {"keras_hub_llama_layout": "keras_hub"}
 def test_the_page_lists_every_program() -> None:
     text = pages.path_of("bugs").read_text()
     assert sorted(set(re.findall(r"docs/bugs/(\w+)\.py", text))) == PROGRAMS
+    rows = re.findall(r"^\| \[(\d+)\]\(#", text, flags=re.M)
+    assert rows == [str(number) for number in range(1, len(PROGRAMS) + 1)]
+
+
+@pytest.mark.parametrize("number", range(1, len(PROGRAMS) + 1))
+def test_a_report_has_what_a_maintainer_needs_and_nothing_of_the_runner(number: int) -> None:
+    text = bug_report.report(number)
+    assert text.startswith(f"# {bug_report.REPORTS[number].title}\n")
+    assert len(text.partition("## Program")[0].split()) > 15
+    for part in ('```python\n"""', "import sys", "## Output\n\n```\n", f"- Python {platform.python_version()}"):
+        assert part in text
+    assert "**Here**" not in text
+    assert "runner" not in text.lower()
 
 
 def test_every_program_has_a_docstring_and_does_not_import_the_runner() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -15,7 +18,7 @@ from unittest.mock import patch
 import pytest
 
 from tests import forks
-from tests.docs import composing, pages, reference, site
+from tests.docs import composing, examples, pages, reference, site
 from tests.docs.pages import ROOT, Command
 from tests.refusals import Refusal, refuse_all
 
@@ -83,7 +86,7 @@ def check(command: Command, page: str) -> None:
         file = command.words[1]
         assert file in pages.files(page) or (ROOT / file).is_file(), f"{file} is not a file of the page"
     else:
-        assert command.needs, "the fence of such a command must say what it needs: ```sh needs ..."
+        assert command.needs, 'the fence of such a command must say what it needs: ```sh title="Needs: ..."'
         assert program in OTHERS
     assert find_spec(module) is not None if module else True
 
@@ -118,6 +121,43 @@ def test_pages_show_the_current_error_messages(folder: Path) -> None:
         printed = results[case.args]["err"]
         assert pages.matches(printed, case.shown[0]), f"{shlex.join(case.args)}\n{printed}"
         assert results[case.args]["code"] == 2
+
+
+@pytest.mark.parametrize("page", examples.PAGES)
+def test_a_folder_of_examples_has_the_files_and_commands_of_its_page(page: str) -> None:
+    assert examples.written(examples.FOLDER / page) == examples.contents(page), (
+        "write them again: python -m tests.docs.examples"
+    )
+
+
+NOTEBOOKS = sorted(path.name for path in examples.FOLDER.glob("*.ipynb"))
+
+
+def cells_of(name: str) -> list[str]:
+    """Returns the code of a notebook's cells, in order."""
+    notebook = json.loads((examples.FOLDER / name).read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] for cell in cells), f"{name}: clear its outputs before you commit it"
+    return ["".join(cell["source"]) for cell in cells]
+
+
+@pytest.mark.campaign
+@pytest.mark.when_changed(roots=["runner"], files=["examples/{name}"])
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_from_its_first_cell_to_its_last(name: str, tmp_path: Path) -> None:
+    (tmp_path / "notebook.py").write_text("\n\n".join(cells_of(name)))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    # A process of its own, as a kernel is: the notebook starts runs of its own.
+    done = subprocess.run(
+        [sys.executable, "notebook.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
 
 
 def test_an_invalid_command_line_fails_the_check(folder: Path) -> None:
@@ -175,6 +215,22 @@ def test_readme_is_short_and_has_the_commands_of_ci() -> None:
     # The same expression as in .ci/run.
     test_commands = re.findall(r"^(python3 -m venv .*pytest)$", text, flags=re.M)
     assert test_commands == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
+
+
+def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
+    text = pages.path_of("evidence").read_text()
+    layers = pages.path_of("layers").read_text()
+    equal = re.search(r"^\| equal to stock Keras \| (\d+) \| (\d+) \|", layers, flags=re.M)
+    assert equal
+    assert f"{equal[1]} cases with `keras_dtensor` and {equal[2]} with `jax`" in text
+    models = Counter(re.findall(r"\| (verified|refused|inconclusive) \|", pages.path_of("models").read_text()))
+    assert f"{models['verified']} of {models.total()} runs verified, {models['refused']} rejected" in text
+    # The column before the verdict may be `refused` too: KerasHub's own layout map.
+    verdict = re.compile(r"^(?:\|[^|]*){5}\| (verified|refused|planned) \|", flags=re.M)
+    hub = Counter(verdict.findall(pages.path_of("keras_hub_models").read_text()))
+    assert f"{hub['verified']} of {hub.total()} verified, {hub['refused']} rejected" in text
+    bugs = pages.path_of("bugs").read_text()
+    assert f"{len(re.findall(r'^## [0-9]+[.]', bugs, flags=re.M))}, of which {bugs.count(', silently |')} are" in text
 
 
 def test_every_picture_is_shown_somewhere() -> None:
@@ -260,6 +316,34 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
         is_empty = lists and done.returncode == 1 and done.stderr.startswith("no runs match")
         assert done.returncode == command.code or is_empty, said
+
+
+def shown_plans() -> list[tuple[Command, list[str]]]:
+    """Returns (command, lines of its output) of the plans whose output choose_layout shows."""
+    blocks = pages.blocks("choose_layout")
+    commands = [command for command in pages.commands("choose_layout") if "hardware=h100" in command.words]
+    outputs = [text.splitlines() for kind, text in blocks if not kind and text.startswith("fits: ")]
+    assert len(commands) == len(outputs)
+    return list(zip(commands, outputs, strict=True))
+
+
+def test_readme_shows_a_plan_of_choose_layout() -> None:
+    shown = [text for kind, text in pages.blocks(pages.README) if not kind and text.startswith("fits: ")]
+    assert len(shown) == 1
+    assert any(set(shown[0].splitlines()) <= set(lines) for _, lines in shown_plans())
+
+
+@pytest.mark.campaign
+@pytest.mark.when_changed(roots=["runner"], files=["docs/choose_layout.md"])
+@pytest.mark.rotates(every=3)
+@pytest.mark.parametrize("place", range(3))
+def test_a_plan_prints_what_choose_layout_shows(place: int, tmp_path: Path) -> None:
+    command, lines = shown_plans()[place]
+    words = [sys.executable, *command.words[1:], f"hydra.run.dir={tmp_path}/out"]
+    done = forks.run(words, library=forks.JAX, cwd=tmp_path, env={**os.environ, "COLUMNS": "220"}, timeout=600)
+    assert done.returncode == 0, done.stderr
+    printed = {line.rstrip() for line in done.stdout.splitlines()}
+    assert [line for line in lines if line.rstrip() not in printed] == []
 
 
 @pytest.mark.campaign

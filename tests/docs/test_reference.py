@@ -1,14 +1,15 @@
-"""What is made of the code is what stands in docs/: the reference, and the pictures of layouts."""
+"""What is generated is up to date in docs/: the reference and the pictures."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from runner.config import schema
-from tests.docs import layout_pictures, reference
+from tests.docs import layout_pictures, pictures, reference
 
 
 def test_the_reference_is_that_of_conf_and_the_code() -> None:
@@ -48,3 +49,16 @@ def test_a_picture_of_a_layout_is_what_the_rules_say(preset: str) -> None:
     drawn = layout_pictures.picture(preset, layout_pictures.PICTURES[preset])
     path = layout_pictures.FOLDER / f"{preset}.svg"
     assert path.read_text() == drawn, "draw it again: python -m tests.docs.layout_pictures"
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_drawn_picture_is_up_to_date_and_has_a_title(name: str) -> None:
+    drawn = str(pictures.PICTURES[name]())
+    assert pictures.path_of(name).read_text() == drawn, "draw it again: python -m tests.docs.pictures"
+    assert 'role="img"' in drawn
+    assert len(drawn.partition("<title>")[2].partition("</title>")[0]) > 20
+
+
+def test_no_picture_names_another_host() -> None:
+    files = (pictures.FOLDER).rglob("*.svg")
+    assert [file.name for file in files if re.search(r"url\(.?https?:", file.read_text())] == []

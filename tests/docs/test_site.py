@@ -17,9 +17,11 @@ SEARCHES = {
     "gradient accumulation": "training",
     "mixed precision": "training",
     "early stopping": "training",
+    "tensor parallel": "layouts",
     "tensor parallelism": "layouts",
     "FSDP": "layouts",
     "multi-node": "several_processes",
+    "multi-GPU": "gpus",
     "resume": "checkpoints",
     "hyperparameter search": "sweeps",
     "Python API": "api",
@@ -28,6 +30,9 @@ SEARCHES = {
     "MirroredStrategy": "coming_from",
     "Slurm": "slurm",
     "LoRA": "fine_tune",
+    "quickstart": "quickstart",
+    "reproducibility": "reproducibility",
+    "mutation testing": "campaigns",
 }
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
@@ -49,12 +54,30 @@ def test_a_list_item_names_its_page_by_its_title() -> None:
 
 def test_what_only_sphinx_reads_is_added_to_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     page = tmp_path / "how_to.md"
-    page.write_text("- [Text](text.md): x\n\n```sh needs a GPU\nls\n```\n\n<!-- autoclass: a.B -->\n")
+    page.write_text('- [Text](text.md): x\n\n```sh title="Needs: a GPU"\nls\n```\n\n<!-- autoclass: a.B -->\n')
     monkeypatch.setattr(pages, "path_of", lambda _: page)
     text = site.staged("how_to")
     assert "```{toctree}\n:hidden:\n\ntext\n```" in text
-    assert "```{code-block} sh\n:caption: Needs a GPU\n\nls\n```" in text
+    assert '```{code-block} sh\n:caption: "Needs: a GPU"\n\nls\n```' in text
     assert "```{eval-rst}\n.. autoclass:: a.B\n   :members:\n```" in text
+
+
+def test_the_reference_is_one_page_per_group_without_a_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    split = site.reference_split()
+    whole = pages.path_of("reference").read_text()
+    rows = [line for line in whole.splitlines() if line.startswith("| `")]
+    assert Counter(rows) == Counter(row for text in split.values() for row in text.splitlines() if row in set(rows))
+    assert split["reference_mesh"].startswith("# Config group `mesh`\n")
+    assert "- [`mesh`](reference_mesh.md)" in split["reference"]
+    page = tmp_path / "x.md"
+    anchors = ("mesh", "options-of-keras-optimizers", "exit-codes")
+    page.write_text(" ".join(f"[x](reference.md#{anchor})" for anchor in anchors))
+    monkeypatch.setattr(pages, "path_of", lambda _: page)
+    assert site.staged("x").split() == [
+        "[x](reference_mesh.md)",
+        "[x](reference_optimizer.md#options-of-keras-optimizers)",
+        "[x](reference.md#exit-codes)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ STEPS, BATCH, TOKENS, VOCABULARY, DIM = 4, 16, 16, 64, 32
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "bias": False, "key_value_heads": 2},
+    "gemma": {"positions": "rotary", "norm": "rms", "activation": "geglu", "head_dim": 16, "tied": True},
     "tied": {"tied": True, "max_length": 24},
     "one_key_head": {"key_value_heads": 1, "positions": "rotary"},
     "segments": {"segments": True, "activation": "swiglu", "norm": "rms"},

@@ -42,11 +42,17 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
         hidden = _dense(w, f"{name}/feedforward/up", y)
         if options.get("activation") == "swiglu":
             hidden = jax.nn.silu(_dense(w, f"{name}/feedforward/gate", y)) * hidden
+        elif options.get("activation") == "geglu":
+            hidden = _gelu(_dense(w, f"{name}/feedforward/gate", y)) * hidden
         else:
-            hidden = 0.5 * hidden * (1 + jnp.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)))
+            hidden = _gelu(hidden)
         x = x + _dense(w, f"{name}/feedforward/down", hidden)
     x = _norm(w, "norm", x)
     return x @ (w["head/kernel"] if "head/kernel" in w else w["token_embedding/embeddings"].T)
+
+
+def _gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + jnp.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 def _dense(w: Weights, name: str, x: Any) -> Any:

@@ -32,6 +32,8 @@ ON_JAX: list[tuple[str, dict[str, Any]]] = [
     ("tied", {"fused_head": True, "scan": True}),
     ("dropout", {"scan": True, "remat": "dots_saveable"}),
     ("dropout", {"remat": "full"}),
+    ("llama", {"remat": "names", "saved": ["query", "attended", "gate", "up"]}),
+    ("tied", {"scan": True, "remat": "names", "saved": ["attended"], "offloaded": ["input", "key", "value"]}),
 ]
 # A mesh takes a minute and more. What each splits that no other does: weights in store; tokens, heads and examples;
 # heads over the axis of the tokens; heads over two axes; on jax also heads by four, a weight twice, tokens and store.
@@ -83,6 +85,7 @@ def test_a_scanned_block_that_computes_again_equals_the_plain_one_with_tokens_an
     assert differences(expected, got, "llama", key_of(*run), brief=True) == []
 
 
+@pytest.mark.campaign
 def test_dtensor_takes_queries_over_one_axis_and_their_keys_over_another(tmp_path: Path) -> None:
     expected = work(tmp_path, "plain", "single", [("llama", {})])
     got = work(tmp_path, "keras_dtensor", "model4_small2", [("llama", {})])

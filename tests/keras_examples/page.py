@@ -24,7 +24,7 @@ only if every step passed: it was planned, verified for four steps on `mesh=batc
 - **without X**: X of the example's training is lost.
 - **not run**: there is no result yet.
 
-```sh needs a checkout with the extra test
+```sh title="Needs: a checkout with the extra test"
 python -m tests.keras_examples vision/mnist_convnet --engine jax
 python -m tests.keras_examples nlp --steps plan,verify
 python -m tests.keras_examples --write

@@ -43,8 +43,19 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
         ({"key_value_heads": 3}, "jax", "model.key_value_heads=3: must divide model.heads=4"),
         ({"heads": 128, "positions": "rotary"}, "jax", "model.positions=rotary: needs an even model.dim"),
         ({"heads": 3, "positions": "rotary"}, "jax", "must divide model.dim=128; set model.dim=132"),
+        ({"head_dim": 15, "positions": "rotary"}, "jax", "model.head_dim=15: must be even with RoPE"),
+        ({"head_dim": 0}, "jax", "model.head_dim=0: must be at least 1"),
         ({"norm": "batch"}, "jax", "model.norm=batch: must be one of layer, rms; set model.norm=layer"),
         ({"remat": "everything"}, "jax", "model.remat=everything: must be one of none, full"),
+        ({"remat": "names"}, "jax", "model.remat=names: names no activation to keep; set model.saved=[attended]"),
+        ({"saved": ["up"]}, "jax", "model.saved=[up]: has no effect with model.remat=none; set model.remat=names"),
+        ({"remat": "names", "saved": ["down"]}, "jax", "model.saved=down: must be one of input, query"),
+        ({"remat": "names", "offloaded": ["gate"]}, "jax", "model.offloaded=[gate]: model.activation=gelu has no"),
+        (
+            {"remat": "names", "saved": ["key"], "offloaded": ["key"]},
+            "jax",
+            "model.offloaded=[key]: model.saved has key too; remove key from one of them",
+        ),
         ({"remat": "full"}, "keras_dtensor", "model.remat=full: needs Keras on JAX"),
         ({"scan": True}, "keras_dtensor", "model.scan=true: needs Keras on JAX"),
         ({"fused_head": True}, "keras_dtensor", "model.fused_head=true: needs Keras on JAX"),
@@ -77,6 +88,29 @@ def test_what_only_the_data_tells_is_refused_by_the_builder(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         gpt.build(SimpleNamespace(ops=None), inputs, outputs, **options)
+
+
+def test_offloading_needs_memory_beside_the_host_s() -> None:
+    config = preset(remat="names", offloaded=["input"])
+    gpt_options.check_device(config, "gpu")
+    gpt_options.check_device(preset(remat="names", saved=["input"]), "cpu")
+    with pytest.raises(ConfigError, match=r"^model\.offloaded=\[input\]: on a CPU, device memory is host memory"):
+        gpt_options.check_device(config, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        ({}, 0.0),
+        ({"remat": "full"}, 1.0),
+        ({"remat": "names", "saved": ["input", "attended"]}, 1.0),
+        # Of 4 D + 2 F = 12 D with F = 4 D: queries, keys and values are 3 D; the hidden units are 4 D.
+        ({"remat": "names", "saved": ["query", "key"], "offloaded": ["value"]}, 0.75),
+        ({"remat": "names", "saved": ["query", "key", "value", "attention_output", "up"]}, 1 / 3),
+    ],
+)
+def test_a_step_computes_again_what_is_not_kept(options: dict[str, Any], share: float) -> None:
+    assert gpt_options.recomputed_share(preset(**options).options) == pytest.approx(share)
 
 
 def test_another_builders_options_pass() -> None:

@@ -60,6 +60,7 @@ OPTIONS_OF_GPT = {
     "dropout": ("model.dropout=0.2", "model.norm=rms"),
     "remat": ("model.remat=full", "model.dropout=0.1"),
     "dots": ("model.remat=dots_saveable",),
+    "names": ("model.remat=names", "model.saved=[query,attended,up]", "model.dropout=0.1"),
     "scan": ("model.scan=true", "model.tied=true"),
     "logits": ("model.fused_head=false",),
     # Without biases: their gradients are sums that no matrix product adds up, which bfloat16 proves to some 15% alone.

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks_prepare, tables
+from runner.data import checks_prepare, ragged, tables
 from runner.data.base import Array, Encoding, FullDataset
 from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
+from runner.data.ragged import Ragged
 from runner.data.sources import table_cache
 from runner.data.sources.split_names import canonical_splits
 from runner.data.sources.table_cache import ParsedTables
@@ -42,10 +43,12 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
     assert config.path is not None
     path = Path(config.path).expanduser()
     files = _find_files(path)
-    if _is_worth_caching(files):
+    lengths: Mapping[str, int] = {}
+    # Files of lists are no text, so `dataset.pad` needs no cache.
+    if _is_worth_caching(files) and not config.pad:
         parsed = _load_cached(files, config, encoding)
     else:
-        parsed = _parse(files, config, encoding)
+        parsed, lengths = _parse(files, config, encoding)
     categories = dict(parsed.categories)
     return FullDataset(
         name=path.absolute().name,
@@ -53,7 +56,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         splits=dict(parsed.splits),
         digest=_digest(files),
         source=str(path),
-        encoding=replace(encoding or Encoding(), categories=categories),
+        encoding=replace(encoding or Encoding(), categories=categories, lengths=lengths),
     )
 
 
@@ -126,28 +129,40 @@ def _load_cached(files: Files, config: DatasetConfig, encoding: Encoding | None)
         uninterpreted = checks_prepare.string_columns(config)
         key = [_digest(files), names, config.features, categories, uninterpreted]
     except OSError:
-        return _parse(files, config, encoding)
+        return _parse(files, config, encoding)[0]
     return table_cache.load_or_parse(
         table_cache.folder(),
         key,
-        parse=lambda: _parse(files, config, encoding),
+        parse=lambda: _parse(files, config, encoding)[0],
         is_unchanged=lambda: table_cache.stats(all_files) == stats_before,
     )
 
 
-def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> ParsedTables:
-    columns = {}
+def _parse(files: Files, config: DatasetConfig, encoding: Encoding | None) -> tuple[ParsedTables, Mapping[str, int]]:
+    """Returns the arrays, and the steps of those that `dataset.pad` names."""
+    pad = config.pad or {}
+    columns: dict[str, dict[str, Column | Ragged]] = {}
     where = {}
     for split, split_files in files.items():
         where[split] = str(split_files[0])
         if len(split_files) > 1:
             where[split] = str(split_files[0].parent)
-        columns[split] = _read_split(split_files, config.features, where[split])
+        columns[split] = _read_split(split_files, config, where[split])
     for name in config.features or ():
         if all(cleaned(name) not in split_columns for split_columns in columns.values()):
             raise _unknown_feature(name, files)
-    sources, used = encode(columns, where, encoding, checks_prepare.string_columns(config))
-    return ParsedTables(sources, used.categories)
+    for split, split_columns in columns.items():
+        ragged.check_names(pad, split_columns)
+        for name in pad:
+            if not isinstance(split_columns[name], Ragged):
+                raise DataError(
+                    f"{where[split]}, {name} is no column of lists, which dataset.pad is for; remove it there, or "
+                    "save the lists in a .parquet file"
+                )
+    recorded = encoding.lengths if encoding else {}
+    arrays, lengths = ragged.padded(columns, pad, config.pad_length, recorded, pack=config.pack)
+    sources, used = encode(arrays, where, encoding, checks_prepare.string_columns(config))
+    return ParsedTables(sources, used.categories), lengths
 
 
 def _unknown_feature(name: str, files: Files) -> ConfigError:
@@ -160,15 +175,16 @@ def _unknown_feature(name: str, files: Files) -> ConfigError:
     )
 
 
-def _read_split(files: Sequence[Path], features: Sequence[str] | None, where: str) -> dict[str, Column]:
+def _read_split(files: Sequence[Path], config: DatasetConfig, where: str) -> dict[str, Column | Ragged]:
     """Reads the files of one split.
 
     A .npy file is one array, and all others are pieces of one table.
     """
-    columns: dict[str, Column] = {}
-    pieces: list[tuple[Path, dict[str, Column]]] = []
+    features = config.features
+    columns: dict[str, Column | Ragged] = {}
+    pieces: list[tuple[Path, dict[str, Column | Ragged]]] = []
     for file in files:
-        file_columns = tables.read(file, features)
+        file_columns = tables.read(file, features, config.pad or ())
         if file.suffix.lower() == ".npy":
             columns |= file_columns
             continue
@@ -189,7 +205,7 @@ def _read_split(files: Sequence[Path], features: Sequence[str] | None, where: st
     return columns
 
 
-def _check_same_columns(pieces: Sequence[tuple[Path, Mapping[str, Column]]]) -> None:
+def _check_same_columns(pieces: Sequence[tuple[Path, Mapping[str, Column | Ragged]]]) -> None:
     first_file, first_columns = pieces[0]
     for file, columns in pieces[1:]:
         different = sorted(set(columns) ^ set(first_columns))
@@ -200,13 +216,17 @@ def _check_same_columns(pieces: Sequence[tuple[Path, Mapping[str, Column]]]) -> 
             )
 
 
-def _concatenate(pieces: Sequence[tuple[Path, Column]], name: str) -> Column:
+def _concatenate(pieces: Sequence[tuple[Path, Column | Ragged]], name: str) -> Column | Ragged:
     """Concatenates a column of several files."""
     if len(pieces) == 1:
         return pieces[0][1]
+    sequences: list[Array] = []
     strings: list[StringColumn] = []
     arrays: list[Array] = []
     for file, piece in pieces:
+        if isinstance(piece, Ragged):
+            sequences += piece.sequences
+            continue
         if isinstance(piece, StringColumn):
             strings.append(piece)
             continue
@@ -216,6 +236,8 @@ def _concatenate(pieces: Sequence[tuple[Path, Column]], name: str) -> Column:
                 f"{file}, {name}: shape {list(piece.shape[1:])} per example, but {list(arrays[0].shape[1:])} in "
                 f"{pieces[0][0]}; all files need one shape"
             )
+    if sequences:
+        return Ragged(sequences)
     if not strings:
         return np.concatenate(arrays)
     if arrays:

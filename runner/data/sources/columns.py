@@ -5,7 +5,7 @@ Numbers, booleans, lists and strings are read as in `dataset=arrays`. Columns of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import images
+from runner.data import images, ragged
 from runner.data.base import IMAGE_DIMS, Array, ArraySpec
 from runner.data.blocks import Block, EncodedImages, ImageDecoder, block_bytes
 from runner.data.encode import (
@@ -28,8 +28,9 @@ from runner.data.encode import (
     missing_value,
     numeric_array,
 )
+from runner.data.packing import SEGMENTS
 from runner.data.sources.image_scan import common_size
-from runner.data.tables import convert_column
+from runner.data.tables import convert_column, sequences
 from runner.errors import DataError
 
 # Kinds of columns that are no arrays, in place of a dtype.
@@ -50,6 +51,7 @@ class ScannedColumn:
       strings: the distinct strings, at most one more than a category may have.
       sizes: distinct [height, width] of the images, at most 64.
       gray: whether all images are gray.
+      longest: steps of the longest sequence of a column of `dataset.pad`.
     """
 
     shape: list[int] = field(default_factory=list)
@@ -57,6 +59,7 @@ class ScannedColumn:
     strings: list[str] = field(default_factory=list)
     sizes: list[list[int]] = field(default_factory=list)
     gray: bool = True
+    longest: int = 0
 
 
 @dataclass
@@ -75,12 +78,13 @@ class ScannedTable:
     largest: int = 0
     columns: dict[str, ScannedColumn] = field(default_factory=dict)
 
-    def add(self, table: pa.Table, where: str) -> None:
+    def add(self, table: pa.Table, where: str, pad: Collection[str] = ()) -> None:
         """Adds a block of the file.
 
         Args:
           table: the selected columns of the block.
           where: the block, for errors.
+          pad: columns of sequences of different lengths.
 
         Raises:
           DataError: a value is missing, or can't be represented; or rows have different shapes.
@@ -89,6 +93,13 @@ class ScannedTable:
         for name in table.column_names:
             scanned = self.columns.setdefault(name, ScannedColumn())
             place = f"{where}, {name}"
+            if name in pad:
+                steps, lengths = sequences(place, table.column(name))
+                array = numeric_array(place, steps)
+                _add_kind(scanned, place, array.shape[1:], str(array.dtype))
+                scanned.longest = max(scanned.longest, int(lengths.max(initial=0)))
+                decoded[name] = np.empty((len(lengths), scanned.longest, *array.shape[1:]), array.dtype)
+                continue
             content = _content(place, table.column(name))
             if isinstance(content, StringColumn):
                 _add_strings(scanned, place, content)
@@ -170,6 +181,8 @@ class Columns:
       categories: integer array -> the strings that its numbers mean.
       classes: integer array -> names of its classes, if the file has the numbers.
       decoders: of the columns of images.
+      padding: column of sequences -> the value that pads them at their end.
+      has_segments: adds the array `segments`, 1 for a step and 0 for padding, of these columns.
     """
 
     specs: Mapping[str, ArraySpec]
@@ -177,6 +190,16 @@ class Columns:
     categories: Mapping[str, tuple[str, ...]]
     classes: Mapping[str, tuple[str, ...]]
     decoders: Mapping[str, ImageDecoder]
+    padding: Mapping[str, float] = field(default_factory=dict)
+    has_segments: bool = False
+
+    def raw_names_of(self, name: str | None) -> Mapping[str, str]:
+        """Returns array -> name of its column, of all or of those that one array is made of."""
+        if name is None:
+            return self.raw_names
+        if self.has_segments and name == SEGMENTS:
+            name = next(iter(self.padding))
+        return {name: self.raw_names[name]}
 
     def decode(self, table: pa.Table, where: str) -> Block:
         """Decodes a piece of a table.
@@ -189,8 +212,13 @@ class Columns:
           DataError: a value is missing, or does not fit its column's spec.
         """
         block: dict[str, Array | EncodedImages] = {}
+        lengths: dict[str, Array] = {}
         for name in table.column_names:
             place = f"{where}, {name}"
+            if name in self.padding:
+                steps, lengths[name] = sequences(place, table.column(name))
+                block[name] = self._padded(name, place, steps, lengths[name])
+                continue
             content = _content(place, table.column(name))
             if isinstance(content, StringColumn):
                 block[name] = category_numbers(place, content, self.categories[name])
@@ -198,7 +226,32 @@ class Columns:
                 block[name] = content
             else:
                 block[name] = self._numbers(name, place, content)
+        if self.has_segments and lengths:
+            first, *others = lengths
+            ragged.check_equal_lengths(lengths[first], first, {name: lengths[name] for name in others}, where)
+            (length,) = self.specs[SEGMENTS].shape
+            block[SEGMENTS] = (np.arange(length) < lengths[first][:, None]).astype(np.int32)
         return block
+
+    def _padded(self, name: str, place: str, steps: Array, lengths: Array) -> Array:
+        """Returns sequences (N, T, ...), padded at their end."""
+        spec = self.specs[name]
+        array = numeric_array(place, steps)
+        if array.shape[1:] != spec.shape[1:]:
+            raise DataError(
+                f"{place}: shape {list(array.shape[1:])} per step, but {list(spec.shape[1:])} in other rows"
+            )
+        too_long = np.flatnonzero(lengths > spec.shape[0])
+        if len(too_long):
+            row = int(too_long[0])
+            raise DataError(
+                f"{place}: row {row + 1} has {lengths[row]} steps, more than {spec.shape[0]}; shorten it, or train "
+                f"with dataset.pad_length={lengths.max()}"
+            )
+        padded = np.full((len(lengths), *spec.shape), self.padding[name], spec.dtype)
+        # In the order of the rows, as the steps are.
+        padded[np.arange(spec.shape[0]) < lengths[:, None]] = array
+        return padded
 
     def _numbers(self, name: str, place: str, content: Array) -> Array:
         spec = self.specs[name]
@@ -224,6 +277,7 @@ def combine(
     recorded: Mapping[str, tuple[str, ...]],
     raw_names: Mapping[str, str],
     classes: Mapping[str, tuple[str, ...]],
+    recorded_lengths: Mapping[str, int],
 ) -> Columns:
     """Returns the columns that fit all files.
 
@@ -233,6 +287,7 @@ def combine(
       recorded: categories of the run that the data is read for; empty: they are chosen here.
       raw_names: array -> name of its column.
       classes: integer array -> names of its classes, from the files' metadata.
+      recorded_lengths: steps of the padded columns of the run that the data is read for.
 
     Raises:
       ConfigError: the images have several sizes, and the config has none.
@@ -243,6 +298,18 @@ def combine(
     scans = {file: scan for file, scan in scans.items() if scan.rows}
     if not scans:
         raise DataError(f"{first_of_all} has no examples")
+    padding = config.pad or {}
+    ragged.check_names(padding, raw_names)
+    lengths: dict[str, int] = {}
+    for name in padding:
+        longest = max(scan.columns[name].longest for scan in scans.values())
+        lengths[name] = recorded_lengths.get(name) or config.pad_length or max(1, longest)
+        for file, scan in scans.items():
+            if scan.columns[name].longest > lengths[name]:
+                raise DataError(
+                    f"{file}, {name}: a row has {scan.columns[name].longest} steps, more than {lengths[name]}; "
+                    f"shorten it, or train with dataset.pad_length={longest}"
+                )
     specs: dict[str, ArraySpec] = {}
     categories: dict[str, tuple[str, ...]] = {}
     decoders: dict[str, ImageDecoder] = {}
@@ -267,12 +334,22 @@ def combine(
         elif first.dtype == _IMAGE:
             decoders[name] = _image_decoder(columns, config)
             specs[name] = ArraySpec((*decoders[name].size, decoders[name].channels), "uint8", IMAGE_DIMS)
+        elif name in padding:
+            dtype = np.result_type(*(np.dtype(column.dtype) for column in columns.values()))
+            dtype = np.dtype(np.float32 if dtype.kind == "f" else np.int32)
+            if dtype.kind == "i" and not float(padding[name]).is_integer():
+                raise DataError(
+                    f"{first_file}, {name}: integers can't be padded with {padding[name]:g}; pad them with an integer"
+                )
+            specs[name] = infer_spec(np.empty((0, lengths[name], *first.shape), dtype))
         else:
             dtype = np.result_type(*(np.dtype(column.dtype) for column in columns.values()))
             if dtype.kind == "f":
                 dtype = np.dtype(np.float32)
             specs[name] = infer_spec(np.empty((0, *first.shape), dtype), classes.get(name, ()))
-    return Columns(specs, raw_names, categories, classes, decoders)
+    if config.pack:
+        specs[SEGMENTS] = ArraySpec((max(lengths.values()),), "int32")
+    return Columns(specs, raw_names, categories, classes, decoders, padding, config.pack)
 
 
 def _categories(place: str, columns: Mapping[str, ScannedColumn], rows: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.data import registry
 from runner.data.base import ArraySpec, Dataset, DataSource, Encoding, FullDataset, Rows, TextSize
 from runner.data.mixture import Mixture
+from runner.data.packed_examples import packed_dataset
 from runner.data.parts import Part, describe, in_part, parts_of
 from runner.data.selection import Selection, make_dataset
 from runner.errors import DataError
@@ -83,7 +84,7 @@ def location(config: DatasetConfig) -> str:
 def _load_part(part: Part, encoding: Encoding | None) -> Dataset:
     full = registry.entry(part.config).import_module().load(part.config, encoding)
     # The seed chooses held-out examples, which a part has none of.
-    return make_dataset(full, part.config, seed=0)
+    return packed_dataset(make_dataset(full, part.config, seed=0), part.config)
 
 
 def _whole(sources: Sequence[DataSource]) -> list[tuple[DataSource, Rows]]:

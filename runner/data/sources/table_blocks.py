@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -20,9 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from runner.config.schema_data import DatasetConfig
+from runner.data import ragged
 from runner.data.base import DataSource, Encoding, FullDataset, Rows
 from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource, join_blocks
 from runner.data.encode import by_clean_name, cleaned, join_names
+from runner.data.packing import POSITIONS, SEGMENTS
 from runner.data.sources.columns import Columns, ScannedColumn, ScannedTable, combine
 from runner.data.sources.file_records import latest_recordable_ns, read_records, write_records
 from runner.data.sources.prepared import cache_folder
@@ -129,7 +131,7 @@ class _SplitBlocks:
     def decode(self, number: int, name: str | None) -> Block:
         """Returns a block, or one column of it."""
         file, number_in_file = self.blocks[number]
-        names = _names(self.columns, name)
+        names = self.columns.raw_names_of(name)
         table = _renamed(file.read(number_in_file, list(names.values())), names)
         return self.columns.decode(table, _place(file, number_in_file))
 
@@ -158,7 +160,7 @@ class _SplitRows:
 
     def read(self, rows: Rows, name: str | None) -> Block:
         """Returns some rows, sorted and each once, or one column of them."""
-        names = _names(self.columns, name)
+        names = self.columns.raw_names_of(name)
         bounds = np.searchsorted(rows, self.starts)
         pieces = []
         for number, file in enumerate(self.files):
@@ -197,11 +199,13 @@ def load(
     assert config.path is not None
     path = Path(config.path).expanduser()
     raw_names = _select(files, config)
-    scans = _scan_all(files, path, raw_names)
+    _check_names(config, raw_names, path)
+    scans = _scan_all(files, path, raw_names, config.pad or ())
     encoding = encoding or Encoding()
     clean_classes = _common_classes(classes or {}, raw_names, encoding)
     tables = {file: scan.table for file, scan in scans.items()}
-    columns = combine(tables, config, encoding.categories, raw_names, clean_classes)
+    columns = combine(tables, config, encoding.categories, raw_names, clean_classes, encoding.lengths)
+    lengths = {name: columns.specs[name].shape[0] for name in columns.padding}
     cache = BlockCache(config.cache_mib * _MIB)
     splits: dict[str, DataSource] = {}
     for split, split_files in files.items():
@@ -221,7 +225,7 @@ def load(
         splits=splits,
         digest=_digest(files, scans),
         source=str(path),
-        encoding=replace(encoding, categories={**columns.categories, **clean_classes}),
+        encoding=replace(encoding, categories={**columns.categories, **clean_classes}, lengths=lengths),
     )
 
 
@@ -241,10 +245,18 @@ def _source(
     if not blocks:
         raise DataError(f"{files[0].path} has no examples")
     stored = _SplitBlocks(blocks, columns)
-    arguments = (columns.specs, stored.lengths, stored.decode, stored.place, cache, split, config.shuffle_window)
+    make: Callable[..., BlockSource] = BlockSource
     if columns.decoders:
-        return ImageBlockSource(*arguments, columns.decoders)
-    return BlockSource(*arguments)
+        make = partial(ImageBlockSource, decoders=columns.decoders)
+    return make(
+        columns.specs,
+        stored.lengths,
+        stored.decode,
+        stored.place,
+        cache,
+        name=split,
+        window=config.shuffle_window,
+    )
 
 
 def _all(files: Files) -> list[TableFile]:
@@ -322,13 +334,6 @@ def _common_classes(
     return common
 
 
-def _names(columns: Columns, name: str | None) -> Mapping[str, str]:
-    """Returns array -> name of its column, of all or of one array."""
-    if name is None:
-        return columns.raw_names
-    return {name: columns.raw_names[name]}
-
-
 def _renamed(table: pa.Table, raw_names: Mapping[str, str]) -> pa.Table:
     """Returns the columns of a table by the names of their arrays."""
     return table.select(list(raw_names.values())).rename_columns(list(raw_names))
@@ -338,15 +343,28 @@ def _place(file: TableFile, number: int) -> str:
     return f"{file.path}, {file.block_name} {number + 1}"
 
 
-def _scan_all(files: Files, path: Path, raw_names: Mapping[str, str]) -> dict[str, _Scanned]:
+def _check_names(config: DatasetConfig, raw_names: Mapping[str, str], path: Path) -> None:
+    """Checks that the table has the columns of `dataset.pad`, and none that `dataset.pack` adds."""
+    ragged.check_names(config.pad or {}, raw_names)
+    for name in (SEGMENTS, POSITIONS):
+        if config.pack and name in raw_names:
+            raise DataError(
+                f"{path} has a column called {name}, which dataset.pack adds; leave it out of the features"
+            )
+
+
+def _scan_all(files: Files, path: Path, raw_names: Mapping[str, str], pad: Collection[str]) -> dict[str, _Scanned]:
     """Returns the scan of each file, by its path."""
     key = f"{path.resolve()}\0{pa.__version__}\0" + "\0".join(raw_names.values())
+    if pad:
+        # Only then a scan knows the lengths of sequences.
+        key += "\0\0" + "\0".join(sorted(pad))
     records_path = cache_folder("blocks") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     recorded = _read_records(records_path)
     scans = {}
     for file in _all(files):
         name = str(file.path)
-        scans[name] = _scan(file, recorded.get(name), raw_names)
+        scans[name] = _scan(file, recorded.get(name), raw_names, pad)
     if scans != recorded:
         latest = latest_recordable_ns()
         write_records(
@@ -357,7 +375,7 @@ def _scan_all(files: Files, path: Path, raw_names: Mapping[str, str]) -> dict[st
     return scans
 
 
-def _scan(file: TableFile, recorded: _Scanned | None, raw_names: Mapping[str, str]) -> _Scanned:
+def _scan(file: TableFile, recorded: _Scanned | None, raw_names: Mapping[str, str], pad: Collection[str]) -> _Scanned:
     try:
         stat = file.path.stat()
         if recorded is not None and (recorded.bytes, recorded.changed) == (stat.st_size, stat.st_ctime_ns):
@@ -369,7 +387,8 @@ def _scan(file: TableFile, recorded: _Scanned | None, raw_names: Mapping[str, st
     table = ScannedTable()
     for number, length in enumerate(file.lengths):
         if length:
-            table.add(_renamed(file.read(number, list(raw_names.values())), raw_names), _place(file, number))
+            block = _renamed(file.read(number, list(raw_names.values())), raw_names)
+            table.add(block, _place(file, number), pad)
     return _Scanned(stat.st_size, stat.st_ctime_ns, sha256, table)
 
 

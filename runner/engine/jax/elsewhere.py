@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from runner.config.schema import RunConfig
 from runner.engine import compilers
-from runner.engine.jax import private
+from runner.engine.jax import private, residuals
 from runner.errors import invalid
 
 ARITHMETIC = "arithmetic"
@@ -190,15 +190,19 @@ def _fused_backward(saved: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> list[jax.ShapeDtypeStruct]:
+def saved_arrays(
+    function: Callable[..., Any], weights: Any, *others: Any, offloaded: bool
+) -> list[jax.ShapeDtypeStruct]:
     """Returns the arrays that a forward pass keeps for the backward pass, with their whole shapes.
 
-    Weights and arguments themselves are left out. Activation checkpointing is applied as it is in a step.
+    Weights and arguments themselves are left out, and so is what XLA computes again from other arrays. Activation
+    checkpointing is applied as it is in a step.
 
     Args:
       function: weights and the others -> (loss, anything).
       weights: shapes of what is differentiated.
       *others: shapes of its other arguments.
+      offloaded: return those in host memory, instead of those in device memory.
     """
 
     def forward(weights: Any, *others: Any) -> Any:
@@ -206,10 +210,10 @@ def saved_arrays(function: Callable[..., Any], weights: Any, *others: Any) -> li
         return backward
 
     trace = jax.make_jaxpr(forward)(weights, *others).jaxpr
-    arguments = set(map(id, trace.invars)) | set(map(id, trace.constvars))
-    saved = {}
-    for variable in trace.outvars:
-        is_literal = isinstance(variable, jax.extend.core.Literal)
-        if not is_literal and id(variable) not in arguments:
-            saved[id(variable)] = jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
-    return list(saved.values())
+    outputs = [variable for variable in trace.outvars if not isinstance(variable, jax.extend.core.Literal)]
+    saved = []
+    for aval in residuals.held(trace, outputs):
+        is_on_host = aval.memory_space == jax.memory.Space.Host
+        if is_on_host == offloaded:
+            saved.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    return saved

@@ -41,6 +41,7 @@ from runner.engine.jax.partitioning import MeshLayout, Partitioning, partition, 
 from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Kept, batch_shapes, call_numbers
+from runner.engine.jax.running import RUNNING
 from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Step, Weights
@@ -61,35 +62,6 @@ T = TypeVar("T")
 # Seconds of compilation from which on a program is kept in the cache on disk. A small convolutional network's step
 # compiles in 1.1 s and is read back in 0.06 s, so JAX's default of 1 s would leave out smaller models.
 _LEAST_CACHED_S = 0.5
-
-
-class _RunningProgram:
-    """The last program that this process started on several CPU devices.
-
-    There is one, whichever engine started it.
-
-    Virtual devices share XLA's threads, and two programs at a time would need twice as many, see
-    `runner.engine.jax.environment.threads`. A second engine in the process, as in a comparison, shares them too.
-    """
-
-    def __init__(self) -> None:
-        self._results: object = None
-
-    def wait(self) -> None:
-        """Waits for the program to end."""
-        jax.block_until_ready(self._results)
-
-    def remember(self, results: object) -> None:
-        """Notes the results of a program that has just been started."""
-        self._results = results
-
-    def release(self) -> None:
-        """Waits for the program to end and releases its results."""
-        self.wait()
-        self._results = None
-
-
-_running = _RunningProgram()
 
 
 class JaxEngine(MeshEngine[jax.Array]):
@@ -171,7 +143,9 @@ class JaxEngine(MeshEngine[jax.Array]):
             if index not in generator_states:
                 non_trainable.append(paths[id(variable)])
         self._trainable = [paths[id(variable)] for variable in self._model.trainable_variables]
-        self._update_rule = updates.make(self._config.optimizer, self._trainable, self._model.trainable_variables)
+        self._update_rule = updates.make(
+            self._config.optimizer, self._trainable, self._model.trainable_variables, self._mesh
+        )
         self._tree = state_tree(
             self._trainable,
             non_trainable,
@@ -198,7 +172,7 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         # The state's memory is released array by array, and the last program's results are its arrays.
-        _running.release()
+        RUNNING.release()
         self._state = self._tree.place(values, self._kinds, self._state)
 
     def _make_programs(self) -> None:
@@ -240,8 +214,12 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _result_shardings(self) -> tuple[NamedSharding, NamedSharding]:
         """Returns what `result_shardings` does for the arrays of this engine."""
-        by_example = self._array_shardings[WEIGHT], self._stacked_shardings[WEIGHT]
-        return result_shardings(*by_example, self._replicated, loops=self._mode.loop_on_device)
+        return result_shardings(
+            self._array_shardings[WEIGHT],
+            self._stacked_shardings[WEIGHT],
+            self._replicated,
+            loops=self._mode.loop_on_device,
+        )
 
     def _partitioning(self) -> Partitioning:
         return self._partition(self._model, state=self._tree.shardings)
@@ -391,9 +369,9 @@ class JaxEngine(MeshEngine[jax.Array]):
         if not self._mode.on_cpus or self._mesh.size == 1:
             return program(*arguments)
         with current().waiting():
-            _running.wait()
+            RUNNING.wait()
             results = program(*arguments)
-        _running.remember(results)
+        RUNNING.remember(results)
         return results
 
     def trace(self, folder: Path) -> AbstractContextManager[None]:

@@ -46,19 +46,30 @@ class PlannedEngine(JaxEngine):
     def _compiler_options(self) -> Options:
         return {}
 
-    def saved_activations(self) -> list[tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass."""
+    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
+        """Returns shape and dtype of each whole array that a microbatch's forward pass keeps for the backward pass.
+
+        Args:
+          offloaded: those in host memory, instead of those in device memory.
+        """
         count = jax.ShapeDtypeStruct((), np.float32)
         microstep = jax.ShapeDtypeStruct((), np.int32)
         step = self._functions
 
-        def losses(trainable: list[jax.Array], *others: Any) -> Any:
-            return step.losses(step.used_weights(trainable), *others)
+        def losses(trainable: list[jax.Array], *arguments: Any) -> Any:
+            return step.losses(step.used_weights(trainable), *arguments)
 
         state = self._state
-        others = (state.non_trainable, self._shapes_with_teachers(), count, microstep)
         with elsewhere.attention_of(self._config):
-            saved = elsewhere.saved_arrays(losses, state.trainable, *others)
+            saved = elsewhere.saved_arrays(
+                losses,
+                state.trainable,
+                state.non_trainable,
+                self._shapes_with_teachers(),
+                count,
+                microstep,
+                offloaded=offloaded,
+            )
         return [(tuple(array.shape), str(array.dtype)) for array in saved]
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+from jax.sharding import Mesh
 
 from runner import arrays
 from runner.config.schema import OptimizerConfig
 from runner.engine.jax import private
+from runner.engine.jax.muon import DividedMuon
 from runner.optim import groups, rules, transformation
 from runner.optim.base import Slot, whole_slots
 from runner.optim.groups import Settings
@@ -79,20 +81,21 @@ class UpdateRule(ABC):
         """Returns the new weights, after their constraints, and the new slots."""
 
 
-def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[keras.Variable]) -> UpdateRule:
+def make(config: OptimizerConfig, paths: Sequence[str], variables: Sequence[keras.Variable], mesh: Mesh) -> UpdateRule:
     """Returns the update of a checked config.
 
     Args:
       config: of the optimizer.
       paths: of the trainable variables.
       variables: the trainable ones, which need no values.
+      mesh: that the variables are sharded by.
 
     Raises:
       ConfigError: a parameter group matches no variable.
     """
     trained = Trained(dict(zip(paths, variables, strict=True)), groups.settings(config, paths))
     if OPTIMIZERS[config.name].is_keras_class:
-        return KerasUpdate(config, trained)
+        return KerasUpdate(config, trained, mesh)
     if OPTIMIZERS[config.name].is_transformation:
         return TransformationUpdate(config, trained)
     return OwnUpdate(config, trained)
@@ -141,7 +144,7 @@ def _unless_frozen(freeze_steps: int, done: jax.Array, new: jax.Array, old: jax.
 class KerasUpdate(UpdateRule):
     """Optimizers of Keras 3: one per learning rate and step count, as Keras has them per optimizer."""
 
-    def __init__(self, config: OptimizerConfig, trained: Trained) -> None:
+    def __init__(self, config: OptimizerConfig, trained: Trained, mesh: Mesh) -> None:
         """Builds the optimizers."""
         self.settings = trained.settings
         self.slots = []
@@ -151,7 +154,7 @@ class KerasUpdate(UpdateRule):
         for (rate, freeze_steps), paths in groups.parts(trained.settings).items():
             own_variables = {path: variables[path] for path in paths}
             excluded = [variables[path] for path in paths if not trained.settings[path].decays]
-            optimizer = _KerasOptimizer(config, own_variables, excluded)
+            optimizer = _KerasOptimizer(config, own_variables, excluded, mesh)
             self.slots += optimizer.slots
             self._parts.append(_Part(optimizer, [numbers[path] for path in paths], rate, freeze_steps))
 
@@ -292,6 +295,7 @@ class _KerasOptimizer:
         config: OptimizerConfig,
         variables: Mapping[str, keras.Variable],
         excluded: Sequence[keras.Variable],
+        mesh: Mesh,
     ) -> None:
         """Builds the optimizer without values of its state.
 
@@ -299,6 +303,7 @@ class _KerasOptimizer:
           config: of the optimizer.
           variables: those that it updates, by path.
           excluded: those of them without weight decay.
+          mesh: that the variables are sharded by.
         """
         self._variables = list(variables.values())
         self._class = CLASSES[config.class_name or ""]
@@ -309,7 +314,11 @@ class _KerasOptimizer:
         arguments["learning_rate"] = config.learning_rate
         if config.schedule.name != "constant" or config.schedule.warmup_steps:
             arguments["learning_rate"] = self._rate
-        self._optimizer = getattr(keras.optimizers, config.class_name or "")(**arguments)
+        if config.class_name == "Muon":
+            self._optimizer = DividedMuon(**arguments)
+            self._optimizer.mesh = mesh
+        else:
+            self._optimizer = getattr(keras.optimizers, config.class_name or "")(**arguments)
         if excluded:
             self._optimizer.exclude_from_weight_decay(var_list=excluded)
         private.build_abstractly(self._optimizer, self._variables)

@@ -5,6 +5,7 @@ This module imports neither NumPy nor what reads checkpoints: every command impo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from runner.errors import ConfigError, invalid
 from runner.host.commands import command_module
 from runner.host.late import late
 from runner.host.paths import outputs_dir
+from runner.host.stores.urls import ObjectPath, Place, is_url
+from runner.host.stores.urls import problem as url_problem
 from runner.processes import requeue
 from runner.processes.team import current
 
@@ -35,6 +38,8 @@ else:
 KEYS = ("run", "resume", "branch")
 NAME = "name"
 _FOLDER = "trainer.checkpoint.folder"
+# The checkpoint that a reference names after the run.
+_STEP = re.compile(r"@(\d+|best)$", re.ASCII)
 # They need `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
 _OF_RESTARTS = ("cluster.restarts", "cluster.restart_window", "cluster.elastic", "cluster.devices_file")
 MULTIRUN = ("-m", "--multirun")
@@ -42,8 +47,10 @@ MULTIRUN = ("-m", "--multirun")
 _REPLAYS = "runner.replay"
 
 
-def folder_of(config: CheckpointConfig) -> Path:
+def folder_of(config: CheckpointConfig) -> Place:
     """Returns the parent of the runs' checkpoint folders."""
+    if config.folder and is_url(config.folder):
+        return ObjectPath.of(config.folder)
     if config.folder:
         return Path(config.folder).expanduser().absolute()
     return outputs_dir() / "checkpoints"
@@ -84,7 +91,11 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if key == "resume" and reference == AUTO:
         # The same command line is typed each time, so nothing recorded is added to it.
         return list(arguments)
-    root = folder_of(CheckpointConfig(folder=value_of(arguments, _FOLDER) or None))
+    typed_folder = value_of(arguments, _FOLDER)
+    # Here and not with the config, because the run is looked for there first.
+    _check_url(_FOLDER, typed_folder)
+    _check_url(key, _STEP.sub("", reference))
+    root = folder_of(CheckpointConfig(folder=typed_folder or None))
     run, step = runs.find(key, reference, root)
     typed: list[str] = []
     typed_keys: list[str] = []
@@ -105,6 +116,14 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if step is not None:
         resolved += f"@{step}"
     return [*overrides, *typed, f"{key}='{resolved}'"]
+
+
+def _check_url(key: str, value: str) -> None:
+    """Rejects a URL that can't name a folder of an object store; raises ConfigError."""
+    if is_url(value):
+        problem = url_problem(value)
+        if problem is not None:
+            raise invalid(key, value, problem=problem, fix=f"set {key}=s3://bucket/folder or a local path")
 
 
 def _earlier_defaults(

@@ -7,6 +7,7 @@ machine, which can't look for this one, sees by the file whether it still runs.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -21,7 +22,10 @@ from typing import Any
 from runner.config.build import build
 from runner.errors import ConfigError, passing
 from runner.host import outputs, work
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath, Place
 from runner.tracking import process
+from runner.training.checkpoint import files
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json
 
 # Seconds between two writes. What an attempt that is killed has not recorded is at most this long.
@@ -69,7 +73,7 @@ class Attempt:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def path_of(folder: Path, number: int) -> Path:
+def path_of(folder: Place, number: int) -> Place:
     """Returns the file of an attempt.
 
     Args:
@@ -79,23 +83,23 @@ def path_of(folder: Path, number: int) -> Path:
     return folder / f"attempt-{number}.json"
 
 
-def names(folder: Path) -> list[str]:
+def names(folder: Place) -> list[str]:
     """Returns the names of the files of a run's attempts, in order; empty if the folder can't be read."""
     return [path_of(folder, number).name for number in _numbers(folder)]
 
 
-def _numbers(folder: Path) -> list[int]:
+def _numbers(folder: Place) -> list[int]:
     """Returns the numbers of a run's attempts in order; empty if the folder can't be read."""
     numbers: list[int] = []
     with suppress(OSError):
-        for path in folder.iterdir():
-            match = _FILE.fullmatch(path.name)
+        for name in files.names(folder):
+            match = _FILE.fullmatch(name)
             if match:
                 numbers.append(int(match[1]))
     return sorted(numbers)
 
 
-def read(folder: Path) -> list[Attempt]:
+def read(folder: Place) -> list[Attempt]:
     """Returns a run's attempts in order; one whose file is damaged is left out.
 
     Runs of earlier versions have none.
@@ -107,7 +111,7 @@ def read(folder: Path) -> list[Attempt]:
     return attempts
 
 
-def _read(path: Path) -> Attempt:
+def _read(path: Place) -> Attempt:
     """Returns the attempt of a file; raises DamagedError."""
     try:
         attempt: Attempt = build(Attempt, read_json(path, LARGEST_RECORD), path.name)
@@ -118,7 +122,7 @@ def _read(path: Path) -> Attempt:
     return attempt
 
 
-def is_silent(folder: Path, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
+def is_silent(folder: Place, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
     """Returns whether the last attempt of a run no longer writes its file, which this waits for.
 
     Only the content of the file is compared, never the clocks of two machines.
@@ -128,24 +132,26 @@ def is_silent(folder: Path, say: Callable[[str], object], sleep: Callable[[float
       say: is called with one line before the wait.
       sleep: waits for so many seconds.
     """
-    files = names(folder)
-    if not files:
+    begun = names(folder)
+    if not begun:
         return False
-    path = folder / files[-1]
+    path = folder / begun[-1]
     before = _content(path)
     say(f"waiting {SILENT_S:.0f} s to see whether an earlier attempt still runs: {path}")
     waited = 0.0
     while waited < SILENT_S:
         sleep(_LOOK_S)
         waited += _LOOK_S
-        if _content(path) != before or names(folder) != files:
+        if _content(path) != before or names(folder) != begun:
             return False
     return True
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Place) -> bytes:
     # Opened each time: a network file system checks for another machine's write when a file is opened.
     try:
+        if isinstance(path, ObjectPath):
+            return client.read(path, LARGEST_RECORD)
         return path.read_bytes()
     except OSError:
         return b""
@@ -172,7 +178,7 @@ class AttemptJournal(Journal):
     waits for a disk while holding it: the file is written under `_writing`, from a copy.
     """
 
-    def __init__(self, folder: Path, number: int, first: int, lost: Callable[[str], object], mesh: str = "") -> None:
+    def __init__(self, folder: Place, number: int, first: int, lost: Callable[[str], object], mesh: str = "") -> None:
         """Creates the attempt's file.
 
         Args:
@@ -206,10 +212,7 @@ class AttemptJournal(Journal):
         self._writing = threading.Lock()
         self._has_warned = False
         self._over = threading.Event()
-        folder.mkdir(parents=True, exist_ok=True)
-        # Exclusive, also on network file systems: of two processes only one begins an attempt.
-        with path_of(folder, number).open("x", encoding="utf-8") as file:
-            file.write(_as_text(self._attempt))
+        _create(path_of(folder, number), _as_text(self._attempt))
         self._thread = threading.Thread(target=self._beat, name="attempt-journal", daemon=True)
         self._thread.start()
 
@@ -237,6 +240,10 @@ class AttemptJournal(Journal):
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):
+            if isinstance(self._folder, ObjectPath):
+                # The lease on the run shows whether another process has begun an attempt.
+                self._write()
+                continue
             last = max(_numbers(self._folder), default=0)
             if last > self._attempt.number:
                 name = path_of(self._folder, last).name
@@ -251,16 +258,37 @@ class AttemptJournal(Journal):
                 self._attempt = replace(self._attempt, seen=time.time(), seconds=work.clock().seconds())
                 attempt = self._attempt
             path = path_of(self._folder, attempt.number)
-            temporary = _temporary(path)
             try:
-                temporary.write_text(_as_text(attempt), encoding="utf-8")
-                temporary.replace(path)
+                _replace(path, _as_text(attempt))
             except OSError as error:
                 # The next beat tries again: a file that stays unchanged shows other machines that this process is
                 # gone. Checkpoints report a full disk themselves.
                 if not self._has_warned:
                     self._has_warned = True
                     outputs.warn(f"could not record the attempt in {path}: {error}")
+
+
+def _create(path: Place, text: str) -> None:
+    """Writes a new file: of two processes only one begins an attempt; raises FileExistsError."""
+    if isinstance(path, ObjectPath):
+        try:
+            client.create(path, text.encode())
+        except client.ChangedError:
+            raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Exclusive, also on network file systems.
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _replace(path: Place, text: str) -> None:
+    if isinstance(path, ObjectPath):
+        client.write(path, text.encode())
+        return
+    temporary = _temporary(path)
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def _temporary(path: Path) -> Path:
@@ -271,7 +299,7 @@ def _as_text(attempt: Attempt) -> str:
     return json.dumps(asdict(attempt)) + "\n"
 
 
-def begin(folder: Path, first: int, earlier_end: str = "", mesh: str = "") -> AttemptJournal:
+def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> AttemptJournal:
     """Begins the next attempt of a run; process 0 calls this.
 
     Args:
@@ -288,17 +316,26 @@ def begin(folder: Path, first: int, earlier_end: str = "", mesh: str = "") -> At
     earlier = read(folder)
     for name in names(folder):
         # A process that was killed while it wrote has left it.
-        with suppress(OSError):
-            _temporary(folder / name).unlink()
+        path = folder / name
+        if not isinstance(path, ObjectPath):
+            with suppress(OSError):
+                _temporary(path).unlink()
     if earlier_end and earlier and not earlier[-1].ended:
         with suppress(OSError):
             ended = _as_text(replace(earlier[-1], ended=earlier_end))
-            path_of(folder, earlier[-1].number).write_text(ended, encoding="utf-8")
+            _rewrite(path_of(folder, earlier[-1].number), ended)
     try:
         return AttemptJournal(folder, number, first, _leave, mesh)
     except FileExistsError:
         problem = f"another process has begun the run at the same time ({folder})"
         raise passing("name", folder.name, problem=problem, fix="wait for it or stop it") from None
+
+
+def _rewrite(path: Place, text: str) -> None:
+    if isinstance(path, ObjectPath):
+        client.write(path, text.encode())
+    else:
+        path.write_text(text, encoding="utf-8")
 
 
 def _leave(why: str) -> None:

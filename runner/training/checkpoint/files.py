@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import ConfigError
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath, Place
 
 # Bytes of best.json and run.json. A command line has two million bytes at most, so twice that holds every record, and
 # a larger file from elsewhere takes no memory.
@@ -52,20 +54,17 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         raise DamagedError(f"{path} can't be read: {error.strerror}") from error
 
 
-def read_json(path: Path, largest: int) -> dict[str, Any]:
+def read_json(path: Place, largest: int) -> dict[str, Any]:
     """Reads a JSON object.
 
     Args:
-      path: the file.
+      path: the file, or an object of a store.
       largest: the largest accepted size in bytes.
 
     Raises:
       DamagedError: the file can't be opened, is larger, or is not a JSON object with unique keys.
     """
-    with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > largest:
-            raise DamagedError(f"{path} is larger than {largest:,} bytes")
-        data = file.read(largest)
+    data = _read_bounded(path, largest)
     try:
         content = json.loads(data.decode(), object_pairs_hook=_with_unique_keys)
     except (ValueError, RecursionError) as error:
@@ -73,6 +72,25 @@ def read_json(path: Path, largest: int) -> dict[str, Any]:
     if not isinstance(content, dict) or _is_too_deep(content):
         raise DamagedError(f"{path} can't be read: it must hold a JSON object of at most {_MAX_DEPTH} levels")
     return content
+
+
+def _read_bounded(path: Place, largest: int) -> bytes:
+    """Returns the content of a small file; raises DamagedError.
+
+    A store that does not answer is no damage, for which a run would continue from an earlier checkpoint: its error is
+    not caught.
+    """
+    if isinstance(path, ObjectPath):
+        try:
+            return client.read(path, largest)
+        except FileNotFoundError:
+            raise DamagedError(f"{path} is missing") from None
+        except client.TooLargeError as error:
+            raise DamagedError(str(error)) from None
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > largest:
+            raise DamagedError(f"{path} is larger than {largest:,} bytes")
+        return file.read(largest)
 
 
 def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,25 +148,54 @@ def write_synced(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a small file atomically; it is on the disk when this returns.
+def write_json(path: Place, content: Mapping[str, Any]) -> None:
+    """Writes a small file atomically; it is on the disk, or in its store, when this returns.
 
     Raises:
-      OSError: the disk is full or read-only.
+      OSError: the disk is full or read-only, or the store can't be written.
     """
+    if isinstance(path, ObjectPath):
+        client.write(path, _as_json(content))
+        return
     temporary = path.with_name(f".unfinished-{path.name}-{os.getpid()}")
     # A process that died may have left a file of this name: the system gives its process id to others again.
     with suppress(FileNotFoundError):
         temporary.unlink()
     try:
         # The content is synced before the rename, else the new name could survive a power cut without its content.
-        write_synced(temporary, (json.dumps(content, indent=1) + "\n").encode())
+        write_synced(temporary, _as_json(content))
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
             temporary.unlink()
         raise
     sync_folder(path.parent)
+
+
+def _as_json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def names(folder: Place) -> list[str]:
+    """Returns the names of a folder's files and folders.
+
+    Raises:
+      OSError: there is no such folder, or it can't be read; in a store, a folder that does not exist is empty.
+    """
+    if isinstance(folder, ObjectPath):
+        return client.names(folder)
+    return [path.name for path in folder.iterdir()]
+
+
+def exists(path: Place) -> bool:
+    """Returns whether a file exists, of whatever kind.
+
+    Raises:
+      OSError: the store does not answer.
+    """
+    if isinstance(path, ObjectPath):
+        return client.size(path) is not None
+    return os.path.lexists(path)
 
 
 def sync_folder(folder: Path) -> None:

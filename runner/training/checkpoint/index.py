@@ -12,13 +12,12 @@ The best checkpoint is noted in `best.json`: its step, and the metric and value 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
 from runner.errors import ConfigError
+from runner.host.stores.urls import Place
 from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError
@@ -98,21 +97,21 @@ def resumed_lineage(lineages: Mapping[int, Lineage], start: int) -> Lineage:
     return (*own, (newest + 1, start))
 
 
-def superseded_steps(folder: Path, start: int) -> list[int]:
+def superseded_steps(folder: Place, start: int) -> list[int]:
     """Returns the steps of a run's checkpoints that are no part of the history that continues from `start`."""
     lineages = storage.lineages(folder)
     history = resumed_lineage(lineages, start)
     return [step for step, own in lineages.items() if not is_part(step, own, history)]
 
 
-def read_best(folder: Path) -> BestRecord | None:
+def read_best(folder: Place) -> BestRecord | None:
     """Returns the record of a run's best checkpoint; None if there is none.
 
     Raises:
       DamagedError: the record is invalid; without the file, there is no best checkpoint.
     """
     path = folder / BEST_FILE
-    if not os.path.lexists(path):
+    if not files.exists(path):
         return None
     try:
         record = mapping(files.read_json(path, LARGEST_RECORD), "it", ("metric", "value", "step"))
@@ -130,7 +129,7 @@ def read_best(folder: Path) -> BestRecord | None:
     return cast(BestRecord, record)
 
 
-def write_best(folder: Path, record: BestRecord) -> None:
+def write_best(folder: Place, record: BestRecord) -> None:
     """Records which checkpoint is the best; the checkpoint is on the disk already.
 
     Raises:
@@ -139,7 +138,7 @@ def write_best(folder: Path, record: BestRecord) -> None:
     files.write_json(folder / BEST_FILE, record)
 
 
-def forget_best(folder: Path) -> None:
+def forget_best(folder: Place) -> None:
     """Removes the record of the best checkpoint, which is about to be removed or replaced."""
     with suppress(FileNotFoundError):
         storage.unlink(folder / BEST_FILE)
@@ -156,7 +155,7 @@ class CheckpointIndex:
       steps: checkpoints of this history.
     """
 
-    def __init__(self, folder: Path, start: int, team: Team = ALONE) -> None:
+    def __init__(self, folder: Place, start: int, team: Team = ALONE) -> None:
         """Lists a folder.
 
         Args:

@@ -13,11 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 from runner.data.vocabulary import Vocabulary
 from runner.errors import ConfigError
+from runner.host.stores.urls import ObjectPath, Place
 from runner.training.checkpoint.files import DamagedError, is_folder, read_json
 from runner.training.checkpoint.typed import MisfitError, items, mapping, number, text, whole
 
@@ -39,6 +39,11 @@ WENT_BACK = "went_back"
 ENCODING = "encoding"
 CONSTANTS = "constants"
 DIGEST = "data_sha256"
+
+# In an object store, the folder of the files below that of the manifest. So a checkpoint of the same step is written
+# beside the one that it replaces, and the manifest, which is written last, exchanges them.
+FILES_FOLDER = "files_folder"
+_FILES_FOLDER = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
 _ABOUT = ("run", "config", "seed", "versions", "saved_at", "metrics")
 _ARRAYS_FILE = re.compile(r"arrays-[0-9]{5}\.safetensors")
@@ -128,6 +133,7 @@ class Manifest:
       arrays: by canonical path.
       went_back: the returns to earlier checkpoints that lead to this one.
       about: the whole content as plain values, with run, config, seed, versions, time and last metrics.
+      files_folder: the folder of the files below that of the manifest; empty: the same, as in a local folder.
     """
 
     step: int
@@ -135,6 +141,7 @@ class Manifest:
     arrays: Mapping[str, ArrayEntry]
     went_back: Lineage
     about: Mapping[str, Any]
+    files_folder: str = ""
 
 
 def arrays_file(process: int) -> str:
@@ -159,7 +166,7 @@ def sealed(content: Mapping[str, Any]) -> bytes:
     return data
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Place) -> Manifest:
     """Returns the manifest of a checkpoint; the files of its arrays are not looked at.
 
     Raises:
@@ -167,7 +174,7 @@ def read(folder: Path) -> Manifest:
       ConfigError: this version does not know its format.
     """
     path = folder / NAME
-    if not is_folder(folder):
+    if not isinstance(folder, ObjectPath) and not is_folder(folder):
         raise DamagedError(f"{folder} is not a folder")
     content = read_json(path, LARGEST)
     try:
@@ -216,7 +223,10 @@ def _parse(content: dict[str, Any]) -> Manifest:
     if set(files) != used_files:
         raise MisfitError(f"files must be {', '.join(sorted(used_files))}, which hold its arrays and its history")
     went_back = _lineage(content.get(WENT_BACK, []))
-    return Manifest(whole(content["step"], "step"), files, arrays, went_back, content)
+    files_folder = text(content.get(FILES_FOLDER, ""), FILES_FOLDER)
+    if files_folder and not _FILES_FOLDER.fullmatch(files_folder):
+        raise MisfitError(f"{FILES_FOLDER} must be a hexadecimal number")
+    return Manifest(whole(content["step"], "step"), files, arrays, went_back, content, files_folder)
 
 
 def _check_learned(content: Mapping[str, Any]) -> None:

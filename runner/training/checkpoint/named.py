@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, invalid
+from runner.host.stores.urls import Place
 from runner.training.checkpoint import attempts, index, runs, storage
 from runner.training.checkpoint.arguments import folder_of
 from runner.training.checkpoint.files import DamagedError
@@ -23,7 +23,7 @@ from runner.training.checkpoint.runs import SavedRun
 _KEY = "name"
 
 
-def folder(config: RunConfig) -> Path:
+def folder(config: RunConfig) -> Place:
     """Returns the folder of a named run's checkpoints."""
     assert config.name is not None
     return folder_of(config.trainer.checkpoint) / config.name

@@ -12,6 +12,8 @@ import numpy as np
 from safetensors import safe_open
 
 from runner.data.base import Array
+from runner.host.stores import cache
+from runner.host.stores.urls import ObjectPath, Place
 from runner.training.checkpoint import files, manifest
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import Manifest, PartEntry, TensorHeader
@@ -40,8 +42,10 @@ class Checkpoint(Mapping[str, Array]):
       about: run, config, seed, versions, time and last metrics, as plain values.
     """
 
-    def __init__(self, folder: Path, *, trusted: bool = False) -> None:
+    def __init__(self, folder: Place, *, trusted: bool = False) -> None:
         """Opens and verifies a checkpoint.
+
+        The files of one in an object store are read from their local copies, see `runner.host.stores.cache`.
 
         Args:
           folder: the folder of the checkpoint.
@@ -50,20 +54,26 @@ class Checkpoint(Mapping[str, Array]):
         Raises:
           DamagedError: a file is missing or corrupted, or disagrees with the manifest.
           ConfigError: this version does not know the format.
+          OSError: the store does not answer.
         """
         self.folder = folder
         content = read_manifest(folder)
+        self._files_folder = files_folder(folder, content)
+        self._files = dict(content.files)
+        # The local copies of objects, by name.
+        self._copies: dict[str, Path] = {}
         # From cheap to expensive: sizes, headers, and only then the digests, which read every byte.
         for name, entry in content.files.items():
-            _check_size(folder / name, entry.bytes)
-        headers = {name: _headers(folder / name) for name in content.files}
+            _check_size(self._local(name, trusted=trusted), entry.bytes)
+        headers = {name: _headers(self._local(name, trusted=True)) for name in content.files}
         of_arrays = dict(headers)
         del of_arrays[manifest.HISTORY]
         try:
             manifest.check_tensors(content, of_arrays)
         except MisfitError as error:
             raise DamagedError(f"{folder} is invalid: {error}") from error
-        if not trusted:
+        # The copies of objects were compared with their digests above.
+        if not trusted and not isinstance(folder, ObjectPath):
             for name, entry in content.files.items():
                 if files.digest(folder / name) != entry.sha256:
                     raise DamagedError(f"{folder / name} is corrupted (SHA-256 mismatch)")
@@ -71,10 +81,32 @@ class Checkpoint(Mapping[str, Array]):
         self.about = content.about
         self._arrays = dict(content.arrays)
         self._headers = headers
-        self._file_sizes = {name: entry.bytes for name, entry in content.files.items()}
         # The safetensors file that was read from last, by name, and the bytes that were read from it.
         self._open: tuple[str, Any] | None = None
         self._mapped = 0
+
+    def _local(self, name: str, *, trusted: bool) -> Path:
+        """Returns the path of a file; that of an object is its local copy, which is made if there is none.
+
+        Args:
+          name: of the file.
+          trusted: does not compare an existing copy with its digest again.
+        """
+        path = self._files_folder / name
+        if not isinstance(path, ObjectPath):
+            return path
+        copy = self._copies.get(name)
+        if copy is not None and copy.exists():
+            return copy
+        entry = self._files[name]
+        try:
+            copy = cache.fetch(path, entry.sha256, entry.bytes, trusted=trusted)
+        except FileNotFoundError:
+            raise DamagedError(f"{path} is missing") from None
+        except cache.MismatchError as error:
+            raise DamagedError(str(error)) from None
+        self._copies[name] = copy
+        return copy
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -145,9 +177,9 @@ class Checkpoint(Mapping[str, Array]):
 
     def _read(self, part: PartEntry, index: tuple[slice, ...]) -> Array:
         """Returns a region of one part of an array; with an empty index the whole part."""
-        path = self.folder / part.file
+        path = self._local(part.file, trusted=True)
         # The files are memory-mapped: if one has become shorter, the system kills the process that reads beyond it.
-        _check_size(path, self._file_sizes[part.file])
+        _check_size(path, self._files[part.file].bytes)
         if self._open is None or self._open[0] != part.file or self._mapped > _MAX_MAPPED:
             self._open = None
             self._mapped = 0
@@ -165,11 +197,18 @@ class Checkpoint(Mapping[str, Array]):
         Raises:
           DamagedError: the file was removed or has changed since the checkpoint was opened.
         """
-        with _opened_tensors(self.folder / manifest.HISTORY) as file:
+        with _opened_tensors(self._local(manifest.HISTORY, trusted=True)) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
 
 
-def read_manifest(folder: Path) -> Manifest:
+def files_folder(folder: Place, content: Manifest) -> Place:
+    """Returns the folder of a checkpoint's files, which is its own in a local one."""
+    if content.files_folder:
+        return folder / content.files_folder
+    return folder
+
+
+def read_manifest(folder: Place) -> Manifest:
     """Returns the manifest of a checkpoint, whose step must be that of the folder's name; see `manifest.read`.
 
     Raises:

@@ -19,6 +19,7 @@ from runner.engine import registry
 from runner.engine.base import Engine
 from runner.errors import in_one_line
 from runner.host.outputs import warn
+from runner.host.stores.urls import Place, place
 from runner.host.versions import installed
 from runner.layout import mesh
 from runner.processes import lifecycle, requeue, restarts
@@ -243,7 +244,7 @@ def begin_attempt(
     return _registered(config, tracker, folder, resumed, origin, locks, start)
 
 
-def _begin_journal(config: RunConfig, folder: Path, start: int, locks: ExitStack) -> Journal:
+def _begin_journal(config: RunConfig, folder: Place, start: int, locks: ExitStack) -> Journal:
     journal = attempts.begin(folder, start, restarts.earlier_end(), mesh.describe(config.mesh.axes))
     # A lost process ends this one from another thread, without the stack.
     lifecycle.on_end(lambda reason, _: journal.end(reason))
@@ -319,7 +320,7 @@ def _registered(
         return [str(run.folder), dict(run.record)]
 
     run_folder, record = current().broadcast("the run's checkpoints", register)
-    run = SavedRun(Path(run_folder), record)
+    run = SavedRun(place(run_folder), record)
     return BegunAttempt(run, journals[0] if journals else Journal())
 
 

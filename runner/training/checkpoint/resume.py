@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from runner.config.convert import flatten
@@ -28,6 +27,7 @@ from runner.config.schema import AUTO, RunConfig
 from runner.data.base import Encoding
 from runner.engine.base import Engine
 from runner.errors import EXIT_DONE, ConfigError, invalid
+from runner.host.stores.urls import place
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
 from runner.task.base import LOSS, Task
@@ -193,8 +193,8 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
     if opened:
         previous = opened[0]
     else:
-        checkpoint = Checkpoint(Path(checkpoint_folder), trusted=True)
-        previous = Previous(SavedRun(Path(folder), record), checkpoint, branches=key == "branch")
+        checkpoint = Checkpoint(place(checkpoint_folder), trusted=True)
+        previous = Previous(SavedRun(place(folder), record), checkpoint, branches=key == "branch")
     check_order(previous.checkpoint, content)
     return previous
 
@@ -230,7 +230,7 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
         return opened[0]
     if not folder:
         return None
-    return Previous(SavedRun(Path(folder), record), Checkpoint(Path(checkpoint_folder), trusted=True))
+    return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True))
 
 
 def _print(line: str) -> None:

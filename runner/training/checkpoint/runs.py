@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from runner.errors import ConfigError, PassingError, invalid, passing
 from runner.host.lock import HeldError, locked_at_once
+from runner.host.stores.urls import ObjectPath, Place, place
 from runner.processes import requeue
 from runner.tracking import process
-from runner.training.checkpoint import attempts, index, recorded, storage
+from runner.training.checkpoint import attempts, files, index, lease, recorded, storage
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, sync_folder, write_json
 from runner.training.checkpoint.index import BestRecord
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
@@ -40,7 +39,7 @@ class SavedRun:
       record: the content of `run.json`: run id, overrides, process, start time, and the job that continues the run.
     """
 
-    folder: Path
+    folder: Place
     record: Mapping[str, Any]
 
     @property
@@ -55,7 +54,7 @@ class SavedRun:
 
 
 def register(
-    folder: Path,
+    folder: Place,
     run: str,
     *,
     tracked: bool,
@@ -80,8 +79,9 @@ def register(
       OSError: the disk is full or read-only.
     """
     own_folder = folder / (name or run)
-    own_folder.mkdir(parents=True, exist_ok=True)
-    sync_folder(folder)
+    if not isinstance(folder, ObjectPath) and not isinstance(own_folder, ObjectPath):
+        own_folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder)
     record: dict[str, Any] = {
         "run": run,
         "tracked": tracked,
@@ -97,7 +97,7 @@ def register(
     return SavedRun(own_folder, record)
 
 
-def _write(folder: Path, record: Mapping[str, Any]) -> None:
+def _write(folder: Place, record: Mapping[str, Any]) -> None:
     write_json(folder / RECORD, {**record, "sha256": _digest(record)})
 
 
@@ -109,7 +109,7 @@ def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
-def free_name(folder: Path, run: str) -> str:
+def free_name(folder: Place, run: str) -> str:
     """Returns the folder name of a run that is not tracked: its id, numbered if another run has that folder."""
     name = run
     count = 1
@@ -119,12 +119,12 @@ def free_name(folder: Path, run: str) -> str:
     return name
 
 
-def _is_of_a_run(folder: Path) -> bool:
+def _is_of_a_run(folder: Place) -> bool:
     """Returns whether a run has begun in a folder, which may have died before its first checkpoint."""
-    return bool(storage.steps(folder)) or os.path.lexists(folder / RECORD) or bool(attempts.names(folder))
+    return bool(storage.steps(folder)) or files.exists(folder / RECORD) or bool(attempts.names(folder))
 
 
-def listed(folder: Path) -> tuple[list[SavedRun], dict[Path, DamagedError]]:
+def listed(folder: Place) -> tuple[list[SavedRun], dict[Place, DamagedError]]:
     """Returns the runs that left checkpoints.
 
     Args:
@@ -134,19 +134,30 @@ def listed(folder: Path) -> tuple[list[SavedRun], dict[Path, DamagedError]]:
       The runs, and the folder of each run whose record is damaged, with the reason.
     """
     runs: list[SavedRun] = []
-    damaged: dict[Path, DamagedError] = {}
-    for path in folder.glob(f"*/{RECORD}"):
+    damaged: dict[Place, DamagedError] = {}
+    for own_folder in _recorded_folders(folder):
         try:
-            run = _read(path.parent)
+            run = _read(own_folder)
         except DamagedError as error:
-            damaged[path.parent] = error
+            damaged[own_folder] = error
         else:
             if run is not None:
                 runs.append(run)
     return runs, damaged
 
 
-def find(key: str, reference: str, folder: Path) -> tuple[SavedRun, int | None]:
+def _recorded_folders(folder: Place) -> list[Place]:
+    """Returns the folders of the runs that have a record."""
+    if not isinstance(folder, ObjectPath):
+        return [path.parent for path in folder.glob(f"*/{RECORD}")]
+    folders: list[Place] = []
+    for name in files.names(folder):
+        if files.exists(folder / name / RECORD):
+            folders.append(folder / name)
+    return folders
+
+
+def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]:
     """Finds a run that left checkpoints.
 
     Args:
@@ -174,7 +185,7 @@ def find(key: str, reference: str, folder: Path) -> tuple[SavedRun, int | None]:
     return run, _step(key, reference, run, step)
 
 
-def begun(key: str, folder: Path) -> SavedRun | None:
+def begun(key: str, folder: Place) -> SavedRun | None:
     """Returns the run of a folder, which may not have saved yet; None if the folder has no record of one.
 
     Args:
@@ -184,7 +195,7 @@ def begun(key: str, folder: Path) -> SavedRun | None:
     Raises:
       ConfigError: the record is damaged.
     """
-    if not storage.steps(folder) and not os.path.lexists(folder / RECORD):
+    if not storage.steps(folder) and not files.exists(folder / RECORD):
         return None
     try:
         return _recorded(folder)
@@ -193,7 +204,7 @@ def begun(key: str, folder: Path) -> SavedRun | None:
         raise invalid(key, folder.name, problem=problem, fix="choose another name") from error
 
 
-def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
+def of_job(folder: Place, job: requeue.Job, command: Sequence[str]) -> SavedRun | None:
     """Returns the run that an earlier start of a job began; one that has not finished comes first.
 
     Args:
@@ -210,12 +221,12 @@ def of_job(folder: Path, job: requeue.Job, command: Sequence[str]) -> SavedRun |
 
 
 def _matching(
-    key: str, name: str, runs: Sequence[SavedRun], damaged: Mapping[Path, DamagedError]
+    key: str, name: str, runs: Sequence[SavedRun], damaged: Mapping[Place, DamagedError]
 ) -> Sequence[SavedRun]:
     """Returns the runs that a name fits: a folder, `latest`, a name or id, or the beginning of ids, in this order."""
-    if name and os.path.lexists(Path(name) / RECORD):
+    if name and files.exists(place(name) / RECORD):
         try:
-            run = _read(Path(name))
+            run = _read(place(name))
         except DamagedError as error:
             raise _damaged_record(key, name, error) from error
         if run is not None:
@@ -224,7 +235,7 @@ def _matching(
         newest = sorted(runs, key=lambda run: float(run.record["started"]))[-1:]
         # A damaged record may be of the latest run. The time of the file is all that is known.
         for folder, reason in damaged.items():
-            if not newest or (folder / RECORD).lstat().st_mtime > newest[0].record["started"]:
+            if not newest or _written_at(folder / RECORD) > newest[0].record["started"]:
                 raise _damaged_record(key, name, reason) from reason
         return newest
     exact = [run for run in runs if name and name in (run.id, run.record.get("name"))]
@@ -234,6 +245,13 @@ def _matching(
         if name and folder.name.startswith(name):
             raise _damaged_record(key, name, reason) from reason
     return [run for run in runs if run.id.startswith(name)]
+
+
+def _written_at(path: Place) -> float:
+    """Returns when a file was written, in seconds since 1970; that of a store is taken for a new one."""
+    if isinstance(path, ObjectPath):
+        return time.time()
+    return path.lstat().st_mtime
 
 
 def _damaged_record(key: str, name: str, error: DamagedError) -> ConfigError:
@@ -257,7 +275,7 @@ def _step(key: str, reference: str, run: SavedRun, name: str) -> int:
     )
 
 
-def _read(folder: Path) -> SavedRun | None:
+def _read(folder: Place) -> SavedRun | None:
     """Returns the run of a folder; None if it has no checkpoint.
 
     Raises:
@@ -268,7 +286,7 @@ def _read(folder: Path) -> SavedRun | None:
     return _recorded(folder)
 
 
-def _recorded(folder: Path) -> SavedRun:
+def _recorded(folder: Place) -> SavedRun:
     """Returns the run of a folder; raises DamagedError."""
     path = folder / RECORD
     record = read_json(path, LARGEST_RECORD)
@@ -304,7 +322,7 @@ def _check(record: dict[str, Any]) -> None:
             text(job[name], f"job.{name}")
 
 
-def _not_found(runs: Sequence[SavedRun], folder: Path, *, is_ambiguous: bool) -> str:
+def _not_found(runs: Sequence[SavedRun], folder: Place, *, is_ambiguous: bool) -> str:
     if not runs:
         return f"no run left a checkpoint in {folder}"
     newest = sorted(runs, key=lambda run: -float(run.record["started"]))[:_LISTED]
@@ -402,9 +420,13 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
     Raises:
       PassingError: another process has the run, or its folder is read-only.
     """
+    lock = run.folder / LOCK
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked_at_once(run.folder / LOCK))
+            if isinstance(lock, ObjectPath):
+                stack.enter_context(lease.held(lock, _print, lease.leave))
+            else:
+                stack.enter_context(locked_at_once(lock))
         except HeldError as error:
             problem = f"the run is in use by process {error.holder} ({run.folder})"
             raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None
@@ -415,6 +437,10 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
         yield
 
 
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
 def check_not_running(key: str, run: SavedRun) -> None:
     """Rejects a run whose process still exists.
 
@@ -423,6 +449,9 @@ def check_not_running(key: str, run: SavedRun) -> None:
     Raises:
       PassingError: the process exists, or it is another machine's and may exist.
     """
+    if isinstance(run.folder, ObjectPath):
+        # The lease is held by now, so the process has released it, has ended, or does not renew it.
+        return
     other = run.record["process"]
     if other == process.identity() or run.record.get("ended") or process.is_gone(other):
         return

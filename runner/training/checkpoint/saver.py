@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
 from runner.errors import Interrupted
 from runner.host import work
+from runner.host.stores.urls import Place
 from runner.processes.team import ALONE, ProcessError, Team
 from runner.training.checkpoint import index as checkpoint_index
 from runner.training.checkpoint import storage
@@ -51,7 +51,7 @@ class Saver:
     """
 
     @property
-    def folder(self) -> Path | None:
+    def folder(self) -> Place | None:
         """The run's checkpoints; None: nothing is saved."""
         return None
 
@@ -148,7 +148,7 @@ class CheckpointSaver(Saver):
     def __init__(
         self,
         config: CheckpointConfig,
-        folder: Path,
+        folder: Place,
         take: Take,
         warn: Callable[[str], None],
         start: int = 0,
@@ -191,7 +191,7 @@ class CheckpointSaver(Saver):
         self._thread.start()
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Place:
         """The run's checkpoints."""
         return self._folder
 
@@ -377,8 +377,9 @@ class CheckpointSaver(Saver):
         self._queue.put((content, write))
         if content.passing:
             # The arrays are the devices' own, and the next step may overwrite them or reuse their memory.
+            taken = content.taken
             del content
-            write.outcome.result()
+            taken.wait()
         self._saved_step = step
         self._saved_at = time.monotonic()
 
@@ -441,8 +442,10 @@ class CheckpointSaver(Saver):
         content, write = item
         failure = self._written(content, write.best)
         # The state's memory is released before training, which may wait for the outcome, continues.
+        taken = content.taken
         del item, content
         write.outcome.set_result(failure)
+        taken.set()
         return True
 
     def _written(self, content: Content, best: BestRecord | None) -> _Failure | None:
@@ -496,7 +499,10 @@ def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
             if not isinstance(shard.array, np.ndarray):
                 size += shard.array.nbytes
         passing = size > MOST_COPIED
-        if not passing:
+        if passing:
+            # Emptied when the shards are taken, so that nothing keeps the devices' memory during an upload.
+            shards = dict(shards)
+        else:
             shards = {path: list(map(_copied, pieces)) for path, pieces in shards.items()}
         return Content(step, shards, recorder.arrays(), {**about, **now}, passing=passing)
 

@@ -8,6 +8,8 @@
 Arrays are stored under their canonical paths in safetensors files, which can be read without TensorFlow and JAX. A
 variable that is sharded over a mesh is written in its shards, so no host ever needs the whole of it.
 
+In an object store, a checkpoint is written and removed in other steps, see `runner.training.checkpoint.objects`.
+
 A folder is removed only if it is a checkpoint by its name and its manifest, and holds no other file.
 """
 
@@ -17,17 +19,22 @@ import itertools
 import os
 import re
 import stat
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner.data.base import Array
 from runner.engine.base import Shard
 from runner.errors import ConfigError
+from runner.host.folders import remove_empty, remove_files
+from runner.host.stores import cache, client
+from runner.host.stores.urls import ObjectPath, Place
+from runner.host.stores.urls import place as place_of
 from runner.processes.team import ALONE, Team
-from runner.training.checkpoint import files, manifest
+from runner.training.checkpoint import files, manifest, objects
 from runner.training.checkpoint import tensors as tensors_file
 from runner.training.checkpoint.manifest import FORMAT, Lineage
 from runner.training.checkpoint.reading import REPLACED, folder_name, read_manifest
@@ -60,6 +67,7 @@ class Content:
       about: run, config, seed, versions, time and last metrics, as plain values.
       went_back: the returns to earlier checkpoints that lead to this one, see `runner.training.checkpoint.index`.
       passing: the shards are the devices' own arrays, which are valid only until the next step.
+      taken: if they are, is set when they are no longer read, at the latest when the checkpoint is written.
     """
 
     step: int
@@ -68,9 +76,10 @@ class Content:
     about: Mapping[str, Any]
     went_back: Lineage = ()
     passing: bool = False
+    taken: threading.Event = field(default_factory=threading.Event)
 
 
-def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
+def write(folder: Place, content: Content, team: Team = ALONE) -> Place:
     """Writes a checkpoint into a folder of checkpoints.
 
     It is written in a folder beside its final place, which is renamed when every file is on the disk, so a process
@@ -86,8 +95,11 @@ def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
       The checkpoint's own folder.
 
     Raises:
-      OSError: the disk of one process is full or read-only; the unfinished folder has been removed.
+      OSError: the disk of one process is full or read-only, or the store can't be written; the unfinished folder has
+        been removed.
     """
+    if isinstance(folder, ObjectPath):
+        return _write_objects(folder, content, team)
     unfinished = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
     name = f"checkpoint {next(_written)}"
 
@@ -103,7 +115,8 @@ def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
         contributions = [own] if team.count == 1 else team.all_gather(f"{name} shards", own)
 
         def finish() -> str:
-            _write_manifest(unfinished, content, contributions)
+            data = _write_history(unfinished, content, contributions)
+            files.write_synced(unfinished / manifest.NAME, data)
             return str(_move_into_place(unfinished, folder, content.step))
 
         return Path(team.broadcast(f"{name} ends", finish))
@@ -113,7 +126,60 @@ def write(folder: Path, content: Content, team: Team = ALONE) -> Path:
         raise
 
 
-def _write_shards(folder: Path, content: Content, team: Team) -> Contribution:
+def _write_objects(folder: ObjectPath, content: Content, team: Team) -> Place:
+    """Writes a checkpoint into an object store; the rest is as in `write`."""
+    name = f"checkpoint {next(_written)}"
+    begun = team.broadcast(f"{name} begins", lambda: str(objects.new_files_folder(folder, content.step)))
+    unfinished = ObjectPath.of(begun)
+    is_committing = False
+    try:
+        own = _upload_shards(unfinished, content, team)
+        contributions = [own] if team.count == 1 else team.all_gather(f"{name} shards", own)
+
+        def finish() -> str:
+            nonlocal is_committing
+            data = _write_history(unfinished, content, contributions, files_folder=unfinished.name)
+            is_committing = True
+            return str(objects.commit(unfinished, data))
+
+        return place_of(team.broadcast(f"{name} ends", finish))
+    except Exception:
+        # A manifest whose write failed may be there nonetheless, and then needs its files.
+        if team.is_first and not is_committing:
+            objects.discard(unfinished)
+        raise
+
+
+def _upload_shards(folder: ObjectPath, content: Content, team: Team) -> Contribution:
+    """Writes this process's shards into a store; returns as `_write_shards` does.
+
+    Training waits for shards that are the devices' own. A local disk is faster than a store, so these are written
+    there first, and uploaded while training continues.
+    """
+    if not content.passing:
+        return _write_shards(folder, content, team)
+    try:
+        with cache.spool() as spool:
+            own = _write_shards(spool, content, team)
+            if isinstance(content.shards, dict):
+                content.shards.clear()
+            content.taken.set()
+            for name in own.get("files", ()):
+                client.upload(spool / name, folder / name)
+        return own
+    except Exception as error:
+        if team.count == 1:
+            raise
+        return _failed(error, team)
+
+
+def _failed(error: Exception, team: Team) -> Contribution:
+    """Returns what the other processes, which wait for this one's entries, get instead: all fail together."""
+    reason = getattr(error, "strerror", None) or error
+    return {"error": f"{reason} (process {team.index})", "errno": getattr(error, "errno", None) or 0}
+
+
+def _write_shards(folder: Place, content: Content, team: Team) -> Contribution:
     """Writes this process's shards; returns their entries for the manifest, or an error for process 0 to raise."""
     tensors: dict[str, Array] = {}
     arrays: dict[str, Any] = {}
@@ -139,9 +205,7 @@ def _write_shards(folder: Path, content: Content, team: Team) -> Contribution:
     except Exception as error:
         if team.count == 1:
             raise
-        # The other processes wait for this one's entries. They get the reason instead, and all fail together.
-        reason = getattr(error, "strerror", None) or error
-        return {"error": f"{reason} (process {team.index})", "errno": getattr(error, "errno", None) or 0}
+        return _failed(error, team)
     return {"files": written, "arrays": arrays}
 
 
@@ -161,8 +225,10 @@ def _place_in_grid(shard: Shard) -> tuple[int, int]:
     return number, shards
 
 
-def _write_manifest(folder: Path, content: Content, contributions: Sequence[Contribution]) -> None:
-    """Writes the history, and then the manifest of everything that the processes have written."""
+def _write_history(
+    folder: Place, content: Content, contributions: Sequence[Contribution], files_folder: str = ""
+) -> bytes:
+    """Writes the history, and returns the manifest of everything that the processes have written."""
     written: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for contribution in contributions:
@@ -180,8 +246,10 @@ def _write_manifest(folder: Path, content: Content, contributions: Sequence[Cont
     entries: dict[str, Any] = {"format": FORMAT, "step": content.step}
     if content.went_back:
         entries[manifest.WENT_BACK] = content.went_back
+    if files_folder:
+        entries[manifest.FILES_FOLDER] = files_folder
     entries |= {**content.about, "files": written, "arrays": arrays}
-    files.write_synced(folder / manifest.NAME, manifest.sealed(entries))
+    return manifest.sealed(entries)
 
 
 def _move_into_place(unfinished: Path, folder: Path, step: int) -> Path:
@@ -199,8 +267,14 @@ def _move_into_place(unfinished: Path, folder: Path, step: int) -> Path:
     return target
 
 
-def steps(folder: Path) -> list[int]:
-    """Returns the steps of a folder's checkpoints in order; unfinished ones don't count."""
+def steps(folder: Place) -> list[int]:
+    """Returns the steps of a folder's checkpoints in order; unfinished ones don't count.
+
+    Raises:
+      OSError: the folder is in a store that does not answer.
+    """
+    if isinstance(folder, ObjectPath):
+        return objects.steps(folder)
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:
@@ -213,8 +287,10 @@ def steps(folder: Path) -> list[int]:
     return sorted(found)
 
 
-def place(folder: Path, step: int) -> Path:
+def place(folder: Place, step: int) -> Place:
     """Returns the folder of the checkpoint of a step."""
+    if isinstance(folder, ObjectPath):
+        return folder / folder_name(step)
     target, replaced = _places(folder, step)
     # A process may have died between the two renames of `_move_into_place`.
     if not os.path.lexists(target) and os.path.lexists(replaced):
@@ -227,7 +303,7 @@ def _places(folder: Path, step: int) -> tuple[Path, Path]:
     return folder / folder_name(step), folder / (folder_name(step) + REPLACED)
 
 
-def lineages(folder: Path) -> dict[int, Lineage]:
+def lineages(folder: Place) -> dict[int, Lineage]:
     """Returns the lineage of each of a folder's checkpoints by step, see `runner.training.checkpoint.index`.
 
     A checkpoint that can't be read counts as part of the first history. So a run that returned to an earlier
@@ -242,7 +318,7 @@ def lineages(folder: Path) -> dict[int, Lineage]:
     return found
 
 
-def is_checkpoint(path: Path) -> bool:
+def is_checkpoint(path: Place) -> bool:
     """Returns whether a folder holds, by its manifest, the checkpoint of the step in its name."""
     try:
         read_manifest(path)
@@ -251,8 +327,10 @@ def is_checkpoint(path: Path) -> bool:
     return True
 
 
-def is_ours(path: Path) -> bool:
+def is_ours(path: Place) -> bool:
     """Returns whether a folder is a checkpoint and holds no other file, so that it may be removed."""
+    if isinstance(path, ObjectPath):
+        return objects.is_ours(path)
     try:
         content = read_manifest(path)
         return {child.name for child in path.iterdir()} <= {manifest.NAME, *content.files}
@@ -260,7 +338,7 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def remove(folder: Path, step: int) -> bool:
+def remove(folder: Place, step: int) -> bool:
     """Removes a checkpoint.
 
     Returns:
@@ -269,6 +347,9 @@ def remove(folder: Path, step: int) -> bool:
     path = place(folder, step)
     if not is_ours(path):
         return False
+    if isinstance(folder, ObjectPath) or isinstance(path, ObjectPath):
+        objects.remove(ObjectPath.of(str(path)))
+        return True
     # Renamed first, so that a process that dies in between leaves no checkpoint that lacks files.
     hidden = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
     _discard(hidden)
@@ -277,12 +358,14 @@ def remove(folder: Path, step: int) -> bool:
     return True
 
 
-def set_aside(path: Path) -> Path:
+def set_aside(path: Place) -> Place:
     """Renames what is in a checkpoint's place but may not be removed, so that it is not taken for a checkpoint.
 
     Returns:
       The new path.
     """
+    if isinstance(path, ObjectPath):
+        return objects.set_aside(path)
     free = path.with_name(f"aside-{path.name}")
     count = 1
     while os.path.lexists(free):
@@ -292,8 +375,11 @@ def set_aside(path: Path) -> Path:
     return free
 
 
-def clean(folder: Path) -> None:
+def clean(folder: Place) -> None:
     """Removes what a process that died left unfinished, and restores a checkpoint that it was replacing."""
+    if isinstance(folder, ObjectPath):
+        objects.clean(folder)
+        return
     if not folder.is_dir():
         return
     for left in list(folder.iterdir()):
@@ -309,6 +395,38 @@ def clean(folder: Path) -> None:
                 left.rename(target)
 
 
+def size(folder: Place, step: int) -> int:
+    """Returns the bytes of a checkpoint's files; 0 if there is none."""
+    path = place(folder, step)
+    if isinstance(path, ObjectPath):
+        return sum(client.below(path).values())
+    if not path.is_dir():
+        return 0
+    return sum(child.lstat().st_size for child in path.iterdir() if child.is_file())
+
+
+def written_at(folder: Place, step: int) -> float:
+    """Returns when a checkpoint was written, in seconds since 1970."""
+    path = place(folder, step)
+    if isinstance(path, ObjectPath):
+        return client.written_at(path / manifest.NAME)
+    return path.lstat().st_mtime
+
+
+def remove_records(folder: Place, names: Sequence[str]) -> None:
+    """Removes files of a run's folder, and the folder if it is empty then.
+
+    Raises:
+      OSError: the folder can't be written.
+    """
+    if isinstance(folder, ObjectPath):
+        for name in (*names, objects.STEPS):
+            client.remove(folder / name)
+        return
+    remove_files(folder, names)
+    remove_empty([folder])
+
+
 def _discard(path: Path) -> None:
     """Removes the checkpoint's files in a folder, and the folder if it is empty then."""
     if not files.is_folder(path):
@@ -321,7 +439,10 @@ def _discard(path: Path) -> None:
         path.rmdir()
 
 
-def unlink(path: Path) -> None:
+def unlink(path: Place) -> None:
     """Removes a regular file; a link, a folder or a device stays."""
+    if isinstance(path, ObjectPath):
+        client.remove(path)
+        return
     if stat.S_ISREG(path.lstat().st_mode):
         path.unlink()

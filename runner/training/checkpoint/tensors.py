@@ -11,35 +11,45 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath, Place
 from runner.training.checkpoint.files import SAFE_OPEN_FLAGS
 from runner.training.checkpoint.manifest import DTYPES
 
 # The length of the header is a multiple of this, so that the arrays after it are aligned for every dtype.
 _ALIGNMENT = 8
 
+# Bytes that an upload gets at a time, so that it never copies a whole array.
+_UPLOADED = 4 << 20
 
-def write(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes a new file that is on the disk when this returns.
+
+def write(path: Place, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes a new file that is on the disk, or in its store, when this returns.
 
     Args:
-      path: the file.
+      path: the file, or an object of a store.
       arrays: by key, each with `shape` and `dtype`; NumPy copies each to the host when its turn comes.
 
     Returns:
       The manifest's entry of the file: its size in bytes and its SHA-256.
 
     Raises:
-      OSError: the path exists already, or the disk is full.
+      OSError: the path exists already, the disk is full, or the store can't be written.
     """
     # The widest elements first, so that each array starts at a multiple of its element size.
     order = sorted(arrays, key=lambda key: (-np.dtype(arrays[key].dtype).itemsize, key))
     digest = hashlib.sha256()
     size = 0
+    if isinstance(path, ObjectPath):
+        with client.writing(path) as upload:
+            for chunk in _chunks(arrays, order):
+                size += memoryview(chunk).nbytes
+                _upload(upload, memoryview(chunk), digest)
+        return {"bytes": size, "sha256": digest.hexdigest()}
     # The user decides with the folder's mode who else may read the files.
     mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN_FLAGS, mode)
@@ -52,6 +62,14 @@ def write(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _upload(upload: client.Writer, data: memoryview, digest: Any) -> None:
+    """Adds bytes to an upload and to the digest of the whole."""
+    for start in range(0, data.nbytes, _UPLOADED):
+        piece = data[start : start + _UPLOADED]
+        digest.update(piece)
+        upload.write(piece)
 
 
 def _chunks(arrays: Mapping[str, Any], order: Sequence[str]) -> Iterator[bytes | memoryview]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from runner.config.schema_data import APART, DatasetConfig
 from runner.data.base import DataSource, Encoding, FullDataset
 from runner.data.checks_text import BPE, BYTES, LENGTH, VOCABULARY_SIZE
-from runner.data.packing import PackedSequences, no_label_counts
+from runner.data.packing import PackedSequences, WholeDocuments, no_label_counts
 from runner.data.progress import report_progress
 from runner.data.sources import prepared
 from runner.data.sources.text import bpe, files, scan
@@ -110,13 +110,16 @@ def encode_corpus(corpus: Corpus, config: DatasetConfig, encoding: Encoding | No
     sizes = {}
     for split in encoder.splits:
         if split in stored:
-            splits[split] = _sequences(corpus, split, stored[split], length, apart=apart)
+            splits[split] = _sequences(corpus, split, stored[split], length, apart=apart, pack=config.pack)
             sizes[split] = stored[split].size
     about = {}
     if "test" not in corpus.splits:
         about = {"test": encoder.boundary.about, "train": "what comes before the test"}
     # The digest covers everything that decides the tokens of an example, so another length is other data.
-    identity = json.dumps([content, vocabulary.sha256, length, apart])
+    identity_values = [content, vocabulary.sha256, length, apart]
+    if config.pack:
+        identity_values.append("whole documents")
+    identity = json.dumps(identity_values)
     return FullDataset(
         name=corpus.name,
         version=corpus.version,
@@ -261,8 +264,10 @@ def _unsuitable_tokenizer(config: DatasetConfig, problem: str) -> ConfigError:
     )
 
 
-def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool) -> DataSource:
-    """Returns the sequences of a split.
+def _sequences(
+    corpus: Corpus, split: str, stored: StoredTokens, length: int, *, apart: bool, pack: bool
+) -> DataSource:
+    """Returns the sequences of a split; with `pack` its documents, which are packed after the selection.
 
     Raises:
       ConfigError: it has no complete sequence, or no label that counts.
@@ -288,4 +293,6 @@ def _sequences(corpus: Corpus, split: str, stored: StoredTokens, length: int, *,
         )
     if apart and stored.size.tokens == stored.size.documents:
         raise no_label_counts(split)
+    if pack:
+        return WholeDocuments(stored.stream, stored.starts, length)
     return sequences.in_memory()

@@ -1,0 +1,1 @@
+"""Advice: which mesh, layout, activation checkpointing and accumulation a run needs on given devices."""

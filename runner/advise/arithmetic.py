@@ -1,0 +1,405 @@
+"""Plans of candidates by arithmetic: the model is traced once, and its shapes are placed on every mesh.
+
+A plan needs a built engine only for what it knows of the model. Its shapes, its layers' outputs and the arrays that
+its forward pass keeps do not depend on mesh and layout, so that hundreds of candidates need a few traces.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from runner import layout
+from runner.advise import candidates, ranking
+from runner.advise.candidates import Candidate
+from runner.checks import run
+from runner.config import search_path
+from runner.config.build import build
+from runner.config.schema import LayoutConfig, RunConfig
+from runner.engine import make_engine
+from runner.engine.base import Engine, KnowsSaved, LayerOutput, VariableInfo
+from runner.engine.mappings import shapes_of
+from runner.errors import ConfigError, EngineError
+from runner.layout import Placement
+from runner.optim.paths import owner_of
+from runner.plan import forecast, memory
+from runner.plan.base import ARITHMETIC, Forecast
+from runner.plan.make import make_plan
+from runner.task.base import DataSpec
+
+# Microbatches of the second trace, from which those of more microbatches follow.
+_SECOND = 2
+
+# Axes, whether tokens are sharded, and the spec of every variable.
+Program = tuple[tuple[tuple[str, int], ...], bool, tuple[tuple[str | None, ...], ...]]
+
+# Reasons for which a candidate is not planned.
+INVALID = "invalid"
+LINT = "lint"
+NEEDLESS = "saves more memory than needed"
+STATE = "weights and optimizer state alone do not fit"
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """What a plan by arithmetic asks an engine, on any mesh.
+
+    Attributes:
+      placements: placement by canonical path, on the mesh of `axes`.
+      trainable: paths of trained variables.
+      whole: variables and slots by path; sharded over no mesh.
+      outputs: of the layers.
+      saved: shape and dtype of each array that the forward pass keeps in device memory.
+      offloaded: those in host memory.
+      axes: size by mesh axis.
+    """
+
+    placements: Mapping[str, Placement]
+    trainable: Sequence[str]
+    whole: Mapping[str, VariableInfo]
+    outputs: Sequence[LayerOutput]
+    saved: list[tuple[tuple[int, ...], str]]
+    offloaded: list[tuple[tuple[int, ...], str]]
+    axes: Mapping[str, int]
+
+    def variables(self) -> dict[str, VariableInfo]:
+        """Returns variables and slots as the mesh shards them: a slot of its variable's shape is sharded as that."""
+        placed = {}
+        for path, info in self.whole.items():
+            # State of the whole optimizer belongs to no variable.
+            owner = self.placements.get(path) or self.placements.get(owner_of(path))
+            spec: tuple[str | None, ...] = (None,) * len(info.shape)
+            if owner is not None and owner.shape == info.shape:
+                spec = owner.spec
+            shards = math.prod(self.axes[axis] for axis in spec if axis is not None)
+            size = math.prod(info.shape) * memory.width_of(info.dtype) // shards
+            placed[path] = VariableInfo(info.shape, info.dtype, spec, size)
+        return placed
+
+    def layer_outputs(self) -> list[LayerOutput]:
+        """Returns the layers' outputs."""
+        return list(self.outputs)
+
+    def used_whole(self) -> set[str]:
+        """Returns nothing: XLA splits every operation."""
+        return set()
+
+    def saved_activations(self, *, offloaded: bool = False) -> list[tuple[tuple[int, ...], str]]:
+        """Returns the arrays that the forward pass keeps in device memory, or in host memory."""
+        return self.offloaded if offloaded else self.saved
+
+    def scaled(self, second: TracedModel, microbatches: int) -> TracedModel | None:
+        """Returns the model for microbatches of another size, or None if its arrays do not grow with the examples.
+
+        Args:
+          second: the same model, traced for two microbatches. The dims that are half as large count examples.
+          microbatches: of a step.
+        """
+        shapes = _scaled_shapes(
+            [shape for shape, _ in (*self.saved, *self.offloaded)],
+            [shape for shape, _ in (*second.saved, *second.offloaded)],
+            microbatches,
+        )
+        outputs = _scaled_shapes(_output_shapes(self.outputs), _output_shapes(second.outputs), microbatches)
+        if shapes is None or outputs is None:
+            return None
+        kept = []
+        for shape, (_, dtype) in zip(shapes, (*self.saved, *self.offloaded), strict=True):
+            kept.append((shape, dtype))
+        changed = []
+        remaining = iter(outputs)
+        for output in self.outputs:
+            shape = next(remaining)
+            inputs = tuple(replace(entry, shape=next(remaining)) for entry in output.inputs)
+            changed.append(replace(output, shape=shape, inputs=inputs))
+        count = len(self.saved)
+        return replace(second, saved=kept[:count], offloaded=kept[count:], outputs=changed)
+
+    def on(self, placements: Mapping[str, Placement], axes: Mapping[str, int]) -> TracedModel:
+        """Returns the same model on another mesh."""
+        return replace(self, placements=placements, axes=axes)
+
+
+def _output_shapes(outputs: Sequence[LayerOutput]) -> list[tuple[int, ...]]:
+    """Returns the shapes of outputs, each before those of its layer's inputs."""
+    shapes = []
+    for output in outputs:
+        shapes.append(output.shape)
+        shapes += [entry.shape for entry in output.inputs]
+    return shapes
+
+
+def _scaled_shapes(
+    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], microbatches: int
+) -> list[tuple[int, ...]] | None:
+    """Returns shapes for so many microbatches, from those for one and for two; None if a dim is not proportional.
+
+    Example:
+      >>> _scaled_shapes([(8, 4)], [(4, 4)], 8)
+      [(1, 4)]
+    """
+    if len(first) != len(second):
+        return None
+    shapes = []
+    for one, half in zip(first, second, strict=True):
+        if len(one) != len(half):
+            return None
+        dims = []
+        for size, smaller in zip(one, half, strict=True):
+            counts_examples = size != smaller
+            if counts_examples and (size != _SECOND * smaller or size % microbatches):
+                return None
+            dims.append(size // microbatches if counts_examples else size)
+        shapes.append(tuple(dims))
+    return shapes
+
+
+class Arithmetic:
+    """Plans candidates of one config; traces are kept."""
+
+    def __init__(self, config: RunConfig, data: DataSpec, choices: Mapping[str, str]) -> None:
+        """Stores what candidates change.
+
+        Args:
+          config: checked, for hardware that is not here.
+          data: what engines are built for.
+          choices: option by group, as Hydra composed them.
+        """
+        # Engines are asked for shapes only, whatever compiler plans the best candidates.
+        self._config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
+        self._data = data
+        self._choices = choices
+        self._trace = functools.cache(self._traced)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns shape by canonical path of the model's variables."""
+        config = self._config
+        options = config.model.options
+        traced = self._trace(options.get("remat"), config.trainer.accumulate_steps, config.engine.state)
+        return shapes_of(traced.placements)
+
+    def changed(self, candidate: Candidate) -> RunConfig:
+        """Returns the candidate's config, checked.
+
+        Raises:
+          ConfigError: it is invalid, such as a batch that the mesh does not divide.
+        """
+        config = self._config
+        placed = config.layout
+        if candidate.layout != self._choices["layout"]:
+            placed = _layout_option(candidate.layout)
+        if candidate.sequence:
+            placed = replace(placed, sequence=candidates.SEQUENCE)
+        model = config.model
+        if candidate.remat is not None:
+            model = replace(model, options={**model.options, "remat": candidate.remat})
+        changed = replace(
+            config,
+            mesh=replace(config.mesh, axes=candidate.sizes),
+            layout=placed,
+            model=model,
+            trainer=replace(config.trainer, accumulate_steps=candidate.accumulate),
+            engine=replace(config.engine, state=candidate.state),
+        )
+        changed = run.check(changed)
+        layout.check_inputs(changed.layout, self._data.arrays, changed.dataset.batch_size, changed.mesh.axes)
+        return changed
+
+    def placed(self, candidate: Candidate) -> dict[str, Placement]:
+        """Returns the placements of a candidate's variables.
+
+        Raises:
+          ConfigError: the candidate is invalid.
+        """
+        changed = self.changed(candidate)
+        return layout.resolve(changed.layout, self.shapes(), changed.mesh.axes)
+
+    def lint(self, candidate: Candidate, placements: Mapping[str, Placement]) -> str | None:
+        """Returns why a mesh and layout are certainly a mistake, or None.
+
+        Args:
+          candidate: the mesh and layout.
+          placements: its variables'.
+        """
+        sizes = candidate.sizes
+        used = set()
+        for placement in placements.values():
+            used |= set(placement.spec)
+        for axis in (candidates.MODEL, candidates.EXPERTS):
+            if sizes.get(axis, 1) > 1 and axis not in used:
+                return f"layout={candidate.layout} shards nothing over {axis}={sizes[axis]}"
+        node = self._config.hardware.node_devices
+        if node and sizes.get(candidates.MODEL, 1) > node:
+            return f"{candidates.MODEL}={sizes[candidates.MODEL]} sums activations between nodes of {node} devices"
+        changed = self.changed(candidate)
+        warnings = layout.lint(changed.layout, self.shapes(), changed.mesh.axes, placements)
+        if warnings and candidates.MODEL in sizes:
+            return warnings[0]
+        return None
+
+    def planned(self, candidate: Candidate, placements: Mapping[str, Placement]) -> ranking.Planned:
+        """Returns the plan of a candidate whose placements are known.
+
+        Raises:
+          ConfigError: the candidate is invalid.
+        """
+        changed = self.changed(candidate)
+        remat = changed.model.options.get("remat")
+        traced = self._trace(remat, candidate.accumulate, candidate.state)
+        engine: Any = traced.on(placements, changed.mesh.axes)
+        places = [""] * len(changed.layout.rules)
+        plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
+        assert plan.forecast is not None
+        return of_forecast(candidate, plan.forecast)
+
+    def _traced(self, remat: str | None, accumulate: int, state: str) -> TracedModel:
+        """Returns the model with these options: scaled from two traces if it can be, else traced."""
+        if accumulate > _SECOND:
+            first = self._trace(remat, 1, state)
+            second = self._trace(remat, _SECOND, state)
+            scaled = first.scaled(second, accumulate)
+            if scaled is not None:
+                return scaled
+        config = self._config
+        options = dict(config.model.options)
+        if remat is not None:
+            options["remat"] = remat
+        # One device: every batch and every model is valid on it.
+        alone = replace(
+            config,
+            mesh=replace(config.mesh, axes={candidates.BATCH: 1}),
+            layout=LayoutConfig(),
+            model=replace(config.model, options=options),
+            trainer=replace(config.trainer, accumulate_steps=accumulate),
+            engine=replace(config.engine, state=state),
+        )
+        engine = make_engine(alone, self._data, 1, planning=True)
+        engine.build()
+        assert isinstance(engine, KnowsSaved)
+        offloaded = []
+        if options.get("offloaded"):
+            offloaded = engine.saved_activations(offloaded=True)
+        return TracedModel(
+            placements=engine.placements,
+            trainable=list(engine.trainable),
+            whole=dict(engine.variables()),
+            outputs=list(engine.layer_outputs()),
+            saved=engine.saved_activations(),
+            offloaded=offloaded,
+            axes=alone.mesh.axes,
+        )
+
+
+@functools.cache
+def _layout_option(name: str) -> LayoutConfig:
+    content = build(LayoutConfig, search_path.content_of(f"layout/{name}"), "layout")
+    assert isinstance(content, LayoutConfig)
+    return content
+
+
+def of_forecast(candidate: Candidate, verdict: Forecast) -> ranking.Planned:
+    """Returns a candidate with what a plan forecasts of it."""
+    answer = ranking.TOO_LARGE
+    if verdict.fits:
+        answer = ranking.FITS
+    elif verdict.is_open:
+        answer = ranking.MAY_FIT
+    parts = (
+        (forecast.COMPUTE, sum(verdict.compute_seconds) / 2),
+        (forecast.MEMORY, verdict.memory_seconds),
+        (forecast.LINKS, verdict.link_seconds / forecast.LINK_EFFICIENCY),
+    )
+    return ranking.Planned(
+        candidate=candidate,
+        verdict=answer,
+        peak_bytes=verdict.peak_bytes,
+        step_seconds=verdict.step_seconds,
+        bound=verdict.bound,
+        parts=parts,
+        memory=tuple((part.kind, part.bytes) for part in verdict.memory),
+        tokens=verdict.tokens,
+        depth=verdict.depth,
+    )
+
+
+def explored(
+    arithmetic: Arithmetic, devices: int, options: candidates.Allowed, note: Callable[[str], None]
+) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
+    """Returns the candidates that were planned, and the others with the reasons.
+
+    On each mesh and layout, what saves memory is tried from what costs the least, and only as far as it is needed: a
+    combination that saves as much as one that fits, or more, is left out.
+
+    Args:
+      arithmetic: plans them.
+      devices: number of devices.
+      options: what is open.
+      note: is called with each error that ended a candidate, for the log.
+    """
+    planned: list[ranking.Planned] = []
+    dropped: list[ranking.Dropped] = []
+    programs: set[Program] = set()
+    for start in candidates.placements(devices, options):
+        try:
+            placements = arithmetic.placed(start)
+        except ConfigError as error:
+            dropped.append(ranking.Dropped(start, INVALID, str(error)))
+            continue
+        warning = arithmetic.lint(start, placements)
+        if warning is not None:
+            dropped.append(ranking.Dropped(start, LINT, warning))
+            continue
+        # Two layouts that place every variable alike are one program.
+        program = (start.axes, start.sequence, tuple(placement.spec for placement in placements.values()))
+        if program in programs:
+            dropped.append(ranking.Dropped(start, LINT, f"layout={start.layout} places all as another layout does"))
+            continue
+        programs.add(program)
+        fitting: list[tuple[str, str | None, int]] = []
+        too_large_states: set[str] = set()
+        for saver in candidates.savers(options):
+            state, remat, steps = saver
+            candidate = replace(start, remat=remat, accumulate=steps, state=state)
+            if any(candidates.is_beyond(options, saver, other) for other in fitting):
+                dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
+                continue
+            if state in too_large_states:
+                dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
+                continue
+            try:
+                entry = arithmetic.planned(candidate, placements)
+            except (ConfigError, EngineError) as error:
+                note(f"{' '.join(candidate.overrides())}: {error}")
+                dropped.append(ranking.Dropped(candidate, INVALID, str(error)))
+                continue
+            planned.append(entry)
+            if entry.verdict == ranking.FITS:
+                fitting.append(saver)
+            elif entry.verdict == ranking.TOO_LARGE:
+                # Else it may fit: only estimates are above the memory.
+                too_large_states.add(state)
+    return planned, dropped
+
+
+def savings(arithmetic: Arithmetic, best: Candidate, dropped: Sequence[ranking.Dropped]) -> list[ranking.Planned]:
+    """Returns the best mesh and layout with what saves more memory than needed, for the front of memory and time.
+
+    Args:
+      arithmetic: plans them.
+      best: the best candidate.
+      dropped: as `explored` returns them.
+    """
+    planned = []
+    placements = arithmetic.placed(best)
+    for entry in dropped:
+        candidate = entry.candidate
+        is_same = candidate.placement == best.placement and candidate.state == best.state
+        if entry.reason != NEEDLESS or not is_same:
+            continue
+        with suppress(ConfigError, EngineError):
+            planned.append(arithmetic.planned(candidate, placements))
+    return planned

@@ -1,0 +1,218 @@
+"""Candidates: meshes, layouts, activation checkpointing, gradient accumulation and precision of the state.
+
+Pure functions of what the model allows. Nothing here knows of memory or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.config.schema import RunConfig
+from runner.model import gpt_options
+
+BATCH = "batch"
+EXPERTS = "experts"
+SEQUENCE = "sequence"
+MODEL = "model"
+REPLICATED = "replicated"
+FSDP = "fsdp"
+MEGATRON = "megatron"
+FSDP_MEGATRON = "fsdp_megatron"
+EXPERTS_LAYOUT = "experts"
+# Layouts that shard weights over the batch axis, which have no effect if it has one device.
+_STORED = (FSDP, FSDP_MEGATRON)
+# Layouts that shard over the model axis.
+_TENSOR = (MEGATRON, FSDP_MEGATRON)
+# Values of the options that save memory, those first that cost the least time.
+_REMATS = ("none", "dots_saveable", "full")
+_ACCUMULATE_STEPS = (1, 2, 4, 8, 16)
+_BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of options.
+
+    Attributes:
+      axes: (name, size) of each mesh axis; the last fills a node first.
+      layout: option of the group.
+      sequence: tokens are sharded over the axis `sequence`.
+      remat: `model.remat`; None: the model has no such option, or the command line sets it.
+      accumulate: `trainer.accumulate_steps`.
+      state: `engine.state`.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    layout: str
+    sequence: bool
+    remat: str | None
+    accumulate: int
+    state: str
+
+    @property
+    def placement(self) -> tuple[tuple[tuple[str, int], ...], str, bool]:
+        """Returns what decides where arrays are: candidates that differ in other options share it."""
+        return self.axes, self.layout, self.sequence
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Returns size by mesh axis."""
+        return dict(self.axes)
+
+    @property
+    def savings(self) -> int:
+        """Returns in how many ways it saves memory: activation checkpointing, accumulation, precision of the state."""
+        return (self.remat not in (None, "none")) + (self.accumulate > 1) + (self.state != "float32")
+
+    def overrides(self) -> list[str]:
+        """Returns the candidate as on a command line."""
+        axes = ",".join(f"{name}:{size}" for name, size in self.axes)
+        words = ["mesh=single", f"mesh.axes={{{axes}}}", f"layout={self.layout}"]
+        if self.sequence:
+            words.append(f"layout.sequence={SEQUENCE}")
+        if self.remat is not None:
+            words.append(f"model.remat={self.remat}")
+        words.append(f"trainer.accumulate_steps={self.accumulate}")
+        words.append(f"engine.state={self.state}")
+        return words
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the model, its data and the command line leave open.
+
+    Attributes:
+      axes: names of the axes that may have more than one device.
+      layouts: options of the group; empty: all that suit the axes.
+      remats: values of `model.remat`, those first that cost the least time; (None,): nothing to choose.
+      accumulates: values of `trainer.accumulate_steps`, ascending.
+      states: values of `engine.state`, those first that cost no precision.
+    """
+
+    axes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    remats: tuple[str | None, ...]
+    accumulates: tuple[int, ...]
+    states: tuple[str, ...]
+
+
+def allowed(config: RunConfig, typed: Sequence[str], choices: Mapping[str, str], axes: Sequence[str]) -> Allowed:
+    """Returns what is left open by a command line: whatever it sets itself stays as it is.
+
+    Args:
+      config: checked.
+      typed: dotted keys that the command line sets, and names of groups.
+      choices: option by group.
+      axes: names of the axes that suit the model.
+    """
+    layouts: tuple[str, ...] = ()
+    if "layout" in typed:
+        layouts = (choices["layout"],)
+    remats: tuple[str | None, ...] = (None,)
+    if config.model.target == gpt_options.TARGET and "model.remat" not in typed:
+        remats = _REMATS
+    accumulates: tuple[int, ...] = _ACCUMULATE_STEPS
+    if "trainer.accumulate_steps" in typed:
+        accumulates = (config.trainer.accumulate_steps,)
+    states: tuple[str, ...] = (config.engine.state,)
+    if config.engine.precision == _BFLOAT16 and "engine.state" not in typed:
+        states = ("float32", "master", _BFLOAT16)
+    return Allowed(tuple(axes), layouts, remats, accumulates, states)
+
+
+def meshes(devices: int, axes: Sequence[str]) -> list[tuple[tuple[str, int], ...]]:
+    """Returns every mesh of so many devices: each way to write their number as a product over the axes.
+
+    Args:
+      devices: their number.
+      axes: names, the outermost first; the batch axis is always in the mesh, others if they have several devices.
+
+    Example:
+      >>> meshes(4, ["batch", "model"])
+      [(('batch', 4),), (('batch', 2), ('model', 2)), (('batch', 1), ('model', 4))]
+    """
+    others = [axis for axis in axes if axis != BATCH]
+    products = []
+    for sizes in _factorizations(devices, len(others)):
+        inner = []
+        for name, size in zip(others, sizes, strict=False):
+            if size > 1:
+                inner.append((name, size))
+        products.append(((BATCH, sizes[-1]), *inner))
+    return products
+
+
+def _factorizations(number: int, others: int) -> Iterator[tuple[int, ...]]:
+    """Yields the factors of a number, of which the last is what the others leave."""
+    if others == 0:
+        yield (number,)
+        return
+    for divisor in range(1, number + 1):
+        if number % divisor == 0:
+            for rest in _factorizations(number // divisor, others - 1):
+                yield (divisor, *rest)
+
+
+def layouts_of(sizes: Mapping[str, int], layouts: Sequence[str] = ()) -> list[str]:
+    """Returns the layouts that use every axis of a mesh.
+
+    Args:
+      sizes: by axis; the sequence axis suits every layout.
+      layouts: of which to choose; empty: the presets for transformers.
+    """
+    if layouts:
+        return list(layouts)
+    if MODEL in sizes:
+        suited = [MEGATRON, FSDP_MEGATRON]
+    elif EXPERTS in sizes:
+        suited = [EXPERTS_LAYOUT]
+    else:
+        suited = [REPLICATED, FSDP]
+    if sizes[BATCH] == 1:
+        suited = [layout for layout in suited if layout not in _STORED]
+    return suited
+
+
+def placements(devices: int, options: Allowed) -> list[Candidate]:
+    """Returns one candidate per mesh and layout, with the first of the other options."""
+    starts = []
+    for axes in meshes(devices, options.axes):
+        sizes = dict(axes)
+        for layout in layouts_of(sizes, options.layouts):
+            start = Candidate(
+                axes=axes,
+                layout=layout,
+                sequence=SEQUENCE in sizes,
+                remat=options.remats[0],
+                accumulate=options.accumulates[0],
+                state=options.states[0],
+            )
+            starts.append(start)
+    return starts
+
+
+def savers(options: Allowed) -> list[tuple[str, str | None, int]]:
+    """Returns the combinations of state, remat and accumulation, each after all that save less memory.
+
+    Of two combinations, one comes first if it saves no more in any of the three.
+    """
+    combinations = []
+    for state_index, state in enumerate(options.states):
+        for remat_index, remat in enumerate(options.remats):
+            for steps_index, steps in enumerate(options.accumulates):
+                ranks = (state_index + remat_index + steps_index, state_index, remat_index)
+                combinations.append((ranks, (state, remat, steps)))
+    # By ranks alone: None and text can't be compared.
+    combinations.sort(key=lambda entry: entry[0])
+    return [combination for _, combination in combinations]
+
+
+def is_beyond(options: Allowed, saver: tuple[str, str | None, int], other: tuple[str, str | None, int]) -> bool:
+    """Returns whether a combination saves as much as another in all of state, remat and accumulation, or more.
+
+    If the other fits, such a combination only costs time or precision.
+    """
+    is_later = options.states.index(saver[0]) >= options.states.index(other[0])
+    recomputes = options.remats.index(saver[1]) >= options.remats.index(other[1])
+    return is_later and recomputes and saver[2] >= other[2]

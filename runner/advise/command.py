@@ -1,0 +1,250 @@
+"""The advice of one command line: candidates are enumerated, planned, ranked, shown and written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import psutil
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from rich.text import Text
+
+from runner.advise import arithmetic, candidates, compiled, picture, ranking, show
+from runner.advise.arithmetic import Arithmetic
+from runner.config import search_path, typed
+from runner.config.convert import choices
+from runner.config.schema import HardwareConfig, RunConfig
+from runner.data import loading
+from runner.engine import registry
+from runner.errors import EngineError
+from runner.host import paths, session, stages
+from runner.host.outputs import required, spared
+from runner.layout import transformers
+from runner.layout.axes import SEQUENCE
+from runner.plan import depth
+from runner.plan.base import ARITHMETIC
+from runner.plan.files import table_markdown
+from runner.plan.table import plan_console, rich_table
+from runner.sweep.identity import code_version
+from runner.task.base import DataSpec
+from runner.task.registry import make_task
+from runner.training.checkpoint.arguments import key_of
+
+logger = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+# Rates of this machine for the order of its candidates: those of `runner.plan.rates`.
+_GFLOPS_PER_CORE = 30.0
+_GB_S = 10.0
+# Candidates that a compiler plans: as many as must fit until it stops, and the most that it tries. On this machine
+# it tries more, because arithmetic alone ranks its virtual devices poorly.
+_FITTING = 3
+_MOST_COMPILED = 8
+_MOST_COMPILED_HERE = 24
+_PRESET = "advised"
+
+
+@dataclass(frozen=True)
+class _Advice:
+    """What the files contain.
+
+    Attributes:
+      entries: planned candidates, the best first.
+      dropped: the others.
+      seconds: time that the search took.
+    """
+
+    entries: list[ranking.Planned]
+    dropped: list[ranking.Dropped]
+    seconds: float
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Finds, prints and writes the advice.
+
+    Args:
+      config: checked; `advise.devices` is set.
+      composed: the same as Hydra composed it.
+
+    Raises:
+      EngineError: no candidate can be planned, or none fits.
+    """
+    del composed
+    environment = dict(os.environ)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    start = time.perf_counter()
+    devices = config.advise.devices
+    assert devices is not None
+    overrides = compiled.kept_overrides(HydraConfig.get().overrides.task)
+    folders = search_path.searchpath(session.current().arguments)
+    children = compiled.Children((*folders, *overrides), environment, code_version(config))
+    compiler = depth.settled(config).plan.compiler
+    advice = _arithmetic(config, devices, start)
+    entries = advice.entries
+    if compiler != ARITHMETIC:
+        entries = _compile(children, entries, compiler)
+    if config.advise.measure:
+        entries = _measure(children, entries, config.advise.measure, devices)
+    advice = _Advice(entries, advice.dropped, time.perf_counter() - start)
+    _report(config, advice, folder, overrides)
+
+
+def _arithmetic(config: RunConfig, devices: int, start: float) -> _Advice:
+    """Returns the candidates, ranked by arithmetic."""
+    hardware = config.hardware
+    if hardware.is_here:
+        hardware = this_machine(devices)
+        config = replace(config, hardware=hardware, mesh=replace(config.mesh, device="cpu"))
+    config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
+    registry.prepare(config)
+    data = loading.load_run(config)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    spec = DataSpec(task.arrays, task)
+    chosen = choices()
+    typed_keys = [key_of(override) for override in HydraConfig.get().overrides.task]
+    search = Arithmetic(config, spec, chosen)
+    with stages.stage("planning candidates by arithmetic"):
+        axes = _axes_of(search, spec)
+        options = candidates.allowed(config, typed_keys, chosen, axes)
+        planned, dropped = arithmetic.explored(search, devices, options, logger.info)
+    if not planned:
+        why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
+        raise EngineError(f"no mesh of {devices} devices can be planned: {why}")
+    best = ranking.ranked(planned)[0]
+    more = arithmetic.savings(search, best.candidate, dropped)
+    names = {entry.candidate for entry in more}
+    dropped = [entry for entry in dropped if entry.candidate not in names]
+    return _Advice(ranking.ranked([*planned, *more]), dropped, time.perf_counter() - start)
+
+
+def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
+    """Returns the names of the mesh axes that suit a model, the outermost first."""
+    axes = [candidates.BATCH]
+    roles = transformers.read(search.shapes()).roles
+    if any(role.experts is not None for role in roles.values()):
+        axes.append(candidates.EXPERTS)
+    has_sequence = any(SEQUENCE in spec.arrays[name].dims for name in spec.task.input_names)
+    if has_sequence and roles:
+        axes.append(candidates.SEQUENCE)
+    axes.append(candidates.MODEL)
+    return axes
+
+
+def this_machine(devices: int) -> HardwareConfig:
+    """Returns the figures of one of this machine's virtual CPU devices, which share its cores and memory."""
+    cores = os.cpu_count() or 1
+    return HardwareConfig(
+        name="this machine",
+        kind="cpu",
+        memory_gib=psutil.virtual_memory().total / devices / _GIB,
+        peak_tflops={"float32": cores * _GFLOPS_PER_CORE / devices / 1e3},
+        memory_gb_s=_GB_S / devices,
+        link_gb_s=_GB_S / devices,
+    )
+
+
+def _compile(children: compiled.Children, entries: Sequence[ranking.Planned], compiler: str) -> list[ranking.Planned]:
+    """Returns the candidates with the best ones planned by a compiler, and ranked by what it says.
+
+    Candidates that it finds to fit come before those that it has not seen.
+    """
+    most = _MOST_COMPILED_HERE if compiler == depth.CPU else _MOST_COMPILED
+    wanted = most if compiler == depth.CPU else _FITTING
+    # By time alone: arithmetic overestimates the memory of some models, so that what may fit is tried too.
+    tried = [entry for entry in entries if entry.verdict != ranking.TOO_LARGE]
+    tried.sort(key=lambda entry: entry.seconds)
+    seen: list[ranking.Planned] = []
+    workers = os.cpu_count() or 1
+    with stages.stage(f"planning the best candidates with plan.compiler={compiler}"):
+        position = 0
+        while position < min(len(tried), most):
+            part = tried[position : position + workers]
+            position += len(part)
+            for entry, result in zip(part, children.plans(part, compiler), strict=True):
+                if isinstance(result, str):
+                    logger.info("%s: %s", " ".join(entry.candidate.overrides()), result)
+                    continue
+                seen.append(result)
+            if sum(1 for entry in seen if entry.verdict == ranking.FITS) >= wanted:
+                break
+    if not seen:
+        return list(entries)
+    others = []
+    names = {entry.candidate for entry in seen}
+    for entry in entries:
+        if entry.candidate not in names:
+            others.append(entry)
+    return [*ranking.ranked(seen), *others]
+
+
+def _measure(
+    children: compiled.Children, entries: Sequence[ranking.Planned], count: int, devices: int
+) -> list[ranking.Planned]:
+    """Returns the candidates with the first ones measured, and ranked by that."""
+    first = []
+    with stages.stage("measuring the best candidates here"):
+        for entry, result in zip(entries, children.measured(entries[:count], devices), strict=False):
+            if isinstance(result, str):
+                logger.info("%s: %s", " ".join(entry.candidate.overrides()), result)
+                first.append(entry)
+                continue
+            first.append(result)
+    return [*ranking.ranked(first), *entries[count:]]
+
+
+def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequence[str]) -> None:
+    """Prints and writes the advice.
+
+    Raises:
+      EngineError: no candidate fits.
+    """
+    console = plan_console()
+    entries = advice.entries
+    best = entries[0]
+    content = show.table(entries)
+    devices = config.advise.devices
+    name = config.hardware.name
+    title = f"{devices} devices of hardware={name}, global batch {config.dataset.batch_size}"
+    lines = [*show.why(best, entries), *show.left_out(entries, advice.dropped)]
+    lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
+    training = [*compiled.for_training(overrides), *compiled.without_options_of(best.candidate, overrides)]
+    command = shlex.join(["python", "-m", "runner", *typed.composed_with(), *training])
+    preset_folder = folder / "conf"
+    preset_command = f"python -m runner --config-dir {shlex.quote(paths.shown(preset_folder))} experiment={_PRESET}"
+    with required(folder):
+        (preset_folder / "experiment").mkdir(parents=True, exist_ok=True)
+        preset_file = preset_folder / "experiment" / f"{_PRESET}.yaml"
+        preset_file.write_text(show.preset(training, preset_command))
+        (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
+        notes = "- " + "\n- ".join(line.strip() for line in lines)
+        text = f"# Advice\n\n{title}\n\n{table_markdown(content)}\n\n{notes}\n\n```sh\n{command}\n```\n"
+        (folder / "advise.md").write_text(text)
+    with spared(str(folder / "advise.png")):
+        picture.draw(folder / "advise.png", entries, round((config.hardware.memory_gib or 0.0) * _GIB), title)
+    console.print(Text(title, style="bold"))
+    console.print()
+    console.print(rich_table(content, console.width))
+    console.print()
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    console.print()
+    console.print(f"the best: {command}", soft_wrap=True, markup=False)
+    console.print(f"the same: {preset_command}", soft_wrap=True, markup=False)
+    console.print(f"written: advise.md, advise.json, advise.png, {preset_file.name} in {folder}", soft_wrap=True)
+    if best.verdict == ranking.TOO_LARGE:
+        raise EngineError(
+            f"no mesh of {devices} devices of hardware={name} fits; lower dataset.batch_size, or add devices"
+        )
+
+
+def _depths(entries: Sequence[ranking.Planned]) -> str:
+    """Returns what the figures come from, in words."""
+    names = sorted({entry.depth for entry in entries})
+    return " and ".join(f"plan.compiler={name}" for name in names)

@@ -1,0 +1,106 @@
+"""Ranking of planned candidates, and the front of memory against time. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from runner.advise.candidates import Candidate
+
+FITS = "fits"
+MAY_FIT = "may fit"
+TOO_LARGE = "does not fit"
+# The best first.
+_VERDICTS = (FITS, MAY_FIT, TOO_LARGE)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a candidate needs, as its plan says.
+
+    Attributes:
+      candidate: the options.
+      verdict: `fits`, `may fit` or `does not fit`.
+      peak_bytes: of one device's memory.
+      step_seconds: of one step: fastest and slowest.
+      bound: what takes longest: `compute`, `memory` or `links`.
+      parts: (what, seconds) that the step time consists of.
+      memory: (kind, bytes) of one device's memory.
+      tokens: of a step; 0: the task counts none.
+      depth: what the figures come from: `arithmetic`, `target` or `cpu`.
+      measured_seconds: of one step here; None: not measured.
+    """
+
+    candidate: Candidate
+    verdict: str
+    peak_bytes: int
+    step_seconds: tuple[float, float]
+    bound: str
+    parts: tuple[tuple[str, float], ...]
+    memory: tuple[tuple[str, int], ...]
+    tokens: int
+    depth: str
+    measured_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Returns the middle of the range of step times, on a scale of ratios."""
+        fastest, slowest = self.step_seconds
+        return math.sqrt(fastest * slowest)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A candidate that was not planned.
+
+    Attributes:
+      candidate: the options.
+      reason: such as `lint`.
+      detail: in words.
+    """
+
+    candidate: Candidate
+    reason: str
+    detail: str
+
+
+def ranked(planned: Iterable[Planned]) -> list[Planned]:
+    """Returns candidates, the best first.
+
+    Those that fit come first. Then a measured time counts more than a predicted one, and of equal times the one with
+    the one that saves memory in fewer ways wins, because plans price recomputation of products only; then the smaller
+    memory, then fewer mesh axes.
+    """
+
+    def rank(entry: Planned) -> tuple[int, bool, float, int, float, int]:
+        is_predicted = entry.measured_seconds is None
+        seconds = entry.seconds if entry.measured_seconds is None else entry.measured_seconds
+        # Times that agree in three digits are equal: no plan is more exact.
+        memory = float(f"{entry.peak_bytes:.2g}")
+        seconds = float(f"{seconds:.3g}")
+        candidate = entry.candidate
+        verdict = _VERDICTS.index(entry.verdict)
+        return verdict, is_predicted, seconds, candidate.savings, memory, len(candidate.axes)
+
+    return sorted(planned, key=rank)
+
+
+def front(planned: Sequence[Planned]) -> list[Planned]:
+    """Returns the candidates that no other one beats in both memory and time, the smallest memory first."""
+    best: list[Planned] = []
+    for entry in sorted(planned, key=lambda entry: (entry.peak_bytes, entry.seconds)):
+        if not best or entry.seconds < best[-1].seconds:
+            best.append(entry)
+    return best
+
+
+def reasons(dropped: Iterable[Dropped]) -> list[tuple[str, int, str]]:
+    """Returns (reason, number of candidates, the first one's detail), the most frequent first."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for entry in dropped:
+        counts[entry.reason] += 1
+        examples.setdefault(entry.reason, entry.detail)
+    return [(reason, count, examples[reason]) for reason, count in counts.most_common()]

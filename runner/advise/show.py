@@ -1,0 +1,158 @@
+"""Advice as text: the ranked table, the reasons, and the best candidate as a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
+
+from runner.advise import ranking
+from runner.layout import mesh
+from runner.plan import rows
+from runner.report.tables import size
+
+# Candidates that the table shows.
+SHOWN = 10
+_GROUP_SEPARATOR = "/"
+
+
+def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
+    """Returns the best candidates with memory, step time and what bounds it."""
+    lines: list[tuple[str, ...]] = []
+    measures = any(entry.measured_seconds is not None for entry in entries)
+    for number, entry in enumerate(entries[:SHOWN], 1):
+        cells = [str(number), mesh.describe(entry.candidate.sizes), entry.candidate.layout, _others(entry)]
+        cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _milliseconds(*entry.step_seconds)]
+        if measures:
+            measured = entry.measured_seconds
+            cells.append("-" if measured is None else f"{_digits(1000 * measured)} ms")
+        lines.append(tuple(cells))
+    columns = ["", "mesh", "layout", "also", "bound", "verdict", "memory", "step time"]
+    if measures:
+        columns.append("measured here")
+    numbers = 3 if measures else 2
+    return rows.Rows("Candidates, the best first; memory per device", tuple(columns), numbers, tuple(lines))
+
+
+def _others(entry: ranking.Planned) -> str:
+    """Returns the options beside mesh and layout, in short."""
+    candidate = entry.candidate
+    words = []
+    if candidate.remat not in (None, "none"):
+        words.append(f"remat={candidate.remat}")
+    if candidate.accumulate > 1:
+        words.append(f"accumulate={candidate.accumulate}")
+    if candidate.state != "float32":
+        words.append(f"state={candidate.state}")
+    return " ".join(words) or "-"
+
+
+def _milliseconds(fastest: float, slowest: float) -> str:
+    return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
+
+
+def _digits(number: float) -> str:
+    """Returns a number with three digits, without an exponent.
+
+    >>> _digits(1234.5), _digits(12.345)
+    ('1,234', '12.3')
+    """
+    if number >= 1000:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+def why(best: ranking.Planned, entries: Sequence[ranking.Planned]) -> list[str]:
+    """Returns why the best candidate is the best: its times and memory, and what the next ones lose."""
+    times = ", ".join(f"{name} {_digits(1000 * seconds)} ms" for name, seconds in best.parts if seconds)
+    largest = max(best.memory, key=lambda part: part[1])
+    lines = [f"bound by {best.bound}: {times}; its largest part of memory is {largest[0]}, {size(largest[1])}"]
+    if best.candidate.state == "bfloat16":
+        lines.append("engine.state=bfloat16 costs precision: no update smaller than 1/512 of a weight has an effect")
+    for number, entry in enumerate(entries[1:4], 2):
+        lines.append(f"{number} is behind 1: {_difference(best, entry)}")
+    return lines
+
+
+def _difference(best: ranking.Planned, entry: ranking.Planned) -> str:
+    """Returns what a candidate loses against the best one."""
+    if entry.verdict != best.verdict:
+        return f"it {entry.verdict}, with {size(entry.peak_bytes)} per device"
+    if best.measured_seconds is not None and entry.measured_seconds is None:
+        return "it was not measured"
+    losses = []
+    other = dict(best.parts)
+    for name, seconds in entry.parts:
+        if seconds > 1.01 * other[name]:
+            losses.append(f"{name} {_digits(1000 * seconds)} ms instead of {_digits(1000 * other[name])} ms")
+    if not losses and entry.candidate.savings > best.candidate.savings:
+        return "it saves memory that is not needed, at equal predicted times"
+    if not losses:
+        return f"equal times, {size(entry.peak_bytes)} per device instead of {size(best.peak_bytes)}"
+    return ", ".join(losses)
+
+
+def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropped]) -> list[str]:
+    """Returns how many candidates there were, and why others are not in the table."""
+    total = len(planned) + len(dropped)
+    fitting = sum(1 for entry in planned if entry.verdict == ranking.FITS)
+    lines = [f"{total} candidates: {len(planned)} planned, of which {fitting} fit"]
+    too_large = [entry for entry in planned if entry.verdict == ranking.TOO_LARGE]
+    if too_large:
+        smallest = min(too_large, key=lambda entry: entry.peak_bytes)
+        least = size(smallest.peak_bytes)
+        lines.append(f"  {len(too_large)} do not fit; the smallest of them needs {least} per device")
+    for reason, count, detail in ranking.reasons(dropped):
+        lines.append(f"  {count} {reason}, such as: {detail}")
+    return lines
+
+
+def preset(overrides: Sequence[str], command: str) -> str:
+    """Returns overrides as a preset, YAML that `experiment=<name>` applies.
+
+    Args:
+      overrides: of a training command. Deletions (`~key`) have no counterpart in a preset and are left out.
+      command: that applies the preset.
+    """
+    import yaml  # type: ignore[import-untyped] # only this command writes YAML
+
+    options: list[Any] = []
+    content: dict[str, Any] = {}
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.is_delete():
+            continue
+        key = override.key_or_group
+        value = _plain(override.value())
+        is_group = "." not in key and isinstance(value, str) and key not in ("name", "branch", "run", "resume")
+        if is_group and key == "experiment":
+            options.insert(0, value)
+        elif is_group:
+            options.append({f"override /{key}": value})
+        else:
+            _set(content, key.split("."), value)
+    body = {"defaults": [*options, "_self_"], **content}
+    text = yaml.safe_dump(body, sort_keys=False, default_flow_style=False, width=110)
+    return f"# @package _global_\n# The advice of runner.advise.\n#   {command}\n{text}"
+
+
+def _set(content: dict[str, Any], names: Sequence[str], value: object) -> None:
+    for name in names[:-1]:
+        content = content.setdefault(name, {})
+    existing = content.get(names[-1])
+    if isinstance(existing, dict) and isinstance(value, Mapping):
+        existing.update(value)
+    else:
+        content[names[-1]] = value
+
+
+def _plain(value: object) -> Any:
+    """Returns a parsed value with plain strings and keys."""
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""Time of a training step on virtual CPU devices, for candidates of `runner.advise`."""

@@ -1,0 +1,274 @@
+"""Sequence packing of whole examples: rows of one length, each with several examples of different lengths.
+
+Which examples share a row depends on their lengths and their order in the split only. So a run, a resumed one and any
+mesh or number of processes have the same rows, which are then shuffled like other examples.
+
+Legend of the shape suffixes: N examples, R rows, T steps of a row, M examples of the rows that are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.schema_data import DatasetConfig
+from runner.data.base import (
+    TARGETS,
+    Array,
+    ArraySource,
+    ArraySpec,
+    Dataset,
+    DataSource,
+    Rows,
+    empty_arrays,
+)
+from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS, WholeDocuments, step_lengths
+from runner.data.sampler import StoredBlocks, stored_blocks
+from runner.errors import DataError, listed
+
+KEY = "dataset.pack"
+_DIMS = ("sequence",)
+# Packed rows of up to 1 GiB are made once and kept as arrays, which an engine may in turn keep on its devices. Larger
+# splits are packed batch by batch.
+_RAM_BYTES = 1 << 30
+# Examples per read while lengths are counted and those arrays are filled; it bounds the temporary arrays.
+_EXAMPLES_PER_READ = 1 << 12
+
+
+def best_fit(lengths: npt.NDArray[np.int64], row_length: int) -> list[list[int]]:
+    """Returns the examples of each row, by best-fit decreasing.
+
+    The longest example comes first. Each goes into the fullest row that has room for it, or into a new one. Of rows
+    with the same room it is the one that got an example last, and of equally long examples the first comes first, so
+    the result is a function of the arguments.
+
+    Args:
+      lengths: (N,), each from 1 to `row_length`.
+      row_length: T.
+    """
+    rows: list[list[int]] = []
+    # Room -> rows with that much room, and all rooms that some row has, in increasing order.
+    rows_by_room: dict[int, list[int]] = {}
+    rooms: list[int] = []
+    order = np.argsort(-lengths, kind="stable")
+    for example, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        place = bisect_left(rooms, length)
+        if place == len(rooms):
+            row = len(rows)
+            rows.append([])
+            room = row_length
+        else:
+            room = rooms[place]
+            row = rows_by_room[room].pop()
+            if not rows_by_room[room]:
+                del rooms[place]
+        rows[row].append(example)
+        room -= length
+        if room:
+            waiting = rows_by_room.setdefault(room, [])
+            if not waiting:
+                insort(rooms, room)
+            waiting.append(row)
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class PackedExamples:
+    """Rows of several examples.
+
+    A row has the arrays of its examples one after the other, then padding, and
+
+    - `segments`: number of the example within the row, from 1; 0 for padding;
+    - `positions`: position within the example, from 0;
+    - `label_weight`: 1, or what the dataset has; 0 for padding;
+    - `label`, if the dataset has one array of tokens and no target: the next token, with weight 0 at the end of an
+      example.
+
+    Attributes:
+      source: padded examples, with `segments`: 1 for a step and 0 for the padding after it.
+      specs: of the rows.
+      padding: array -> its value in padding.
+      members: int64 (N,), the examples of all rows, row by row.
+      starts: int64 (R + 1,), where the members of each row start and end.
+      tokens: the array that the label is made of; None: the dataset has a target.
+      blocks: int64 (R,), the source's block that all examples of a row are in; None: it has no blocks.
+    """
+
+    source: DataSource
+    specs: Mapping[str, ArraySpec]
+    padding: Mapping[str, float]
+    members: Rows
+    starts: Rows
+    tokens: str | None
+    blocks: StoredBlocks | None
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.starts) - 1
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """Returns the arrays of some rows, each (len(rows), T, ...)."""
+        counts = self.starts[rows + 1] - self.starts[rows]
+        # The members of the rows, and the row and number within the row of each of them.
+        row_of_member = np.repeat(np.arange(len(rows)), counts)
+        number_in_row = _within(counts)
+        members = self.members[self.starts[rows][row_of_member] + number_in_row]
+        examples = self.source.read(members)
+        lengths = np.asarray(examples[SEGMENTS]).sum(axis=1, dtype=np.int64)
+        # The steps of the members, in the same order: where each comes from and where it goes.
+        member_of_step = np.repeat(np.arange(len(members)), lengths)
+        position = _within(lengths)
+        row_of_step = row_of_member[member_of_step]
+        steps_per_row = np.bincount(row_of_step, minlength=len(rows))
+        place = (row_of_step, _within(steps_per_row))
+
+        packed = empty_arrays(self.specs, len(rows))
+        for name, array in packed.items():
+            array[...] = self.padding.get(name, 0)
+        for name, array in examples.items():
+            packed[name][place] = array[member_of_step, position]
+        packed[SEGMENTS][place] = number_in_row[member_of_step] + 1
+        packed[POSITIONS][place] = position
+        if LABEL_WEIGHT not in examples:
+            packed[LABEL_WEIGHT][place] = 1.0
+        if self.tokens is not None:
+            has_next = position + 1 < lengths[member_of_step]
+            next_position = position + has_next
+            packed[LABEL][place] = examples[self.tokens][member_of_step, next_position] * has_next
+            packed[LABEL_WEIGHT][place] *= has_next
+        return packed
+
+    def stored_blocks(self, rows: Rows) -> StoredBlocks | None:
+        """Returns the blocks of some rows; None if the source is not stored in blocks."""
+        if self.blocks is None:
+            return None
+        return replace(self.blocks, numbers=self.blocks.numbers[rows])
+
+    def in_memory(self) -> DataSource:
+        """Returns the rows as arrays if the source's are in memory or mapped and they are small, else this source."""
+        bytes_per_row = sum(spec.bytes for spec in self.specs.values())
+        if not isinstance(self.source, ArraySource | WholeDocuments) or bytes_per_row * self.size > _RAM_BYTES:
+            return self
+        arrays = empty_arrays(self.specs, self.size)
+        for start in range(0, self.size, _EXAMPLES_PER_READ):
+            rows = np.arange(start, min(start + _EXAMPLES_PER_READ, self.size))
+            for name, values in self.read(rows).items():
+                arrays[name][rows] = values
+        return ArraySource(arrays, self.specs)
+
+
+def packed_dataset(dataset: Dataset, config: DatasetConfig) -> Dataset:
+    """Returns the dataset with several examples per row, if the config asks for it.
+
+    Args:
+      dataset: selected splits of padded examples.
+      config: its `pack` and `pad`.
+
+    Raises:
+      DataError: an array has no number per step, or no example has a step.
+    """
+    if not config.pack:
+        return dataset
+    selection = dict(dataset.selection)
+    train, selection["train"] = _packed(dataset.train, config, selection, "train")
+    test, selection["test"] = _packed(dataset.test, config, selection, "test")
+    validation = None
+    if dataset.validation is not None:
+        validation, selection["validation"] = _packed(dataset.validation, config, selection, "validation")
+    return replace(dataset, train=train, test=test, validation=validation, selection=selection)
+
+
+def _packed(
+    source: DataSource, config: DatasetConfig, selection: Mapping[str, str], split: str
+) -> tuple[DataSource, str]:
+    """Returns a split with several examples per row, and its description."""
+    # The arrays of a text are all padded with 0.
+    padding = config.pad or dict.fromkeys(source.specs, 0.0)
+    specs, tokens = _row_specs(source.specs, padding)
+    (length,) = specs[SEGMENTS].shape
+    lengths = _lengths(source)
+    blocks = stored_blocks(source, np.arange(source.size))
+    groups = [np.arange(source.size)]
+    if blocks is not None:
+        # Rows are packed within a block, so that reading one decodes one block only.
+        bounds = np.flatnonzero(np.diff(blocks.numbers)) + 1
+        groups = np.split(np.arange(source.size), bounds)
+    members: list[Rows] = []
+    numbers: list[int] = []
+    for group in groups:
+        # An example without steps has nothing to learn from, and no row.
+        group = group[lengths[group] > 0]
+        rows = best_fit(lengths[group], length)
+        members += [group[row] for row in rows]
+        if blocks is not None and rows:
+            numbers += [int(blocks.numbers[group[0]])] * len(rows)
+    if not members:
+        raise DataError(f"{KEY}: no example of split {split} has a step; fix the data, or select other examples")
+    if blocks is not None:
+        blocks = replace(blocks, numbers=np.array(numbers, np.int64))
+    counts = [len(row) for row in members]
+    starts = np.cumsum([0, *counts]).astype(np.int64)
+    rows_of_split = PackedExamples(source, specs, padding, np.concatenate(members), starts, tokens, blocks)
+    steps = int(lengths.sum())
+    about = (
+        f"{selection.get(split, split)}: {source.size:,} examples in {len(members):,} rows of {length:,} steps, "
+        f"{steps / (len(members) * length):.1%} full"
+    )
+    return rows_of_split.in_memory(), about
+
+
+def _row_specs(
+    specs: Mapping[str, ArraySpec], padding: Mapping[str, float]
+) -> tuple[dict[str, ArraySpec], str | None]:
+    """Returns the specs of packed rows, and the array that the label is made of, if there is no target.
+
+    Raises:
+      DataError: an array has no number per step.
+    """
+    shape = specs[SEGMENTS].shape
+    whole = [name for name in specs if name not in padding and name != SEGMENTS]
+    if whole:
+        raise DataError(
+            f"{KEY}: the dataset has {listed(whole)} with one value per example, but a packed row has several "
+            "examples; name only arrays of sequences in dataset.features, or remove dataset.pack"
+        )
+    rows = {}
+    for name, spec in specs.items():
+        rows[name] = replace(spec, dims=spec.dims or (*_DIMS, *[""] * (len(spec.shape) - 1)))
+    integers = ArraySpec(shape, "int32", _DIMS)
+    rows[SEGMENTS] = integers
+    rows[POSITIONS] = integers
+    tokens = None
+    if not any(name in specs for name in TARGETS):
+        (tokens, *others) = [name for name in specs if name != SEGMENTS and name != LABEL_WEIGHT]
+        if others or np.dtype(specs[tokens].dtype).kind not in "iu" or specs[tokens].shape != shape:
+            raise DataError(
+                f"{KEY}: the dataset has {listed([tokens, *others])} and no label; add an array called label, or name "
+                "only the array of tokens, whose label is the next token"
+            )
+        rows[LABEL] = rows[tokens]
+    rows[LABEL_WEIGHT] = ArraySpec(shape, "float32", _DIMS)
+    return rows, tokens
+
+
+def _lengths(source: DataSource) -> npt.NDArray[np.int64]:
+    """Returns the number of steps of each example, (N,)."""
+    known = step_lengths(source, np.arange(source.size))
+    if known is not None:
+        return known
+    lengths = []
+    for start in range(0, source.size, _EXAMPLES_PER_READ):
+        rows = np.arange(start, min(start + _EXAMPLES_PER_READ, source.size))
+        lengths.append(np.asarray(source.read(rows)[SEGMENTS]).sum(axis=1, dtype=np.int64))
+    return np.concatenate(lengths)
+
+
+def _within(counts: Sequence[int] | Rows) -> Rows:
+    """Returns 0, 1, ... for each group of a number of entries, one group after the other."""
+    counts = np.asarray(counts, np.int64)
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,0 +1,193 @@
+"""Which values of a traced forward pass are in memory until the backward pass reads them.
+
+JAX keeps every value that a gradient reads. XLA fuses element-wise operations, and computes such a value again from
+what it holds anyway. So only some of JAX's values take memory: results of operations that XLA does not fuse with their
+consumers (products, attention, reductions, loops), and operands that it has to write for such an operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.extend
+
+# Calls of a function, which XLA inlines.
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+# Operations whose results XLA computes again inside of the operation that reads them.
+_FUSED = frozenset(
+    [
+        "abs",
+        "add",
+        "add_any",
+        "and",
+        "broadcast_in_dim",
+        "clamp",
+        "concatenate",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "cos",
+        "div",
+        "eq",
+        "erf",
+        "exp",
+        "exp2",
+        "expand_dims",
+        "expm1",
+        "ge",
+        "gt",
+        "integer_pow",
+        "iota",
+        "is_finite",
+        "le",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "name",
+        "ne",
+        "neg",
+        "not",
+        "or",
+        "pad",
+        "pow",
+        "real",
+        "reduce_precision",
+        "rem",
+        "reshape",
+        "rev",
+        "round",
+        "rsqrt",
+        "select_n",
+        "sharding_constraint",
+        "sign",
+        "sin",
+        "slice",
+        "split",
+        "sqrt",
+        "square",
+        "squeeze",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "transpose",
+        "xor",
+    ]
+)
+# Operations that read fused operands without having them written first.
+_READS_FUSED = frozenset(
+    ["reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin"]
+)
+
+
+@dataclass(eq=False)
+class _Value:
+    """A value of the traced program, with functions inlined.
+
+    Attributes:
+      aval: its shape and dtype.
+      inputs: of the fused operation that computes it; None: it is not computed by such an operation.
+      is_argument: it is an argument of the program, or a constant.
+      is_written: an operation that is not fused reads it.
+    """
+
+    aval: Any
+    inputs: Sequence[_Value] | None = None
+    is_argument: bool = False
+    is_written: bool = field(default=False)
+
+
+def held(jaxpr: Any, outputs: Iterable[Any]) -> list[Any]:
+    """Returns the abstract values that are in memory so that some outputs can be computed again.
+
+    Args:
+      jaxpr: of the forward pass.
+      outputs: those of its output variables that the backward pass reads.
+
+    Returns:
+      One abstract value per array; arguments of the program are left out.
+    """
+    environment: dict[Any, _Value] = {}
+    for variable in (*jaxpr.invars, *jaxpr.constvars):
+        environment[variable] = _Value(variable.aval, is_argument=True)
+    _read(jaxpr, environment)
+    kept: dict[int, _Value] = {}
+    # Values that what is kept suffices for.
+    covered: set[int] = set()
+    for variable in outputs:
+        _keep(_value(variable, environment), kept, covered)
+    return [value.aval for value in kept.values()]
+
+
+def _keep(value: _Value, kept: dict[int, _Value], covered: set[int]) -> None:
+    """Adds to what is kept what suffices for a value: its sources, or itself if they take more memory.
+
+    A dropout mask is smaller than the random bits that it is made of.
+    """
+    stack = [value]
+    visited = set()
+    sources = []
+    while stack:
+        current = stack.pop()
+        if current.is_argument or id(current) in covered or id(current) in visited:
+            continue
+        visited.add(id(current))
+        if current.is_written or current.inputs is None:
+            sources.append(current)
+        else:
+            stack.extend(current.inputs)
+    if value not in sources and sum(map(_bytes, sources)) > _bytes(value):
+        kept[id(value)] = value
+        covered.add(id(value))
+        return
+    for source in sources:
+        kept[id(source)] = source
+    covered |= visited
+
+
+def _bytes(value: _Value) -> int:
+    """Returns the size of a value; random keys have no item size and count as nothing."""
+    return int(math.prod(value.aval.shape) * getattr(value.aval.dtype, "itemsize", 0))
+
+
+def _value(variable: Any, environment: dict[Any, _Value]) -> _Value:
+    if isinstance(variable, jax.extend.core.Literal):
+        return _Value(variable.aval, is_argument=True)
+    return environment[variable]
+
+
+def _read(jaxpr: Any, environment: dict[Any, _Value]) -> None:
+    """Adds the values of a program's operations to the environment."""
+    for equation in jaxpr.eqns:
+        inputs = [_value(variable, environment) for variable in equation.invars]
+        name = equation.primitive.name
+        if name in _CALLS:
+            for variable, value in zip(equation.outvars, _called(equation, inputs), strict=True):
+                environment[variable] = value
+            continue
+        is_fused = name in _FUSED
+        if not is_fused and name not in _READS_FUSED:
+            for value in inputs:
+                value.is_written = True
+        for variable in equation.outvars:
+            environment[variable] = _Value(variable.aval, inputs if is_fused else None)
+
+
+def _called(equation: Any, inputs: Sequence[_Value]) -> Iterator[_Value]:
+    """Yields the values that a call returns."""
+    (closed,) = [value for key, value in equation.params.items() if key in ("jaxpr", "call_jaxpr", "fun_jaxpr")]
+    inner = getattr(closed, "jaxpr", closed)
+    environment: dict[Any, _Value] = {}
+    for variable in inner.constvars:
+        environment[variable] = _Value(variable.aval, is_argument=True)
+    environment.update(zip(inner.invars, inputs, strict=True))
+    _read(inner, environment)
+    for variable in inner.outvars:
+        yield _value(variable, environment)

@@ -1,0 +1,179 @@
+"""Enumeration, pruning and ranking of candidates, as pure functions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.advise import arithmetic, candidates, compiled, ranking, show
+from runner.advise.candidates import Allowed, Candidate
+from runner.config.schema import EngineConfig, ModelConfig, RunConfig
+from runner.model import gpt_options
+
+START = Candidate((("batch", 8),), "fsdp", False, "none", 1, "float32")
+OPEN = Allowed(("batch", "model"), (), ("none", "full"), (1, 2), ("float32", "master"))
+
+
+def planned(candidate: Candidate, *, memory: int, seconds: float, verdict: str = ranking.FITS) -> ranking.Planned:
+    return ranking.Planned(
+        candidate=candidate,
+        verdict=verdict,
+        peak_bytes=memory,
+        step_seconds=(seconds, seconds),
+        bound="compute",
+        parts=(("compute", seconds),),
+        memory=(("weights", memory),),
+        tokens=0,
+        depth="arithmetic",
+    )
+
+
+@given(st.integers(1, 300), st.integers(0, 3))
+def test_every_mesh_has_all_devices_and_none_occurs_twice(devices: int, others: int) -> None:
+    axes = ["batch", "experts", "sequence", "model"][: others + 1]
+    meshes = candidates.meshes(devices, axes)
+    assert len(set(meshes)) == len(meshes)
+    for mesh in meshes:
+        assert math.prod(size for _, size in mesh) == devices
+        assert mesh[0][0] == "batch"
+        assert all(size > 1 for _, size in mesh[1:])
+
+
+def test_64_devices_have_a_mesh_per_way_to_write_64_as_a_product_of_three() -> None:
+    # Of six factors of 2: two dividers among eight places.
+    assert len(candidates.meshes(64, ["batch", "sequence", "model"])) == math.comb(8, 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layouts"),
+    [
+        ({"batch": 8}, ["replicated", "fsdp"]),
+        ({"batch": 1, "sequence": 8}, ["replicated"]),
+        ({"batch": 4, "model": 2}, ["megatron", "fsdp_megatron"]),
+        ({"batch": 1, "model": 8}, ["megatron"]),
+        ({"batch": 2, "experts": 4}, ["experts"]),
+        ({"batch": 2, "experts": 2, "model": 2}, ["megatron", "fsdp_megatron"]),
+    ],
+)
+def test_a_layout_uses_every_axis_of_the_mesh(sizes: dict[str, int], layouts: list[str]) -> None:
+    assert candidates.layouts_of(sizes) == layouts
+    assert candidates.layouts_of(sizes, ["mine"]) == ["mine"]
+
+
+def test_what_saves_memory_comes_after_all_that_saves_less() -> None:
+    savers = candidates.savers(OPEN)
+    assert len(set(savers)) == 8
+    assert savers[0] == ("float32", "none", 1)
+    for index, saver in enumerate(savers):
+        for earlier in savers[:index]:
+            assert not candidates.is_beyond(OPEN, earlier, saver)
+    assert candidates.is_beyond(OPEN, ("master", "full", 2), ("float32", "full", 1))
+    assert not candidates.is_beyond(OPEN, ("float32", "full", 1), ("float32", "none", 2))
+
+
+def test_what_the_command_line_sets_stays_as_it_is() -> None:
+    model = ModelConfig(gpt_options.TARGET, {"remat": "full"})
+    config = RunConfig(model=model, engine=EngineConfig("jax", "bfloat16"))
+    free = candidates.allowed(config, ["model", "engine"], {"layout": "replicated"}, ["batch"])
+    assert free == Allowed(
+        ("batch",), (), ("none", "dots_saveable", "full"), (1, 2, 4, 8, 16), ("float32", "master", "bfloat16")
+    )
+    typed = ["layout", "model.remat", "trainer.accumulate_steps", "engine.state"]
+    fixed = candidates.allowed(config, typed, {"layout": "fsdp"}, ["batch"])
+    assert fixed == Allowed(("batch",), ("fsdp",), (None,), (1,), ("float32",))
+
+
+def test_a_candidate_is_written_as_overrides_and_the_best_without_those_that_change_nothing() -> None:
+    assert START.overrides() == [
+        "mesh=single",
+        "mesh.axes={batch:8}",
+        "layout=fsdp",
+        "model.remat=none",
+        "trainer.accumulate_steps=1",
+        "engine.state=float32",
+    ]
+    assert compiled.without_options_of(START, ["model=gpt"]) == ["mesh.axes={batch:8}", "layout=fsdp"]
+
+
+def test_candidates_that_fit_come_first_and_measured_before_predicted() -> None:
+    slow = planned(START, memory=5, seconds=2.0)
+    small = planned(START, memory=3, seconds=2.0004)
+    large = planned(START, memory=9, seconds=1.0, verdict=ranking.TOO_LARGE)
+    maybe = planned(START, memory=8, seconds=1.0, verdict=ranking.MAY_FIT)
+    assert ranking.ranked([large, slow, maybe, small]) == [small, slow, maybe, large]
+    saving = planned(replace(START, remat="dots_saveable"), memory=1, seconds=2.0)
+    assert ranking.ranked([saving, small]) == [small, saving]
+    measured = replace(slow, measured_seconds=3.0)
+    assert ranking.ranked([small, measured]) == [measured, small]
+
+
+def test_the_front_has_what_no_candidate_beats_in_memory_and_time() -> None:
+    first = planned(START, memory=1, seconds=9.0)
+    beaten = planned(START, memory=2, seconds=9.5)
+    second = planned(START, memory=3, seconds=4.0)
+    equal = planned(START, memory=4, seconds=4.0)
+    assert ranking.front([equal, second, beaten, first]) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shapes"),
+    [
+        # Examples and examples times tokens shrink; a weight and a count do not.
+        ([(16, 4), (64, 8), (4, 8)], [(8, 4), (32, 8), (4, 8)], [(2, 4), (8, 8), (4, 8)]),
+        ([(16, 4)], [(8, 4), (1,)], None),
+        ([(16, 4)], [(8, 4, 1)], None),
+        ([(16, 4)], [(12, 4)], None),
+        ([(4, 4)], [(2, 4)], None),
+    ],
+)
+def test_shapes_of_more_microbatches_follow_from_one_and_two(
+    first: list[tuple[int, ...]], second: list[tuple[int, ...]], shapes: list[tuple[int, ...]] | None
+) -> None:
+    assert arithmetic._scaled_shapes(first, second, 8) == shapes
+
+
+def test_reasons_count_dropped_candidates_with_an_example() -> None:
+    dropped = [ranking.Dropped(START, "lint", "a"), ranking.Dropped(START, "invalid", "b")]
+    dropped.append(ranking.Dropped(START, "lint", "c"))
+    assert ranking.reasons(dropped) == [("lint", 2, "a"), ("invalid", 1, "b")]
+
+
+def test_a_preset_has_the_overrides_as_groups_and_keys() -> None:
+    words = ["experiment=mine", "model=gpt", "model.dim=64", "mesh.axes={batch:4,model:2}", "+model.x='a b'", "~name"]
+    text = show.preset(words, "python -m runner experiment=advised")
+    assert text == (
+        "# @package _global_\n# The advice of runner.advise.\n#   python -m runner experiment=advised\n"
+        "defaults:\n- mine\n- override /model: gpt\n- _self_\n"
+        "model:\n  dim: 64\n  x: a b\nmesh:\n  axes:\n    batch: 4\n    model: 2\n"
+    )
+
+
+def test_a_cpus_program_takes_the_time_of_all_its_devices() -> None:
+    program = {"flops": 30e9, "accessed_bytes": 5e9, "argument_bytes": 7, "temporary_bytes": 4}
+    entry = compiled.of_program(planned(START, memory=1, seconds=1.0), program, cores=2)
+    assert entry.parts == (("compute", 4.0), ("memory", 4.0), ("links", 0.0))
+    assert entry.step_seconds == (4.0, 8.0)
+    assert entry.peak_bytes == 11
+
+
+def test_a_compilers_forecast_replaces_that_of_arithmetic() -> None:
+    content = {
+        "memory": [{"kind": "weights", "bytes": 6, "source": "counted"}],
+        "capacity_bytes": 5,
+        "depth": "target",
+        "step_seconds": [1.0, 4.0],
+        "compute_seconds": [1.0, 2.0],
+        "memory_seconds": 0.5,
+        "link_seconds": 2.0,
+        "bound": "links",
+    }
+    entry = compiled.of_forecast(planned(START, memory=1, seconds=9.0), content)
+    assert entry.verdict == ranking.TOO_LARGE
+    assert (entry.peak_bytes, entry.seconds, entry.bound, entry.depth) == (6, 2.0, "links", "target")
+    assert compiled.of_forecast(entry, {**content, "depth": "arithmetic"}).verdict == ranking.TOO_LARGE
+    estimated = {**content, "depth": "arithmetic", "memory": [{"kind": "x", "bytes": 6, "source": "estimated"}]}
+    assert compiled.of_forecast(entry, estimated).verdict == ranking.MAY_FIT

@@ -1,0 +1,82 @@
+"""Advice of whole commands: its figures are those of `runner.plan`, and its preset is accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forks
+from tests.plan.test_hardware import GPT
+
+pytestmark = pytest.mark.campaign
+
+ROOT = Path(__file__).parents[2]
+# GPT of `test_hardware` without what a candidate sets.
+MODEL = tuple(word for word in GPT if not word.startswith("model.remat"))
+BATCH = "dataset.batch_size=64"
+FIGURES = ("memory", "step_seconds", "bound")
+
+
+def run(module: str, folder: Path, *words: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", module, *words, f"hydra.run.dir={folder}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = forks.run(command, library="jax", cwd=folder.parent, env=environment, timeout=600)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+    return str(done.stdout)
+
+
+def overrides(candidate: dict[str, Any]) -> list[str]:
+    axes = ",".join(f"{name}:{size}" for name, size in candidate["axes"])
+    words = [f"mesh.axes={{{axes}}}", f"layout={candidate['layout']}", f"model.remat={candidate['remat']}"]
+    if candidate["sequence"]:
+        words.append("layout.sequence=sequence")
+    return [*words, f"trainer.accumulate_steps={candidate['accumulate']}", f"engine.state={candidate['state']}"]
+
+
+def test_a_candidates_figures_are_those_of_its_plan(tmp_path: Path) -> None:
+    words = (*MODEL, BATCH, "hardware=h100", "plan.compiler=arithmetic")
+    shown = run("runner.advise", tmp_path / "advice", "devices=16", *words)
+    entries = json.loads((tmp_path / "advice" / "advise.json").read_text())
+    sharded = []
+    saving = []
+    for entry in entries:
+        candidate = entry["candidate"]
+        if candidate["layout"] == "fsdp_megatron" and candidate["sequence"]:
+            sharded.append(entry)
+        if candidate["remat"] == "full" and candidate["accumulate"] == 4:
+            saving.append(entry)
+    for number, entry in enumerate((entries[0], sharded[0], saving[0])):
+        folder = tmp_path / f"plan{number}"
+        run("runner.plan", folder, *words, *overrides(entry["candidate"]))
+        forecast = json.loads((folder / "plan.json").read_text())["forecast"]
+        assert entry["memory"] == [[part["kind"], part["bytes"]] for part in forecast["memory"]]
+        assert entry["step_seconds"] == forecast["step_seconds"]
+        assert entry["bound"] == forecast["bound"]
+    assert "the best: python -m runner " in shown
+    preset = ("--config-dir", str(tmp_path / "advice" / "conf"), "experiment=advised")
+    content = run("runner.plan", tmp_path / "preset", *preset, "hardware=h100", "plan.compiler=arithmetic")
+    assert content
+    plan = json.loads((tmp_path / "preset" / "plan.json").read_text())
+    assert list(plan["axes"].items()) == [tuple(axis) for axis in entries[0]["candidate"]["axes"]]
+    assert plan["forecast"]["step_seconds"] == entries[0]["step_seconds"]
+
+
+def test_the_best_candidates_here_are_measured_and_ranked_by_that(tmp_path: Path) -> None:
+    words = ("devices=2", "engine=jax", "dataset=digits", "model.hidden=[16]", "advise.measure=2")
+    shown = run("runner.advise", tmp_path / "advice", *words)
+    entries = json.loads((tmp_path / "advice" / "advise.json").read_text())
+    times = [entry["measured_seconds"] for entry in entries]
+    assert times[0] <= times[1]
+    assert times[2:] == [None] * len(times[2:])
+    assert "measured here" in shown
+
+
+def test_devices_that_are_too_small_for_every_candidate_are_exit_code_1(tmp_path: Path) -> None:
+    words = (*MODEL, BATCH, "hardware=h100", "hardware.memory_gib=0.001", "plan.compiler=arithmetic", "devices=2")
+    shown = run("runner.advise", tmp_path / "advice", *words, code=1)
+    assert "does not fit" in shown

@@ -1,0 +1,101 @@
+"""Objects are written whole, conditionally where asked, and read back through a bounded cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from runner.host.stores import cache, client
+from runner.host.stores.urls import ObjectPath
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectPath:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "_used", set())
+    return ObjectPath("memory://test-client", request.node.name)
+
+
+def test_of_two_creations_one_succeeds(folder: ObjectPath) -> None:
+    tag = client.create(folder / "lock", b"first")
+    with pytest.raises(client.ChangedError):
+        client.create(folder / "lock", b"second")
+    client.replace(folder / "lock", b"third", tag)
+    with pytest.raises(client.ChangedError):
+        client.replace(folder / "lock", b"fourth", tag)
+    assert client.read(folder / "lock") == b"third"
+
+
+def test_a_creation_whose_answer_was_lost_counts(folder: ObjectPath) -> None:
+    client.write(folder / "lock", b"mine")
+    assert client.create(folder / "lock", b"mine")
+
+
+def test_a_large_object_is_uploaded_in_parts_and_listed_with_its_size(folder: ObjectPath) -> None:
+    data = os.urandom(client.PART + 5)
+    with client.writing(folder / "a/large") as upload:
+        for start in range(0, len(data), 1 << 20):
+            upload.write(data[start : start + (1 << 20)])
+    assert b"".join(client.pieces(folder / "a/large")) == data
+    assert client.below(folder) == {"a/large": len(data)}
+    assert client.names(folder) == ["a"]
+
+
+def test_what_is_missing_or_too_large_is_told_apart(folder: ObjectPath) -> None:
+    with pytest.raises(FileNotFoundError):
+        client.read(folder / "none")
+    assert client.size(folder / "none") is None
+    client.write(folder / "some", b"12345")
+    with pytest.raises(client.TooLargeError):
+        client.read(folder / "some", 4)
+
+
+def test_an_error_shows_no_query_of_a_url() -> None:
+    error = ValueError(
+        "Error performing GET https://host/x?sig=hunter2&a=b in 3ms - 403: <?xml ..><Code>Denied</Code>"
+    )
+    assert client._reason(error) == "Error performing GET https://host/x in 3ms - 403: Denied"
+
+
+def stored(path: ObjectPath, data: bytes) -> str:
+    client.write(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_a_copy_is_read_instead_of_the_object(folder: ObjectPath) -> None:
+    sha256 = stored(folder / "x", b"12345")
+    copy = cache.fetch(folder / "x", sha256, 5)
+    client.remove(folder / "x")
+    assert cache.fetch(folder / "x", sha256, 5).read_bytes() == b"12345"
+    copy.write_bytes(b"54321")
+    with pytest.raises(FileNotFoundError):
+        cache.fetch(folder / "x", sha256, 5)
+
+
+@pytest.mark.parametrize("data", [b"12346", b"1234", b"123456", b""])
+def test_an_object_with_other_bytes_is_rejected_and_not_kept(folder: ObjectPath, data: bytes) -> None:
+    sha256 = stored(folder / "x", b"12345")
+    client.write(folder / "x", data)
+    with pytest.raises(cache.MismatchError):
+        cache.fetch(folder / "x", sha256, 5)
+    assert not [path for path in cache.folder().iterdir() if path.suffix != ".lock"]
+
+
+def test_a_digest_that_is_a_path_is_rejected(folder: ObjectPath) -> None:
+    with pytest.raises(cache.MismatchError):
+        cache.fetch(folder / "x", "../../x", 5)
+
+
+def test_the_least_recently_used_copies_are_removed(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "LARGEST", 10)
+    for number, name in enumerate("abc"):
+        copy = cache.fetch(folder / name, stored(folder / name, name.encode() * 4), 4)
+        os.utime(copy, (number, number))
+        cache._used.clear()
+    kept = sorted(path.read_bytes() for path in cache.folder().iterdir() if path.suffix != ".lock")
+    assert kept == [b"bbbb", b"cccc"]

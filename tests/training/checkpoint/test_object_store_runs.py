@@ -1,0 +1,135 @@
+"""Runs with checkpoints in an object store, on a server that loses requests, end as with a local folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore")
+
+from runner.host.stores import cache, client
+from runner.host.stores.urls import ObjectPath
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.reading import Checkpoint
+from tests import forks, object_server
+from tests.object_server import BUCKET, Proxy
+
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py"),
+]
+
+CONFIG = (
+    *("dataset=digits", "model=mlp", "model.hidden=[8]", "trainer.epochs=3", "trainer.limit_eval_batches=1"),
+    *("trainer.checkpoint.every_steps=3", "trainer.steps_per_call=1", "trainer.progress=none", "tracking=none"),
+)
+TIMEOUT_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with object_server.moto() as port:
+        yield port
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
+
+
+def done(arguments: list[str], folder: Path, environment: dict[str, str], library: str) -> str:
+    completed = forks.run(arguments, cwd=folder, env=os.environ | environment, timeout=TIMEOUT_S, library=library)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "hunter2" not in completed.stdout + completed.stderr
+    return completed.stdout + completed.stderr
+
+
+def killed(arguments: list[str], folder: Path, environment: dict[str, str], library: str, saved: ObjectPath) -> None:
+    """Starts a command, and kills it when it has saved a checkpoint that is not its first."""
+    with forks.Popen(arguments, library=library, cwd=folder, env=os.environ | environment) as process:
+        deadline = time.monotonic() + TIMEOUT_S
+        while max(storage.steps(saved), default=0) < 3:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.rotates(every=2)
+@pytest.mark.parametrize(
+    ("engine", "cluster"), [("jax", "cluster=local cluster.processes=2 mesh=batch2"), ("keras_dtensor", "mesh=batch2")]
+)
+def test_a_killed_run_resumes_bit_for_bit_on_a_store_that_loses_requests(
+    engine: str, cluster: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = forks.JAX if engine == "jax" else forks.TENSORFLOW
+    root = ObjectPath(f"s3://{BUCKET}", engine)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    client._store.cache_clear()
+    config = [*CONFIG, f"engine={engine}", "resume=auto", "name=exp1", *cluster.split()]
+    local = tmp_path / "local"
+    done(command("runner", *config, f"trainer.checkpoint.folder={local}"), tmp_path, {}, library)
+
+    with object_server.proxied(Proxy(port, rejects=0.1)) as proxy:
+        environment = proxy.environment()
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        stored = [*config, f"trainer.checkpoint.folder={root}"]
+        killed(command("runner", *stored), tmp_path, environment, library, root / "exp1")
+        output = done(command("runner", *stored), tmp_path, environment, library)
+        assert "Resuming run" in output
+        assert proxy.rejected > 3
+        last = storage.steps(local / "exp1")[-1]
+        expected = Checkpoint(storage.place(local / "exp1", last))
+        resumed = Checkpoint(storage.place(root / "exp1", last))
+        assert set(resumed) == set(expected)
+        for path in expected:
+            np.testing.assert_array_equal(resumed[path], expected[path], err_msg=path)
+        in_store = f"trainer.checkpoint.folder={root}"
+        done(command("runner.evaluate", "run=exp1", in_store), tmp_path, environment, library)
+        exported = root / "exported"
+        run = f"run={root}/exp1@best"
+        done(command("runner.export", run, f"export.folder={exported}"), tmp_path, environment, library)
+        assert "export.json" in client.below(exported)
+        _check_no_secret_is_recorded(tmp_path)
+        command_line = command("runner.runs", "clean", f"folder={root}", "uri=none", "run=exp1", "yes=true")
+        done(command_line, tmp_path, environment, library)
+        assert not client.below(root / "exp1")
+
+
+def _check_no_secret_is_recorded(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert b"hunter2" not in path.read_bytes(), path
+
+
+def test_corruptions_on_the_server_are_found(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.training.checkpoint.test_storage import content
+
+    client._store.cache_clear()
+    with object_server.proxied(Proxy(port, delay=0.2)) as slow:
+        for name, value in slow.environment().items():
+            monkeypatch.setenv(name, value)
+        place = storage.write(ObjectPath(f"s3://{BUCKET}", "corruptions"), content())
+        assert isinstance(place, ObjectPath)
+        draw = np.random.default_rng(5)
+        names = sorted(client.below(place))
+        for case, name in enumerate(names):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(case)))
+            monkeypatch.setattr(cache, "_used", set())
+            whole = client.read(place / name)
+            data = bytearray(whole)
+            data[int(draw.integers(len(data)))] ^= 1
+            client.write(place / name, bytes(data))
+            with pytest.raises(DamagedError):
+                Checkpoint(place)
+            client.write(place / name, whole)
+        assert Checkpoint(place).step == 3

@@ -1,0 +1,282 @@
+"""Checkpoints in an object store: what they hold, how they are replaced and removed, and who may write them."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+pytest.importorskip("obstore")
+
+from runner.config.schema import CheckpointConfig
+from runner.host.lock import HeldError
+from runner.host.stores import cache, client
+from runner.host.stores.client import StoreError
+from runner.host.stores.urls import ObjectPath
+from runner.tracking import process
+from runner.training.checkpoint import attempts, index, lease, manifest, objects, runs, storage
+from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.index import CheckpointIndex
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.runs import SavedRun
+from runner.training.checkpoint.saver import CheckpointSaver
+from runner.training.recorder import MetricRecorder
+from tests.training.checkpoint.test_storage import WHOLE, content
+
+# The contents that are saved here do not depend on it.
+RECORDER = cast(MetricRecorder, None)
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectPath:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_used", set())
+    return ObjectPath("memory://test-objects", request.node.name)
+
+
+def test_a_checkpoint_is_the_same_as_in_a_local_folder(folder: ObjectPath, tmp_path: Path) -> None:
+    local = Checkpoint(storage.write(tmp_path / "local", content()))
+    stored = Checkpoint(storage.write(folder, content()))
+    assert isinstance(stored.folder, ObjectPath)
+    assert set(stored) == set(local)
+    for path in local:
+        np.testing.assert_array_equal(stored[path], local[path])
+        index = tuple(slice(0, max(size // 2, 1)) for size in local.shape(path))
+        np.testing.assert_array_equal(stored.part(path, index), local.part(path, index))
+    np.testing.assert_equal(stored.history(), local.history())
+    about = dict(stored.about)
+    assert about.pop(manifest.FILES_FOLDER)
+    assert about == local.about
+    assert storage.steps(folder) == [3]
+    assert storage.size(folder, 3) > 0
+    assert storage.written_at(folder, 3) > 0
+
+
+def test_the_manifest_is_the_commit(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.write(folder, content(1))
+
+    def fail(path: ObjectPath, _: bytes) -> None:
+        raise StoreError(f"{path}: 503")
+
+    with monkeypatch.context() as context:
+        context.setattr(client, "write", fail)
+        for step in (1, 2):
+            with pytest.raises(StoreError):
+                storage.write(folder, content(step, run="other"))
+    assert storage.steps(folder) == [1]
+    assert Checkpoint(storage.place(folder, 1)).about["run"] == "r"
+    # The write may have succeeded nonetheless, so its files stay until the run is opened again.
+    assert any(path.startswith("step-000000002/") for path in client.below(folder))
+    storage.clean(folder)
+    assert {path.partition("/")[0] for path in client.below(folder)} == {"step-000000001", objects.STEPS}
+    assert Checkpoint(storage.place(folder, 1))
+
+
+def test_a_checkpoint_of_the_same_step_replaces_the_former_one_at_once(folder: ObjectPath) -> None:
+    storage.write(folder, content())
+    before = set(client.below(folder))
+    opened = Checkpoint(storage.place(folder, 3))
+    storage.write(folder, content(run="other"))
+    after = set(client.below(folder))
+    assert Checkpoint(storage.place(folder, 3)).about["run"] == "other"
+    assert len(before) == len(after)
+    # What was read before stays readable.
+    np.testing.assert_array_equal(opened["d1/kernel"], WHOLE)
+
+
+def test_a_store_that_lists_late_still_shows_the_last_checkpoint(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.write(folder, content(1))
+    listed = client.below(folder)
+    storage.write(folder, content(2))
+    storage.remove(folder, 1)
+    monkeypatch.setattr(client, "below", lambda _: listed)
+    assert 2 in storage.steps(folder)
+    assert storage.is_checkpoint(storage.place(folder, 2))
+
+
+def test_files_of_others_keep_a_checkpoint(folder: ObjectPath) -> None:
+    storage.write(folder, content())
+    client.write(folder / "step-000000003" / "notes.txt", b"mine")
+    assert not storage.remove(folder, 3)
+    client.remove(folder / "step-000000003" / "notes.txt")
+    assert storage.remove(folder, 3)
+    assert set(client.below(folder)) == {objects.STEPS}
+
+
+def test_a_damaged_checkpoint_is_put_aside(folder: ObjectPath) -> None:
+    storage.write(folder, content())
+    storage.set_aside(storage.place(folder, 3))
+    assert storage.steps(folder) == []
+    storage.clean(folder)
+    assert len(client.below(folder)) == 4
+
+
+def test_every_corruption_is_found(folder: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = storage.write(folder, content())
+    assert isinstance(place, ObjectPath)
+    whole = {path: client.read(place / path) for path in client.below(place)}
+    draw = random.Random(7)
+    for case in range(50):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(case)))
+        path = draw.choice(sorted(whole))
+        data = bytearray(whole[path])
+        kind = draw.choice(["flip", "cut", "add", "lose"])
+        if kind == "flip":
+            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        elif kind == "cut":
+            del data[draw.randrange(len(data)) :]
+        elif kind == "add":
+            data += b"\0"
+        if kind == "lose":
+            client.remove(place / path)
+        else:
+            client.write(place / path, bytes(data))
+        with pytest.raises(DamagedError):
+            Checkpoint(place)
+        client.write(place / path, whole[path])
+    assert Checkpoint(place)
+
+
+def test_a_store_that_does_not_answer_is_no_damage(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = storage.write(folder, content())
+
+    def fail(path: ObjectPath, *_: object) -> bytes:
+        raise StoreError(f"{path}: 503")
+
+    monkeypatch.setattr(client, "read", fail)
+    with pytest.raises(StoreError):
+        Checkpoint(place)
+    with pytest.raises(StoreError):
+        storage.lineages(folder)
+
+
+def test_training_waits_for_a_large_state_only_until_it_is_on_the_local_disk(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_taken: list[bool] = []
+    large = replace(content(), shards=dict(content().shards), passing=True)
+    upload = client.upload
+
+    def noted(file: Path, path: ObjectPath) -> None:
+        was_taken.append(large.taken.is_set() and not large.shards)
+        upload(file, path)
+
+    monkeypatch.setattr(client, "upload", noted)
+    written = Checkpoint(storage.write(folder, large))
+    assert was_taken == [True]
+    np.testing.assert_array_equal(written["d1/kernel"], WHOLE)
+    assert not list(cache.folder().glob("spool-*"))
+
+
+def test_a_step_waits_for_no_upload(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store answers only after the step has gone on; by then nothing is saved, and afterwards everything is."""
+    may_answer = threading.Event()
+    writing = client.writing
+
+    def held_up(path: ObjectPath) -> AbstractContextManager[client.Writer]:
+        assert may_answer.wait(30)
+        return writing(path)
+
+    monkeypatch.setattr(client, "writing", held_up)
+    saver = CheckpointSaver(CheckpointConfig(), folder, lambda step, _: content(step), pytest.fail)
+    saver.save(1, RECORDER)
+    saver.save(2, RECORDER)
+    assert storage.steps(folder) == []
+    may_answer.set()
+    saver.close()
+    assert storage.steps(folder) == [1, 2]
+
+
+def test_the_index_keeps_the_newest_and_the_best(folder: ObjectPath) -> None:
+    kept = CheckpointIndex(folder, 0)
+    kept.write(content(1), {"metric": "eval/loss", "value": 0.1, "step": 1})
+    for step in (2, 3, 4):
+        kept.write(content(step), None)
+        assert kept.remove_old(1, step) == []
+    assert storage.steps(folder) == [1, 4]
+    assert index.read_best(folder) == {"metric": "eval/loss", "value": 0.1, "step": 1}
+    kept.give_up(1, damaged=False)
+    assert index.read_best(folder) is None
+
+
+def registered(folder: ObjectPath) -> SavedRun:
+    run = runs.register(folder, "r", tracked=False, overrides=["mesh=batch8"])
+    storage.write(run.folder, content())
+    return run
+
+
+def test_a_run_is_found_by_its_name_and_its_url(folder: ObjectPath) -> None:
+    run = registered(folder)
+    for reference in ("latest", "r", f"{folder}/r", f"{folder}/r@3"):
+        found, step = runs.find("resume", reference, folder)
+        assert found.folder == run.folder
+        assert step == (3 if reference.endswith("@3") else None)
+    runs.end(run, finished=True)
+    assert runs.find("run", "r", folder)[0].record["finished"]
+
+
+def test_a_run_is_locked_once_and_free_again(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.01)
+    run = registered(folder)
+    with runs.locked("resume", run):
+        second = runs.locked("resume", run)
+        with pytest.raises(ValueError, match="the run is in use by process"):
+            second.__enter__()
+    with runs.locked("resume", run):
+        pass
+
+
+def of_another_machine(path: ObjectPath) -> None:
+    identity = {**process.identity(), process.HOST: "elsewhere", process.BOOT: "a/b/c"}
+    client.write(path, json.dumps({"token": "x", "renewals": 1, "free": False, "process": identity}).encode())
+
+
+def test_a_lease_that_is_not_renewed_expires(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "EXPIRE_S", 0.05)
+    monkeypatch.setattr(lease, "LOOK_S", 0.01)
+    of_another_machine(folder / "lock")
+    said: list[str] = []
+    with lease.held(folder / "lock", said.append, pytest.fail):
+        assert "on elsewhere still has the run" in said[0]
+
+
+def test_a_lease_that_is_renewed_is_held(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LOOK_S", 0.01)
+    of_another_machine(folder / "lock")
+
+    def renew(_: str) -> None:
+        of_another_machine(folder / "lock")
+
+    with pytest.raises(HeldError), lease.held(folder / "lock", renew, pytest.fail):
+        pass
+
+
+def test_a_process_whose_lease_was_taken_leaves(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.01)
+    left: list[str] = []
+    with lease.held(folder / "lock", str, left.append):
+        of_another_machine(folder / "lock")
+        for thread in list(lease.threading.enumerate()):
+            if thread.name == "run-lease":
+                thread.join(5)
+    assert len(left) == 1
+    # The other process still has it.
+    assert b"elsewhere" in client.read(folder / "lock")
+
+
+def test_an_attempt_is_begun_once(folder: ObjectPath) -> None:
+    journal = attempts.begin(folder, 0)
+    with pytest.raises(FileExistsError):
+        attempts.AttemptJournal(folder, 1, 0, str)
+    journal.update(step=5)
+    journal.end("finished")
+    assert [(attempt.step, attempt.ended) for attempt in attempts.read(folder)] == [(5, "finished")]
