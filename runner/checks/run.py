@@ -79,6 +79,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_engine.check_keras_3(config, needs_keras_3=any(entry.needs_keras_3 for entry in entries))
     checks_engine.check_outputs(config, has_several=task.judges_several(config.task))
     checks_engine.check_teachers(config)
+    hub.check_teachers(config.task)
     checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)

@@ -24,8 +24,8 @@ class TaskConfig:
       example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
         none.
       options: the keys of the task's own dataclass in `OPTIONS`.
-      teachers: frozen models that custom functions or a custom step read: name -> .keras file, folder of an export, or
-        ID of a run, which is exported first if it was not yet.
+      teachers: frozen models that custom functions or a custom step read: name -> .keras file, folder of an export or
+        of a KerasHub preset, or ID of a run, which is exported first if it was not yet.
     """
 
     # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
@@ -391,6 +391,12 @@ class OutputConfig:
     weight: float = number(1.0, at_least=0.0)
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Returns what an error shows of it: the task's name, and the weight if that is not 1."""
+        if self.weight == 1.0:
+            return self.name
+        return f"{{name:{self.name},weight:{self.weight:g}}}"
 
 
 @dataclass(frozen=True)

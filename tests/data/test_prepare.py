@@ -163,6 +163,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.campaign
 def test_images_of_ones_own_builder_are_resized_in_the_order_as_stored(tiny: Path) -> None:
     data = load(own(tiny / "data", image_size=[6, 5]))
     assert (data.name, data.version) == ("tiny", "1.0.0")

@@ -241,6 +241,7 @@ def test_processes_give_the_bits_of_threads_and_leave_nothing(photos, tmp_path):
             np.testing.assert_array_equal(made[f"test_{name}"], array)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_objects_that_can_not_be_pickled_are_rejected_in_one_line(tmp_path):
     done = _ran(tmp_path, "locked", "")
@@ -256,6 +257,7 @@ def test_an_example_that_fails_in_a_process_is_named(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     done = _ran(tmp_path, "dies", "")
@@ -265,6 +267,7 @@ def test_a_process_that_dies_is_one_line_that_names_what_it_made(tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_a_process_that_hangs_is_ended_with_the_block(tmp_path):
     began = time.monotonic()

@@ -82,11 +82,12 @@ def composed(arguments: Sequence[str]) -> list[RunConfig]:
     overrides = [one for one in overrides if one == "resume=auto" or one.partition("=")[0] not in _RECORDED]
     kept = [one for one in overrides if one.startswith(_SEARCHED) or not one.startswith(_OF_HYDRA)]
     with initialize_config_dir(version_base="1.3", config_dir=str(paths.conf_dir())):
-        compose(
-            "config",
-            overrides=[one for one in overrides if one.startswith((_SEARCHED, *_OF_HYDRA))],
-            return_hydra_config=True,
-        )
+        if any(one.startswith(_OF_HYDRA) for one in overrides):
+            compose(
+                "config",
+                overrides=[one for one in overrides if one.startswith((_SEARCHED, *_OF_HYDRA))],
+                return_hydra_config=True,
+            )
         return [convert(compose("config", overrides=list(one))) for one in _ends(kept)]
 
 

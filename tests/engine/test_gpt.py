@@ -85,6 +85,7 @@ def test_a_scanned_block_that_computes_again_equals_the_plain_one_with_tokens_an
     assert differences(expected, got, "llama", key_of(*run), brief=True) == []
 
 
+@pytest.mark.campaign
 def test_dtensor_takes_queries_over_one_axis_and_their_keys_over_another(tmp_path: Path) -> None:
     expected = work(tmp_path, "plain", "single", [("llama", {})])
     got = work(tmp_path, "keras_dtensor", "model4_small2", [("llama", {})])

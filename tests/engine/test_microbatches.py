@@ -29,7 +29,7 @@ def work(out: Path, engine: str) -> Arrays:
     return dict(np.load(out))
 
 
-@pytest.fixture(scope="module", params=["keras_dtensor", "jax"])
+@pytest.fixture(scope="module", params=[pytest.param("keras_dtensor", marks=pytest.mark.campaign), "jax"])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Arrays:
     return work(tmp_path_factory.mktemp("microbatches") / "found.npz", request.param)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.schema import RunConfig
+from runner.config.schema import GroupConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.engine import checks
 from runner.errors import ConfigError
@@ -23,7 +23,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"trainer.on_nan": "restore"}, "trainer.on_nan=restore"),
     ({"optimizer.ema.decay": 0.9}, "optimizer.ema.decay=0.9: has no effect with task=step"),
     ({"optimizer.gradient_norm": "global"}, "optimizer.gradient_norm=global: needs the run's own gradients"),
-    ({"optimizer.schedule.name": "plateau"}, "optimizer.schedule.name=plateau"),
+    (
+        {"optimizer.schedule.plateau.metric": "auto"},
+        "plateau.metric=auto: lowers the learning rate",
+    ),
+    (
+        {"optimizer.groups": [GroupConfig(".*/bias", decay=False)]},
+        "optimizer.groups=[.*/bias]: are groups of",
+    ),
+    ({"optimizer.name": "optax"}, "optimizer=optax: task=step gives build an optimizer of Keras"),
     ({"layout.from_model": True}, "layout.from_model=true"),
 ]
 

@@ -70,7 +70,7 @@ CASES = [
 ]
 
 
-@pytest.mark.wide(keep=["responses", "new_dim", "taken", "frozen-engine=jax"])
+@pytest.mark.wide(keep=["new_dim", "taken", "frozen-engine=jax"])
 @pytest.mark.parametrize(("builder", "extra", "shown"), CASES, ids=["-".join((case[0], *case[1])) for case in CASES])
 def test_a_model_that_cannot_work_is_rejected(
     tmp_path: Path, builder: str, extra: list[str], shown: list[str]

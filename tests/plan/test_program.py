@@ -122,6 +122,7 @@ def by_origin(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(tuple(each[key] for key in keys) for each in found)
 
 
+@pytest.mark.wide(keep=["column_row"])
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases.LAYOUTS)
 def test_the_estimate_is_what_the_program_holds(name: str) -> None:
@@ -130,6 +131,7 @@ def test_the_estimate_is_what_the_program_holds(name: str) -> None:
     check_program_and_arrays(got)
 
 
+@pytest.mark.wide(keep=["kernels_over_batch"])
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["replicated", "kernels_over_batch", "column_row"])
 def test_merged_all_reduces_carry_the_same_bytes_in_fewer_collectives(name: str) -> None:

@@ -107,6 +107,7 @@ def refused(
     return refuse_all(chosen_cases(request), tmp_path_factory.mktemp("refused"))
 
 
+@pytest.mark.wide(every=3)
 @pytest.mark.parametrize("case", REFUSALS, ids=name)
 def test_a_cluster_that_can_not_work_is_refused_in_one_line(
     case: Refusal, refused: dict[tuple[str, ...], dict[str, Any]]

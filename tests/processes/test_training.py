@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 TWICE = "mesh.axes={model:2,batch:2}"  # the axis of the model is the outer one, and crosses processes
 
 
-@pytest.mark.wide(keep=["keras_dtensor-mesh=batch4_model2-megatron-2"])
+@pytest.mark.wide(keep=["jax-mesh=batch2-replicated-2"])
 @pytest.mark.parametrize(
     ("engine", "mesh", "layout", "count"),
     [

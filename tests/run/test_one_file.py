@@ -101,6 +101,7 @@ def started_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*forks.REAL)
 
 
+@pytest.mark.campaign
 def test_it_trains_on_jax_and_an_evaluation_rebuilds_the_same_model(tmp_path: Path) -> None:
     summary = trained(tmp_path)
     out = tmp_path / "evaluated"

@@ -91,6 +91,7 @@ def check_profile(client: object, run_id: str, folder: Path) -> None:
     assert {event["pid"] for event in timed} <= {event["pid"] for event in events if event.get("ph") == "M"}
 
 
+@pytest.mark.campaign
 def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     early = ["trainer.early_stopping.metric=eval/accuracy", "trainer.early_stopping.patience=1"]

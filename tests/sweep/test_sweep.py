@@ -170,6 +170,7 @@ def test_ctrl_c_ends_the_running_job_marks_the_rest_and_leaves_no_process(tmp_pa
     assert last == "To continue: python -m runner sweep.resume=latest"
 
 
+@pytest.mark.campaign
 def test_a_job_that_is_refused_leaves_the_others_their_turn(tmp_path: Path) -> None:
     done = sweep(tmp_path, *SHORT, "dataset.batch_size=60,64", "mesh=batch8", "tracking=none", code=1)
     first, second = rows(tmp_path / "sweep")

@@ -67,7 +67,7 @@ def written(folder: Path) -> None:
     (folder / "two_inputs.py").write_text(MODULE)
 
 
-@pytest.mark.wide(keep=["batch4_model2-keras_dtensor"])
+@pytest.mark.wide(keep=["batch4_model2-jax"])
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 @pytest.mark.parametrize("mesh", ["batch8", "batch4_model2"])
 def test_a_regression_from_a_table_equals_one_device(tmp_path: Path, engine: str, mesh: str) -> None:
@@ -101,6 +101,7 @@ def test_a_loss_that_is_scaled_on_the_mesh_is_seen(tmp_path: Path, engine: str) 
     }
 
 
+@pytest.mark.campaign
 def test_inputs_that_are_swapped_on_the_mesh_are_seen(tmp_path: Path) -> None:
     written(tmp_path)
     done = broken(tmp_path, "swapped_inputs", *TWO, "task=regression", "engine=jax", *SHORT)
@@ -139,7 +140,7 @@ def test_padding_of_a_training_that_a_loss_reads_is_rejected(tmp_path: Path, eng
     assert "dataset.remainder=pad: the loss of an example depends on other rows" in done.stderr
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 def test_a_model_of_two_outputs_equals_one_device(tmp_path: Path, engine: str) -> None:
     (tmp_path / "ways.py").write_text(TWO_OUTPUTS)

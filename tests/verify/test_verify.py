@@ -186,6 +186,7 @@ def broken(folder: Path, kind: str, *overrides: str, **environment: str) -> subp
     return done
 
 
+@pytest.mark.campaign
 def test_moments_that_are_one_step_stale_are_seen(tmp_path: Path) -> None:
     done = broken(tmp_path, "stale_moments", "optimizer=sgd", "optimizer.momentum=0.9")
     found = failures(tmp_path)
@@ -245,7 +246,7 @@ def test_a_wrong_gradient_of_a_bias_at_the_kink_is_seen_by_name(tmp_path: Path, 
     assert {name for name in found if "/gradient/" in name} == {f"point{n}/gradient/conv/bias" for n in (0, 1)}
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_sound_bias_at_the_kink_is_verified(tmp_path: Path, engine: str) -> None:
     command(tmp_path, "mesh=batch8", "verify.steps=6", *KINKED, f"engine={engine}")
@@ -254,7 +255,7 @@ def test_a_sound_bias_at_the_kink_is_verified(tmp_path: Path, engine: str) -> No
     assert float(known["conv/bias"]["resolution"]) < 0.1
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_bias_before_a_batch_normalization_is_zero_on_both_sides(tmp_path: Path, engine: str) -> None:
     biased = ["model=custom", "model._target_=my_models.biased", f"engine={engine}"]
@@ -266,7 +267,7 @@ def test_a_bias_before_a_batch_normalization_is_zero_on_both_sides(tmp_path: Pat
     assert "the gradients of d1/bias are zero up to rounding" in " ".join(done.stdout.split())
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_layer_normalization_along_a_middle_dim_equals_stock_keras(tmp_path: Path, engine: str) -> None:
     chosen = ["model=custom", "model._target_=my_models.normalized_by_column", f"engine={engine}", "tracking=none"]
@@ -321,6 +322,7 @@ def test_training_that_verifies_first_does_not_begin_on_a_wrong_engine(tmp_path:
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.wide(keep=["killed-was killed by signal 9"])
 @pytest.mark.parametrize(("kind", "shown"), [("killed", "was killed by signal 9"), ("crash", "exited with code 1")])
 def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: str, shown: str) -> None:
     done = broken(tmp_path, kind, "tracking=none", "verify.steps=1")
@@ -329,7 +331,7 @@ def test_a_side_that_dies_is_one_line_that_names_its_log(tmp_path: Path, kind: s
     assert kind == "killed" or "a bug of the engine" in log.read_text()
 
 
-@pytest.mark.wide(keep=["jax"])
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_error_of_a_users_layer_is_told_in_its_own_words(tmp_path: Path, engine: str) -> None:
     (tmp_path / "raising.py").write_text(
