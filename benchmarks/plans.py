@@ -3,7 +3,7 @@
     python -m benchmarks.plans published_runs.csv                       # every row by arithmetic: half a second each
     python -m benchmarks.plans published_runs.csv --target 8            # and eight of them by the GPU compiler
     python -m benchmarks.plans --here                                   # ten small configs, really run on this CPU
-    python -m benchmarks.plans published_runs.csv --write docs/plan_accuracy.md --record runner/plan/accuracy.json
+    python -m benchmarks.plans published_runs.csv --write docs/plan_accuracy.md --record runner/plan/known_errors.json
 
 The rows have the columns of `benchmarks.published.COLUMNS`. Efficiencies per card are fitted anew on all sources but
 one, and judged on that one; what is printed for a row never used its own source. The opponent is a constant: the
@@ -16,7 +16,9 @@ import argparse
 import json
 import math
 import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
@@ -27,9 +29,11 @@ import numpy as np
 from benchmarks import published
 from runner.config.schema import RunConfig
 from runner.data import loading
+from runner.data.base import WEIGHT
 from runner.engine import make_engine, registry
+from runner.engine.base import CountsCost, HostBatches
 from runner.notebook.composing import compose
-from runner.plan import depth
+from runner.plan import depth, known_errors
 from runner.plan.base import Plan
 from runner.plan.command import compile_step
 from runner.plan.forecast import LINK_EFFICIENCY
@@ -84,6 +88,9 @@ class Result:
       predicted_seconds: with an efficiency fitted on other sources.
       constant_seconds: the opponent's.
       compiled_gib: by the target's compiler; null: not compiled.
+      framework_gib: what the run's framework holds in known arrays beyond the runner.
+      range_seconds: of a step, as the plan prints it, with the efficiencies of conf/hardware.
+      parts: GiB by kind of memory.
     """
 
     row: int
@@ -108,6 +115,8 @@ class Result:
     predicted_seconds: float | None = None
     constant_seconds: float | None = None
     compiled_gib: float | None = None
+    framework_gib: float = 0.0
+    range_seconds: tuple[float, float] = (math.nan, math.nan)
     parts: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -142,15 +151,22 @@ def planned(overrides: Sequence[str], *, compiled: bool = False) -> tuple[Plan, 
     return make_plan(config, engine, spec, {}, [""] * len(config.layout.rules)), config
 
 
-def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None]) -> list[Result]:
+def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None], cache: Path | None) -> list[Result]:
     """Returns the plans of published runs by arithmetic.
 
     Args:
       rows: of a CSV file.
       report: is called with a line per row that has no plan.
+      cache: file with the results so far, which is continued; None: none.
     """
-    found = []
+    found: list[Result] = []
+    if cache is not None and cache.is_file():
+        found = [Result(**values) for values in json.loads(cache.read_text())]
     for number, row in enumerate(rows):
+        if number < len(found):
+            continue
+        if cache is not None:
+            _save(cache, found)
         result = Result(number, row["source"].split(",")[0], row["model"])
         found.append(result)
         try:
@@ -167,6 +183,10 @@ def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None]) ->
     return found
 
 
+def _save(path: Path, rows: Sequence[Result]) -> None:
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+
+
 def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfig) -> None:
     """Writes the figures of a plan and of its published run into the result."""
     forecast = plan.forecast
@@ -179,6 +199,7 @@ def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfi
     result.predicted_gib = forecast.peak_bytes / _GIB
     result.capacity_gib = forecast.capacity_bytes / _GIB
     result.published_gib = run.memory_gib
+    result.framework_gib = run.framework_bytes / _GIB
     result.is_alike = run.is_alike
     result.ran_out = run.ran_out
     peaks = config.hardware.peak_tflops
@@ -187,6 +208,7 @@ def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfi
     # The range's fast end is that of the largest efficiency.
     result.products_seconds = forecast.compute_seconds[0] * config.hardware.efficiency[1]
     result.memory_seconds = forecast.memory_seconds
+    result.range_seconds = forecast.step_seconds
     result.links_seconds = forecast.link_seconds / LINK_EFFICIENCY
     result.tokens = run.tokens_per_device
     result.accumulates = run.accumulates
@@ -284,10 +306,19 @@ def time_errors(rows: Iterable[Result], *, constant: bool = False) -> Errors | N
     return Errors.of(pairs)
 
 
-def memory_errors(rows: Iterable[Result], *, alike: bool) -> Errors | None:
-    """Returns the errors of predicted memory, of rows whose activation checkpointing is the plan's or of others."""
-    chosen = [row for row in rows if row.published_gib and row.is_alike == alike and not row.problem]
-    return Errors.of((row.predicted_gib, row.published_gib or math.nan) for row in chosen)
+def memory_errors(rows: Iterable[Result], *, alike: bool | None = None, own: bool = True) -> Errors | None:
+    """Returns the errors of predicted memory.
+
+    Args:
+      rows: of which those with a published memory count.
+      alike: only those whose activation checkpointing is the plan's, or only the others; None: all.
+      own: as planned; else with the known arrays that the run's framework holds beyond.
+    """
+    pairs = []
+    for row in rows:
+        if row.published_gib and not row.problem and alike in (None, row.is_alike):
+            pairs.append((row.predicted_gib + (0.0 if own else row.framework_gib), row.published_gib))
+    return Errors.of(pairs)
 
 
 def differences(rows: Sequence[Result]) -> list[tuple[Result, Result, float, float]]:
@@ -298,7 +329,7 @@ def differences(rows: Sequence[Result]) -> list[tuple[Result, Result, float, flo
         keys = {override.partition("=")[0] for override in changed}
         is_one_model = first.model == second.model and bool(keys) and keys <= {"mesh.axes", "dataset.batch_size"}
         if is_one_model and first.published_gib != second.published_gib:
-            predicted = second.predicted_gib - first.predicted_gib
+            predicted = second.predicted_gib + second.framework_gib - first.predicted_gib - first.framework_gib
             stated = (second.published_gib or 0.0) - (first.published_gib or 0.0)
             found.append((first, second, predicted, stated))
     return found
@@ -392,8 +423,13 @@ def summary(rows: Sequence[Result]) -> list[tuple[str, str]]:
     lines = []
     have = [row for row in rows if not row.problem]
     lines.append(("published runs, planned", f"{len(rows)}, {len(have)}"))
-    for alike, words in ((True, "of the run"), (False, "near the run's")):
-        lines.append((f"memory, activation checkpointing {words}", str(memory_errors(have, alike=alike) or "none")))
+    for alike, words in (
+        (True, "activation checkpointing of the run"),
+        (False, "activation checkpointing near the run's"),
+    ):
+        lines.append((f"memory, {words}", str(memory_errors(have, alike=alike) or "none")))
+        with_loss = memory_errors(have, alike=alike, own=False)
+        lines.append((f"memory, {words}, and its framework's arrays", str(with_loss or "none")))
     for first, second, predicted, true in differences(have):
         lines.append(
             (f"memory, run {second.row} less run {first.row}", f"{predicted:+.2f} GiB, published {true:+.2f}")
@@ -406,6 +442,12 @@ def summary(rows: Sequence[Result]) -> list[tuple[str, str]]:
         if errors:
             lines.append((f"step time, {source}", f"{errors}; constant: {time_errors(own, constant=True)}"))
     lines.append(("factor around the step time that has 80% of the runs inside", f"{half_width(have):.2f}"))
+    inside = [
+        row.range_seconds[0] <= row.published_seconds <= row.range_seconds[1]
+        for row in have
+        if row.published_seconds is not None
+    ]
+    lines.append(("step times inside the printed range", f"{sum(inside)} of {len(inside)}"))
     pairs, right = order(have)
     lines.append(("pairs on one card that differ by 20%, in the right order", f"{right} of {pairs}"))
     rejected, accepted = gates(have)
@@ -428,6 +470,191 @@ def summary(rows: Sequence[Result]) -> list[tuple[str, str]]:
     return lines
 
 
+# Small models of several kinds on several meshes, all really run; sizes that a step of some 0.1 s has on two cores.
+_TEXT = ("task=language_model", "task.sample.prompt=null", "dataset=synthetic", "dataset.batch_size=16")
+_HERE: Mapping[str, tuple[str, ...]] = {
+    "gpt, data": (*_TEXT, "model=gpt", "task.vocabulary=1024", "dataset.length=128", "mesh.axes={batch:8}"),
+    "gpt, fsdp, remat": (
+        *_TEXT,
+        *("model=gpt", "model.dim=256", "model.remat=full", "task.vocabulary=1024", "dataset.length=256"),
+        *("mesh.axes={batch:8}", "layout=fsdp"),
+    ),
+    "gpt, tensor": (
+        *_TEXT,
+        *("model=gpt", "model.dim=256", "model.heads=8", "task.vocabulary=2048", "dataset.length=128"),
+        *("mesh.axes={batch:2,model:4}", "layout=fsdp_megatron"),
+    ),
+    "gpt, whole logits": (
+        *_TEXT,
+        *("model=gpt", "model.fused_head=false", "task.vocabulary=8192", "dataset.length=128", "mesh.axes={batch:8}"),
+        "layout=fsdp",
+    ),
+    "llama, scan": (
+        *_TEXT,
+        *("model=gpt", "model.positions=rotary", "model.norm=rms", "model.activation=swiglu", "model.bias=false"),
+        *("model.scan=true", "model.depth=8", "task.vocabulary=1024", "dataset.length=256", "mesh.axes={batch:4}"),
+        *("layout=fsdp", "model.remat=full"),
+    ),
+    "gpt, one device": (
+        *_TEXT,
+        "model=gpt",
+        "model.depth=2",
+        "task.vocabulary=512",
+        "dataset.length=64",
+        "mesh.axes={batch:1}",
+    ),
+    "gpt, accumulation": (
+        *_TEXT,
+        *("model=gpt", "task.vocabulary=1024", "dataset.length=256", "mesh.axes={batch:4}", "layout=fsdp"),
+        "trainer.accumulate_steps=4",
+    ),
+    "vit": ("model=vit", "dataset=digits", "dataset.batch_size=256", "mesh.axes={batch:8}", "layout=fsdp"),
+    "mlp": (
+        "model=mlp",
+        "model.hidden=[2048,2048]",
+        "dataset=digits",
+        "dataset.batch_size=1024",
+        "mesh.axes={batch:8}",
+    ),
+    "convnet": ("model=convnet", "dataset=digits", "dataset.batch_size=512", "mesh.axes={batch:4}"),
+}
+# Figures of a virtual CPU device, only to have a plan by arithmetic: memory is what is compared.
+_CPU = (
+    "hardware=h100",
+    "hardware.name=cpu_device",
+    "hardware.kind=cpu",
+    "hardware.target=null",
+    "+hardware.peak_tflops.float32=0.03",
+)
+_STEPS = 5
+
+
+def measured_here(name: str) -> dict[str, float]:
+    """Runs a config of `_HERE` on virtual CPU devices, in this process.
+
+    Returns:
+      Its peak memory per device by XLA and that of the plan by arithmetic, in MiB; and the seconds of a step: real,
+      and by the plan's FLOPs and bytes.
+    """
+    overrides = ("engine=jax", "optimizer=adamw", "trainer.steps=10", "engine.compilation_cache=false", *_HERE[name])
+    plan, _ = planned((*overrides, *_CPU))
+    assert plan.forecast is not None
+    config = compose(*overrides, "mesh.device=cpu")
+    registry.prepare(config)
+    data = loading.load_run(config)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    spec = DataSpec(task.arrays, task)
+    engine = make_engine(config, spec, 1)
+    engine.build()
+    shape = (1, config.dataset.batch_size)
+    arrays = {key: np.zeros((*shape, *array.shape), array.dtype) for key, array in spec.arrays.items()}
+    weights = np.ones(shape, np.float32)
+    placed = engine.place(HostBatches({**arrays, WEIGHT: weights}, weights, 1))
+    engine.compile(placed)
+    assert isinstance(engine, CountsCost)
+    cost = engine.program_cost()
+    assert cost is not None
+    seconds = []
+    for _ in range(_STEPS):
+        begun = time.monotonic()
+        engine.train_steps(placed, 0).read()
+        seconds.append(time.monotonic() - begun)
+    return {
+        "xla": (cost.argument_bytes + cost.temporary_bytes) / 2**20,
+        "plan": plan.forecast.peak_bytes / 2**20,
+        "seconds": min(seconds),
+        # All virtual devices share the cores: what is ordered is the work of all of them.
+        "planned_seconds": math.prod(plan.axes.values()) * statistics.mean(plan.forecast.step_seconds),
+    }
+
+
+def here() -> tuple[list[list[str]], dict[str, Errors]]:
+    """Runs each config of `_HERE` in a process of its own; returns a table and the errors of the memory."""
+    lines = [["config", "peak MiB of XLA", "plan", "step ms", "rank by plan"]]
+    runs: dict[str, dict[str, float]] = {}
+    for name in _HERE:
+        command = [sys.executable, "-m", "benchmarks.plans", "--child", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"{name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr, flush=True)
+            continue
+        runs[name] = json.loads(done.stdout.splitlines()[-1])
+    ranks = sorted(runs, key=lambda name: runs[name]["planned_seconds"])
+    for name in sorted(runs, key=lambda name: runs[name]["seconds"]):
+        run = runs[name]
+        cells = [
+            name,
+            f"{run['xla']:.1f}",
+            f"{run['plan']:.1f}",
+            f"{1000 * run['seconds']:.1f}",
+            str(ranks.index(name) + 1),
+        ]
+        lines.append(cells)
+    pairs = [(run["plan"], run["xla"]) for run in runs.values()]
+    found = {}
+    errors = Errors.of(pairs)
+    if errors:
+        found["memory on this CPU, arithmetic compared with XLA"] = errors
+    ordered = [_in_order(first, second) for first, second in combinations(runs.values(), 2)]
+    known = [answer for answer in ordered if answer is not None]
+    lines.append(["pairs that differ by 20%, in the right order", f"{sum(known)} of {len(known)}", "", "", ""])
+    return lines, found
+
+
+def _in_order(first: Mapping[str, float], second: Mapping[str, float]) -> bool | None:
+    """Returns whether the plans order two runs as their step times do; None if these differ by less than 20%."""
+    true = first["seconds"] / second["seconds"]
+    if max(true, 1 / true) < _DIFFERENT:
+        return None
+    return (true > 1) == (first["planned_seconds"] > second["planned_seconds"])
+
+
+def compile_some(rows: Sequence[Result], count: int) -> None:
+    """Compiles rows with the target's compiler, each in a process of its own, spread over the rows that have one."""
+    able = [row for row in rows if not row.problem and row.card in ("h100", "h200", "a100_40g", "a100_80g", "b200")]
+    step = max(len(able) // count, 1)
+    # Those with a published memory first.
+    able.sort(key=lambda row: row.published_gib is None)
+    with_memory = sum(row.published_gib is not None for row in able)
+    chosen = able[: min(with_memory, count // 2)] + able[with_memory::step]
+    for row in chosen[:count]:
+        command = [sys.executable, "-m", "benchmarks.plans", "--child-target", json.dumps(row.overrides)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            print(f"row {row.row}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr, flush=True)
+            continue
+        row.compiled_gib = float(done.stdout.splitlines()[-1])
+        print(
+            f"row {row.row}: compiled {row.compiled_gib:.1f} GiB, arithmetic {row.predicted_gib:.1f}", file=sys.stderr
+        )
+
+
+def recorded(rows: Sequence[Result], more: Mapping[str, Errors]) -> dict[str, dict[str, object]]:
+    """Returns the content of `runner/plan/known_errors.json`: the errors that plans print."""
+    entries: dict[str, tuple[Errors | None, str]] = {
+        "memory, arithmetic": (
+            Errors.of((row.predicted_gib, row.compiled_gib) for row in rows if row.compiled_gib is not None),
+            "programs of the target's compiler",
+        ),
+        "memory, target": (
+            Errors.of(
+                (row.compiled_gib, row.published_gib)
+                for row in rows
+                if row.compiled_gib is not None and row.published_gib is not None
+            ),
+            "published runs",
+        ),
+        "step time": (time_errors(rows), "published runs"),
+    }
+    content: dict[str, dict[str, object]] = {}
+    for name, (errors, of) in entries.items():
+        if errors is not None:
+            content[name] = {"runs": errors.runs, "median": errors.median, "p90": errors.p90, "of": of}
+    for name, errors in more.items():
+        content[name] = {"runs": errors.runs, "median": errors.median, "p90": errors.p90, "of": "runs"}
+    return content
+
+
 def markdown(lines: Sequence[Sequence[str]]) -> str:
     """Returns a table whose first line is the heading."""
     parts = ["| " + " | ".join(lines[0]) + " |", "|" + "---|" * len(lines[0])]
@@ -435,21 +662,71 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(parts)
 
 
+# Comments in a page between which the benchmark writes its tables.
+_BEGIN = "<!-- written by benchmarks.plans -->"
+_END = "<!-- end -->"
+
+
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def write_page(path: Path, tables: str) -> None:
+    """Replaces the tables of a page."""
+    before, _, rest = path.read_text().partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    path.write_text(f"{before}{_BEGIN}\n\n{tables}\n\n{_END}{after}")
+
+
 def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="?", type=Path, help="CSV file of published runs")
-    parser.add_argument("--json", type=Path, help="write all figures of all rows")
+    parser.add_argument("--target", type=int, default=0, metavar="N", help="compile N rows with the target's compiler")
+    parser.add_argument("--here", action="store_true", help="run small configs on this CPU")
+    parser.add_argument("--json", type=Path, help="all figures of all rows; rows in it are not planned again")
+    parser.add_argument("--write", type=Path, help="page to write the tables into")
+    parser.add_argument("--record", type=Path, help="file of the errors that plans print")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--child-target", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.runs is None:
-        parser.error("name a CSV file of published runs")
-    rows = results(published.read(arguments.runs), lambda line: print(line, file=sys.stderr, flush=True))
-    judge_times(rows)
-    print(markdown(_table(rows)))
-    print()
-    print(markdown([("figure", "value"), *summary(rows)]))
+    if arguments.child:
+        print(json.dumps(measured_here(arguments.child)))
+        return
+    if arguments.child_target:
+        plan, _ = planned(json.loads(arguments.child_target), compiled=True)
+        assert plan.forecast is not None
+        print(plan.forecast.peak_bytes / _GIB)
+        return
+    if arguments.runs is None and not arguments.here:
+        parser.error("name a CSV file of published runs, or --here")
+    rows: list[Result] = []
+    tables = []
+    content: dict[str, dict[str, object]] = {}
+    if arguments.runs:
+        rows = results(published.read(arguments.runs), _complain, arguments.json)
+        judge_times(rows)
+        if arguments.target:
+            compile_some(rows, arguments.target)
+    own: dict[str, Errors] = {}
+    if arguments.here:
+        lines, own = here()
+        tables.append(markdown(lines))
+    content = recorded(rows, own)
+    known = [["figure of a plan", "error"]]
+    for name, values in content.items():
+        known.append([name, str(known_errors.Errors(**values))])  # type: ignore[arg-type]
+    parts = [markdown(known)]
+    if rows:
+        parts += [markdown([("figure", "value"), *summary(rows)]), markdown(_table(rows))]
+    text = "\n\n".join([*parts, *tables])
+    print(text)
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        _save(arguments.json, rows)
+    if arguments.write:
+        write_page(arguments.write, text)
+    if arguments.record:
+        arguments.record.write_text(json.dumps(content, indent=2) + "\n")
 
 
 if __name__ == "__main__":

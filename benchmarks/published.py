@@ -66,17 +66,23 @@ _AXIS = re.compile(
 )
 _FSDP_NAMES = ("FSDP", "FSDP2", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "ZERO3", "ZERO-3")
 
-# Activation checkpointing of a row -> `model.remat` of gpt, and whether it is the same set of kept arrays. The first
-# pattern that matches wins.
-_REMAT = (
-    (r"^(none|no)?$", "none", True),
-    (r"^full", "full", True),
-    (r"^minimal", "dots_with_no_batch_dims_saveable", True),
-    # torchtitan keeps every second product and recomputes the others.
-    (r"^selective", "dots_with_no_batch_dims_saveable", False),
+# Activation checkpointing of a row -> options of gpt, and whether it is the same set of kept arrays. The first pattern
+# that matches wins.
+_REMAT: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    (r"^(none|no)?$", ("model.remat=none",), True),
+    (r"^full", ("model.remat=full",), True),
+    (r"^minimal", ("model.remat=dots_with_no_batch_dims_saveable",), True),
+    # torchtitan keeps attention and every second product, and recomputes the others. The last product of a block is
+    # kept too, and has no name here.
+    (r"^selective", ("model.remat=names", "model.saved=[query,value,attended,gate]"), True),
     # Others keep a few of a block's products: nearest is none of them.
-    (r".", "full", False),
+    (r".", ("model.remat=full",), False),
 )
+
+
+# Bytes per logit that PyTorch's loss holds beyond those of XLA's, see `Published.framework_bytes`.
+_EAGER_LOSS_BYTES = 14 - 4
+_BFLOAT16 = 2
 
 
 class UnmappedError(ValueError):
@@ -122,6 +128,24 @@ class Published:
         cp_tp = self.axes["cp"] * self.axes["tp"]
         rows_per_device = self.microbatch / (self.axes["fsdp"] * cp_tp)
         return self.accumulates * rows_per_device * float(self.row["seq"])
+
+    @property
+    def framework_bytes(self) -> float:
+        """Returns what the run's framework holds per device beyond the runner, in arrays that are known.
+
+        PyTorch's cross-entropy of bfloat16 logits holds, beside them, a copy in float32, its log-softmax, and their
+        gradient: 14 bytes per logit. XLA holds the logits and their gradient in bfloat16, 4 bytes. Selective
+        checkpointing in torchtitan keeps the output of each block's last product, which no gradient needs.
+        """
+        if _is_jax(self.row):
+            return 0.0
+        tokens = self.tokens_per_device / self.accumulates
+        held = 0.0
+        if "model.fused_head=false" in self.overrides:
+            held += _EAGER_LOSS_BYTES * tokens * float(self.row["vocab"])
+        if "model.remat=names" in self.overrides:
+            held += _BFLOAT16 * tokens * float(self.row["dim"]) * float(self.row["layers"])
+        return held
 
     @property
     def memory_gib(self) -> float | None:
@@ -190,7 +214,7 @@ def mapped(row: Mapping[str, str]) -> Published:
         f"engine.precision={_precision(row)}",
         "model=gpt",
         *(f"model.{name}={_text(value)}" for name, value in options.items()),
-        f"model.remat={remat}",
+        *remat,
         f"model.scan={_text(_is_scanned(row))}",
         "task=language_model",
         f"task.vocabulary={row['vocab']}",
@@ -221,9 +245,14 @@ def mapped(row: Mapping[str, str]) -> Published:
     )
 
 
+def _is_jax(row: Mapping[str, str]) -> bool:
+    """Returns whether XLA compiled the program; else PyTorch ran it."""
+    return re.search(r"maxtext|levanter|\bjax\b|t5x|pax|easylm", row["source"].lower()) is not None
+
+
 def _is_scanned(row: Mapping[str, str]) -> bool:
     """Returns whether the blocks are a loop of the program: in JAX unless a row says otherwise, never in PyTorch."""
-    return "maxtext" in row["source"].lower() and "scan off" not in row["notes"].lower()
+    return _is_jax(row) and "scan off" not in row["notes"].lower()
 
 
 def _number(text: str) -> float | None:
@@ -350,11 +379,11 @@ def _batches(row: Mapping[str, str], axes: Mapping[str, int]) -> tuple[int, int]
     return round(microbatch) * count, count
 
 
-def _remat(words: str) -> tuple[str, bool]:
-    for pattern, policy, is_alike in _REMAT:
+def _remat(words: str) -> tuple[tuple[str, ...], bool]:
+    for pattern, options, is_alike in _REMAT:
         if re.search(pattern, words.lower()):
             # Nothing said is not the same as none.
-            return policy, is_alike and bool(words)
+            return options, is_alike and bool(words)
     raise AssertionError(words)
 
 

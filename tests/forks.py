@@ -62,6 +62,7 @@ _COMMANDS = (
     "runner.verify",
     "runner.evaluate",
     "runner.generate",
+    "runner.replay",
     "runner.export",
     "tests.verify.broken",
 )

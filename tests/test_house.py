@@ -25,6 +25,8 @@ ORDER = (
     *(
         "run",
         "export",
+        "bisect",
+        "replay",
         "generate",
         "evaluate",
         "verify",

@@ -60,6 +60,11 @@ class Candidate:
         """Returns size by mesh axis."""
         return dict(self.axes)
 
+    @property
+    def savings(self) -> int:
+        """Returns in how many ways it saves memory: activation checkpointing, accumulation, precision of the state."""
+        return (self.remat not in (None, "none")) + (self.accumulate > 1) + (self.state != "float32")
+
     def overrides(self) -> list[str]:
         """Returns the candidate as on a command line."""
         axes = ",".join(f"{name}:{size}" for name, size in self.axes)

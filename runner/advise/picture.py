@@ -10,6 +10,8 @@ from runner.layout import mesh
 from runner.report import figures, palette
 
 _GIB = 1 << 30
+# Behind a name, so that points below it don't cover it.
+_PLATE = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
 _MARKERS = {ranking.FITS: "o", ranking.MAY_FIT: "^", ranking.TOO_LARGE: "x"}
 
 
@@ -43,7 +45,7 @@ def draw(path: Path, entries: Sequence[ranking.Planned], capacity_bytes: int, ti
     best = entries[0]
     place = (best.peak_bytes / _GIB, 1000 * best.seconds)
     name = f"1: {mesh.describe(best.candidate.sizes)}, {best.candidate.layout}"
-    axes.annotate(name, place, xytext=(10, 6), textcoords="offset points", fontweight="bold")
+    axes.annotate(name, place, xytext=(10, 6), textcoords="offset points", fontweight="bold", bbox=_PLATE)
     axes.scatter(*place, s=150, facecolors="none", edgecolors="black")
     if capacity_bytes:
         axes.axvline(capacity_bytes / _GIB, color="black", linestyle="--", linewidth=1, label="memory of a device")

@@ -27,7 +27,7 @@ def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
         cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _milliseconds(*entry.step_seconds)]
         if measures:
             measured = entry.measured_seconds
-            cells.append("-" if measured is None else rows.milliseconds(measured))
+            cells.append("-" if measured is None else f"{_digits(1000 * measured)} ms")
         lines.append(tuple(cells))
     columns = ["", "mesh", "layout", "also", "bound", "verdict", "memory", "step time"]
     if measures:
@@ -50,12 +50,23 @@ def _others(entry: ranking.Planned) -> str:
 
 
 def _milliseconds(fastest: float, slowest: float) -> str:
-    return f"{1000 * fastest:.3g}-{1000 * slowest:.3g} ms"
+    return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
+
+
+def _digits(number: float) -> str:
+    """Returns a number with three digits, without an exponent.
+
+    >>> _digits(1234.5), _digits(12.345)
+    ('1,234', '12.3')
+    """
+    if number >= 1000:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
 
 
 def why(best: ranking.Planned, entries: Sequence[ranking.Planned]) -> list[str]:
     """Returns why the best candidate is the best: its times and memory, and what the next ones lose."""
-    times = ", ".join(f"{name} {rows.milliseconds(seconds)}" for name, seconds in best.parts if seconds)
+    times = ", ".join(f"{name} {_digits(1000 * seconds)} ms" for name, seconds in best.parts if seconds)
     largest = max(best.memory, key=lambda part: part[1])
     lines = [f"bound by {best.bound}: {times}; its largest part of memory is {largest[0]}, {size(largest[1])}"]
     if best.candidate.state == "bfloat16":
@@ -75,7 +86,9 @@ def _difference(best: ranking.Planned, entry: ranking.Planned) -> str:
     other = dict(best.parts)
     for name, seconds in entry.parts:
         if seconds > 1.01 * other[name]:
-            losses.append(f"{name} {rows.milliseconds(seconds)} instead of {rows.milliseconds(other[name])}")
+            losses.append(f"{name} {_digits(1000 * seconds)} ms instead of {_digits(1000 * other[name])} ms")
+    if not losses and entry.candidate.savings > best.candidate.savings:
+        return "it saves memory that is not needed, at equal predicted times"
     if not losses:
         return f"equal times, {size(entry.peak_bytes)} per device instead of {size(best.peak_bytes)}"
     return ", ".join(losses)

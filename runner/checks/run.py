@@ -14,10 +14,11 @@ from runner.config.options import output_tasks
 from runner.config.schema import AUTO, RunConfig, TrackingConfig
 from runner.data import checks as checks_data
 from runner.engine import checks as checks_engine
-from runner.engine import devices, registry
+from runner.engine import devices, elastic, registry
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
+from runner.host.stores import urls
 from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
@@ -48,10 +49,12 @@ def check(config: RunConfig) -> RunConfig:
     """
     values.check(config)
     _check_name(config)
+    _check_shared(config)
     values.check_finite(config.model.options, "model")
     checks_engine.check(config)
     checks_hardware.check_figures(config)
     # Everything below needs the sizes of the axes and the type of the devices.
+    config = elastic.fitted(config)
     config = replace(config, mesh=devices.settled(config))
     checks_hardware.check(config)
     checks_cluster.check(config, registry.port_openers())
@@ -79,6 +82,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_engine.check_keras_3(config, needs_keras_3=any(entry.needs_keras_3 for entry in entries))
     checks_engine.check_outputs(config, has_several=task.judges_several(config.task))
     checks_engine.check_teachers(config)
+    hub.check_teachers(config.task)
     checks_engine.check_own_step(config, own_step=task.entry(config.task).own_step)
     directions = task.metric_directions(config.task)
     step_metrics = task.step_metric_names(config.task)
@@ -93,6 +97,18 @@ def check(config: RunConfig) -> RunConfig:
     if trainer.on_nan == "restore":
         checks_optimizer.check_restores(config.optimizer, trainer.nan_rate_factor, trainer.nan_restores)
     return config
+
+
+def _check_shared(config: RunConfig) -> None:
+    """Rejects checkpoints in the memory of one process for a run of several."""
+    folder = config.trainer.checkpoint.folder
+    if folder is not None and urls.is_in_memory(folder) and config.cluster.name != "single":
+        raise invalid(
+            "trainer.checkpoint.folder",
+            folder,
+            problem=f"is the memory of one process, but cluster={config.cluster.name} starts several",
+            fix="set trainer.checkpoint.folder=s3://bucket/folder or a local path",
+        )
 
 
 def _check_name(config: RunConfig) -> None:

@@ -6,6 +6,7 @@ Hydra makes a run's folder, its own files and the log in it before it calls the 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -21,8 +22,8 @@ from runner.config.convert import as_typed, flatten, resolved
 from runner.config.durations import seconds_of
 from runner.config.hydra_node import directory, without_hydra
 from runner.config.schema import AUTO, RunConfig
-from runner.engine import devices, registry
-from runner.errors import invalid
+from runner.engine import devices, elastic, registry
+from runner.errors import EXIT_REFUSED, PassingError, invalid
 from runner.host import accelerators, folders
 from runner.host.commands import command_module
 from runner.host.versions import installed
@@ -172,17 +173,25 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     """
     # The processes claim the folder themselves. An error is known here before they have started.
     folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
-    print(*devices.line(config, composed), flush=True)
-    gpus: list[str] = []
-    if config.mesh.device == "gpu":
-        gpus = accelerators.take(size(config.mesh.axes))
-    count = int(config.cluster.processes or 1)
     signals: list[int] = []
-
     command = _of_one_run(launch.typed(), config.resume)
+    # Checked above for the first start. With `cluster.elastic`, the devices may be others at a later one.
+    first = [config]
 
     def start(variables: Mapping[str, str]) -> int:
-        return launch.run(count, {**member.environment(), **variables}, gpus, config.mesh.device, signals, command)
+        try:
+            now = first.pop() if first else convert(without_hydra(composed))
+        except PassingError as error:  # fewer devices than the mesh needs, which may come back
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            restarts.note_passing(str(error), variables)
+            return EXIT_REFUSED
+        print(*devices.line(now, composed), flush=True)
+        gpus: list[str] = []
+        if now.mesh.device == "gpu":
+            gpus = accelerators.take(size(now.mesh.axes))
+        environment = {**member.environment(), **elastic.environment(now), **variables}
+        count = int(now.cluster.processes or 1)
+        return launch.run(count, environment, gpus, now.mesh.device, signals, command)
 
     most = config.cluster.restarts
     # A supervisor around this command starts it again, and counts.

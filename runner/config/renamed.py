@@ -8,7 +8,7 @@ from typing import Any
 # Old name to new name.
 KEYS = {"dataset.eval": "dataset.test", "verify.allow_unproven": "verify.allow_inconclusive"}
 # Short for a key: what the command line accepts beside the key itself.
-_SHORT_KEYS = {"prompt": "generate.prompt", "devices": "advise.devices"}
+_SHORT_KEYS = {"prompt": "generate.prompt", "devices": "advise.devices", "step": "replay.step"}
 _VERDICTS = {"proven": "verified", "not proven": "inconclusive", "differs": "mismatch"}
 VERDICT_TAG = "runner.verdict"
 

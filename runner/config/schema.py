@@ -26,6 +26,7 @@ from runner.config.fields import (
 )
 from runner.config.schema_data import AugmentConfig, DatasetConfig, PrepareConfig
 from runner.config.schema_hardware import HardwareConfig
+from runner.config.schema_replay import ReplayConfig
 from runner.config.schema_schedule import PlateauConfig, ScheduleConfig
 from runner.config.schema_task import TaskConfig
 from runner.config.schema_trainer import CheckpointConfig, EarlyStoppingConfig, ProfileConfig, TrainerConfig
@@ -162,6 +163,10 @@ class ClusterConfig:
       restarts: how often a run that was lost is started again within `restart_window`, by the launcher of
         `cluster=local` or by `runner.supervise`; not after an invalid config or a NaN or Inf loss.
       restart_window: a duration with a unit, such as `30m`, `1h` or `2d`.
+      elastic: at each start, use the devices that there are: the batch axis of the mesh is reduced until it fits them.
+        The global batch, its examples and their order stay.
+      devices_file: elastic: text file with the number of devices that may be used, which is read at each start; null:
+        all that this machine has.
       open_ports: DTensor: accept that its ports are open on all network interfaces without authentication: whoever
         reaches them can run code as you.
       secret_file: file of mode 0600 with the secret that all processes share; null: the variable
@@ -181,6 +186,8 @@ class ClusterConfig:
     # A choice: more would only hide that something is wrong.
     restarts: int = integer(0, at_least=0, at_most=1000, example=10)
     restart_window: str = checked("1h", test=duration_problem, rule="duration", example="1h")
+    elastic: bool = False
+    devices_file: str | None = file_path(None, example="devices.txt")
     open_ports: bool = False
     secret_file: str | None = None
 
@@ -576,6 +583,7 @@ class RunConfig:
     advise: AdviseConfig = field(default_factory=AdviseConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     resume: str | None = None
     name: str | None = checked(None, test=_name_problem, rule="name of a folder", example="exp1")

@@ -43,8 +43,8 @@ class HardwareConfig:
       network_gb_s: bandwidth from one device to other nodes, in one direction, in GB/s; null: as `link_gb_s`.
       node_devices: devices per node; null: all devices have the same links, as the chips of a TPU slice.
       target: name of the compiler's target, for `plan.compiler=target`; null: its compiler is not known.
-      efficiency: attained share of `peak_tflops`, from the slowest to the fastest published runs; the step time is a
-        range because of it.
+      efficiency: attained share of `peak_tflops` in products, from the slowest to the fastest of 80% of the published
+        runs; the step time is a range because of it.
     """
 
     name: str = text(HERE, example="h100")
@@ -59,7 +59,12 @@ class HardwareConfig:
     node_devices: int | None = integer(None, at_least=1, example=8)
     target: str | None = text(None, example="h100_sxm")
     efficiency: list[float] = entries(
-        [0.3, 0.75], entry_names=("slowest", "fastest"), above=0.0, at_most=1.0, whole=_range_problem, rule="ascending"
+        [0.45, 0.85],
+        entry_names=("slowest", "fastest"),
+        above=0.0,
+        at_most=1.0,
+        whole=_range_problem,
+        rule="ascending",
     )
 
     @property

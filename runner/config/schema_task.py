@@ -17,15 +17,15 @@ class TaskConfig:
 
     Attributes:
       name: `classification`, `binary`, `multilabel`, `positions`, `regression`, `language_model`,
-        `sequence_to_sequence`, `ctc`, `pairs`, `several`, `custom` or `step`.
+        `sequence_to_sequence`, `ctc`, `pairs`, `several`, `distillation`, `custom` or `step`.
       target: arrays to predict, a name or a list in YAML; empty: the first that exists of `label`, `labels`, `target`
         and `y`.
       inputs: arrays that the model takes; null: all that are neither target nor sample weight.
       example_weight: array with one number per example that its loss is multiplied by (Keras's `sample_weight`). null:
         none.
       options: the keys of the task's own dataclass in `OPTIONS`.
-      teachers: frozen models that custom functions or a custom step read: name -> .keras file, folder of an export, or
-        ID of a run, which is exported first if it was not yet.
+      teachers: frozen models that distillation, custom functions or a custom step read: name -> .keras file, folder of
+        an export or of a KerasHub preset, or ID of a run, which is exported first if it was not yet.
     """
 
     # No fixed choices: `runner.task.registry` registers further tasks in `OPTIONS`, by which names are checked.
@@ -106,6 +106,33 @@ class ClassificationOptions:
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
     from_logits: bool = True
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """One class per example, learned from the labels and from a teacher's probabilities (knowledge distillation).
+
+    Attributes:
+      temperature: the logits of student and teacher are divided by it before they are compared.
+      student_loss_weight: weight of the labels' loss; the teacher's loss has 1 - it.
+      label_smoothing: fraction of each label that is spread over all classes.
+      class_weights: weight of the labels' loss per class, as for classification. null: none.
+      top_k: also report `top_<k>`, which counts an example as correct if its label is among the k largest outputs;
+        null: not reported.
+      classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
+    """
+
+    temperature: float = number(3.0, above=0.0)
+    student_loss_weight: float = number(0.5, at_least=0.0, at_most=1.0)
+    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+    class_weights: Any = checked(
+        None,
+        whole=_class_weights_problem,
+        rule="balanced, a list of numbers, or a mapping from names to numbers",
+        example="balanced",
+    )
+    top_k: int | None = integer(None, at_least=2, example=5)
+    classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
 
 
 def _thresholds_problem(thresholds: object) -> str | None:
@@ -295,7 +322,7 @@ class PairsOptions:
         null: all candidates differ.
       symmetric: also compare each candidate with all queries, and average both losses.
       normalize: scale embeddings to length 1.
-      temperature: similarities are divided by it.
+      temperature: similarities are divided by it; for distillation, the logits of student and teacher.
       distance: of two embeddings, for `contrastive` and `triplet`.
       margin: distance that negatives should be away, for `contrastive`, or farther away than positives, for `triplet`.
       mining: triplets that count: `semi_hard`, `hard` or `all`.
@@ -392,6 +419,12 @@ class OutputConfig:
     example_weight: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """Returns what an error shows of it: the task's name, and the weight if that is not 1."""
+        if self.weight == 1.0:
+            return self.name
+        return f"{{name:{self.name},weight:{self.weight:g}}}"
+
 
 @dataclass(frozen=True)
 class SeveralOptions:
@@ -412,6 +445,7 @@ class SeveralOptions:
 
 OPTIONS: dict[str, type[Any]] = {
     "classification": ClassificationOptions,
+    "distillation": DistillationOptions,
     "binary": BinaryOptions,
     "multilabel": MultilabelOptions,
     "positions": PositionsOptions,

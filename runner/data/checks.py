@@ -59,6 +59,8 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         fix = "set dataset.pad={tokens:0}, or remove it"
         raise invalid("dataset.pad_length", config.pad_length, problem=problem, fix=fix)
     _check_pack(config)
+    if not recorded:
+        _check_standardized_sequences(config)
     checks_prepare.check(config, recorded=recorded)
     checks_augment.check(config)
 
@@ -87,6 +89,16 @@ def _check_pack(config: DatasetConfig) -> None:
         problem = "augments single examples, but with dataset.pack=true a row has several"
         names = [step.name or step.target for step in config.augment]
         raise invalid("dataset.augment", names, problem=problem, fix="remove dataset.augment or dataset.pack")
+
+
+def _check_standardized_sequences(config: DatasetConfig) -> None:
+    """Rejects statistics of arrays that are padded."""
+    if not isinstance(config.standardize, list):
+        return
+    for name in config.standardize:
+        if name in (config.pad or {}):
+            problem = f"must not name {name}, whose padding by dataset.pad would count in its mean"
+            raise invalid("dataset.standardize", config.standardize, problem=problem, fix=f"remove {name}")
 
 
 def _check_splits(config: DatasetConfig) -> None:

@@ -130,6 +130,8 @@ def load(
     dataset = make_dataset(full, config, seed)
     # A layer of preparation has given its array the scale that it is meant to have.
     unscaled = [*unscaled, *prepared_columns(config)]
+    # Padding would count in the statistics. Runs that were recorded earlier may have such statistics.
+    unscaled += [name for name in config.pad or () if encoding is None or name not in encoding.mean]
     names = columns_to_standardize(config.standardize, dataset.specs, unscaled)
     if names:
         # The statistics are those of the train split, which exists only after the selection. All splits are then

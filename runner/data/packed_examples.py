@@ -44,7 +44,8 @@ def best_fit(lengths: npt.NDArray[np.int64], row_length: int) -> list[list[int]]
 
     The longest example comes first. Each goes into the fullest row that has room for it, or into a new one. Of rows
     with the same room it is the one that got an example last, and of equally long examples the first comes first, so
-    the result is a function of the arguments.
+    the result is a function of the arguments. The rows and their examples are then put into the order of the examples,
+    so that neighbors in a file stay near each other.
 
     Args:
       lengths: (N,), each from 1 to `row_length`.
@@ -73,7 +74,7 @@ def best_fit(lengths: npt.NDArray[np.int64], row_length: int) -> list[list[int]]
             if not waiting:
                 insort(rooms, room)
             waiting.append(row)
-    return rows
+    return sorted(map(sorted, rows))
 
 
 @dataclass(frozen=True, eq=False)

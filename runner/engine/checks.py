@@ -11,6 +11,7 @@ from runner.engine.registry import ENGINES, check_installed, has_keras_3
 from runner.errors import invalid
 from runner.layout import mesh
 from runner.model import target
+from runner.optim.registry import OPTIMIZERS
 from runner.processes import place
 
 
@@ -239,12 +240,26 @@ def check_own_step(config: RunConfig, *, own_step: bool) -> None:
             problem="needs the run's own gradients, but task=step takes its own",
             fix="return the norm as a metric of train_step and name it in task.log",
         )
-    if config.optimizer.schedule.name == "plateau":
+    if OPTIMIZERS[config.optimizer.name].is_transformation:
         raise invalid(
-            "optimizer.schedule.name",
-            "plateau",
+            "optimizer",
+            config.optimizer.name,
+            problem="task=step gives build an optimizer of Keras",
+            fix="set optimizer=keras, or make the optimizers in build",
+        )
+    if config.optimizer.schedule.plateau.metric is not None:
+        raise invalid(
+            "optimizer.schedule.plateau.metric",
+            config.optimizer.schedule.plateau.metric,
             problem="lowers the learning rate of the run's optimizer, but task=step has optimizers of its own",
-            fix="choose another schedule",
+            fix="choose a schedule, or remove it",
+        )
+    if config.optimizer.groups:
+        raise invalid(
+            "optimizer.groups",
+            [group.match for group in config.optimizer.groups],
+            problem="are groups of the run's optimizer, but task=step has optimizers of its own",
+            fix="make one optimizer per group in build, or call exclude_from_weight_decay there",
         )
     if config.layout.from_model:
         raise invalid(

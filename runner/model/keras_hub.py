@@ -129,6 +129,31 @@ def build(
     return model
 
 
+def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any:
+    """Returns the model of a preset with the preset's values: its task model, or its backbone if it has none.
+
+    Args:
+      keras: Keras 3, on the JAX backend.
+      inputs: specs by name; `runner.model.hub.inputs` derives the model's inputs from them.
+      folder: of the preset.
+
+    Raises:
+      ConfigError: it is no preset.
+      ValueError: an input that no array can be used for.
+    """
+    load()
+    # Checks first that the preset names only Keras's own modules.
+    opened = presets.opened(folder)
+    if opened.task is None:
+        model = getattr(keras_hub.models, opened.name).from_preset(folder)
+    else:
+        task_class = getattr(keras_hub.models, str(opened.task["class_name"]))
+        # No preprocessor: a run's arrays are numbers already.
+        model = task_class.from_preset(folder, preprocessor=None)
+    model_inputs, hub_model_inputs = hub_inputs.connected(keras, type(model).__name__, model.input, inputs)
+    return keras.Model(model_inputs, model(hub_model_inputs), name="keras_hub")
+
+
 def _vocabulary_size(backbone: Any) -> int | None:
     """Returns the size of a backbone's vocabulary; None if it has none."""
     for attribute in options.SIZES:

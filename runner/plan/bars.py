@@ -23,6 +23,8 @@ _BOX = 12
 _SPACE = 14
 # Narrower segments have no color left beside an outline.
 _NARROW = 3
+# A limit of so many times the memory is not drawn: the bar would be too short to read.
+_BEYOND = 20
 _LIMIT: Color = (200, 30, 30)
 _EDGE: Color = (70, 70, 70)
 _COMPUTE: Color = (84, 91, 99)
@@ -137,7 +139,10 @@ def _draw_memory(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int], w
     capacity = limit(plan)
     total = sum(segment.amount for segment in segments)
     heading = f"memory of one device: {tables.size(round(total))}"
-    if capacity:
+    if capacity > _BEYOND * total:
+        heading += f" of {tables.size(capacity)}"
+        capacity = 0
+    elif capacity:
         heading += f" of {tables.size(capacity)} (red line)"
     lettering.text(canvas, left, y, heading, lettering.TEXT, bold=True)
     y += lettering.LINE

@@ -94,7 +94,8 @@ def _explanation(attempt: Attempt, error: Exception) -> OutOfMemoryError:
     config = attempt.config
     kind = mesh.device_kind(config.mesh)
     where = f"a {kind.upper()} device of the mesh"
-    if kind == "cpu":
+    # Python's own error is of the host's memory, whatever the mesh has.
+    if kind == "cpu" or isinstance(error, MemoryError):
         where = "this machine"
     line = f"out of memory (OOM) on {where}"
     amount = _AMOUNT.search(str(error))

@@ -17,7 +17,7 @@ LINKS = "links"
 # Times that a step's state is read or written: weights in both passes and in the update, gradients written and read,
 # optimizer state read and written.
 _STATE_PASSES = 3
-# What follows was fitted to published runs by `python -m benchmarks.plans`; see docs/plan_accuracy.md.
+# What follows was fitted to published runs by `python -m benchmarks.plans`.
 # Fused attention needs so many times the time of other products of as many FLOPs, though it skips half of them: its
 # products are small, and the softmax between them is no product.
 _ATTENTION_COST = 1.45

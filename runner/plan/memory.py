@@ -101,9 +101,11 @@ def _moments(
     """
     logits = 0
     others = 0
+    vocabularies = _vocabularies(model)
     for shape, dtype in saved:
         size = _array_bytes(model, shape, dtype, examples)
-        if _is_logits(model, shape, examples):
+        is_weight = shape in _weight_shapes(model)
+        if examples in shape and not is_weight and shape[-1] in vocabularies:
             logits += size
         else:
             others += size
@@ -130,11 +132,6 @@ def _moment(gradients: int, activations: int, temporaries: int) -> tuple[MemoryP
 
 def _bytes(parts: Iterable[MemoryPart]) -> int:
     return sum(part.bytes for part in parts)
-
-
-def _is_logits(model: estimate.PlacedModel, shape: tuple[int, ...], examples: int) -> bool:
-    """Returns whether an array has a number per token of the vocabulary, for each of the examples."""
-    return examples in shape and shape not in _weight_shapes(model) and shape[-1] in _vocabularies(model)
 
 
 def _vocabularies(model: estimate.PlacedModel) -> set[int]:

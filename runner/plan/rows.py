@@ -9,6 +9,7 @@ import psutil
 
 from runner.layout import mesh
 from runner.layout.rules import alike_once
+from runner.plan import known_errors
 from runner.plan.base import ARITHMETIC, Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded, unfolded
 from runner.report.tables import size
@@ -207,6 +208,7 @@ def verdict(plan: Plan) -> list[str]:
             dear = hourly * _MILLION / (slow * _SECONDS_PER_HOUR)
             rate += f"; cost per million tokens: {cheap:.3g} to {dear:.3g}"
         lines.append(rate)
+    lines.append(known_errors.line(forecast.depth))
     return lines
 
 

@@ -39,6 +39,8 @@ def check(config: RunConfig, port_openers: Collection[str]) -> None:
         _check_requeue(config)
     if config.cluster.restarts and command_module() == _TRAINS:
         _check_restarts(config)
+    if config.cluster.elastic and command_module() == _TRAINS:
+        _check_elastic(config)
     if count > 1 and mesh.device_kind(config.mesh) == "tpu":
         raise invalid("cluster.processes", count, problem="must be 1 on TPUs", fix="set cluster=single")
     if count > 1 and command_module() not in _STARTS_NOTHING:
@@ -78,6 +80,17 @@ def _check_restarts(config: RunConfig) -> None:
     if "@" in config.resume and starts_itself:
         problem = f"names a checkpoint, to which each restart would return ({key}={value})"
         raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
+
+
+def _check_elastic(config: RunConfig) -> None:
+    """Checks that a start continues the run, and that this command decides the number of processes."""
+    key = "cluster.elastic"
+    if config.resume is None:
+        problem = "needs resume=auto, with which a start on other devices continues the run"
+        raise invalid(key, True, problem=problem, fix="add resume=auto name=exp1")
+    if config.cluster.name not in ("single", "local"):
+        problem = f"cluster={config.cluster.name} has its number of processes from outside"
+        raise invalid(key, True, problem=problem, fix="use cluster=local or cluster=single")
 
 
 def _check_ports(config: RunConfig, port_openers: Collection[str]) -> None:

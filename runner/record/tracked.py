@@ -34,6 +34,7 @@ _GROUPS_OF_COMMANDS = (
     "verify",
     "evaluate",
     "generate",
+    "replay",
     "export",
 )  # their options say nothing of a run
 _LISTED_GROUPS = ("model", "mesh", "layout", "engine", "dataset", "task", "optimizer")

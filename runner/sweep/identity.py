@@ -33,6 +33,8 @@ _PARTS_WITHOUT_ARITHMETIC = (
     "compare",
     "evaluate",
     "generate",
+    "replay",
+    "bisect",
     "export",
     "plan",
     "verify",
@@ -56,9 +58,17 @@ _IGNORED_GROUPS = (
     "against",
     "evaluate",
     "generate",
+    "replay",
     "export",
 )
-_IGNORED_PREFIXES = ("trainer.checkpoint.", "trainer.profile.", "trainer.watchdog.", "cluster.restart")
+_IGNORED_PREFIXES = (
+    "trainer.checkpoint.",
+    "trainer.profile.",
+    "trainer.watchdog.",
+    "cluster.restart",
+    "cluster.elastic",
+    "cluster.devices_file",
+)
 _IGNORED_KEYS = frozenset(
     {
         "engine.intra_op_threads",

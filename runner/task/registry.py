@@ -73,6 +73,7 @@ class TaskEntry:
       needs_keras_3: its loss is a function of Keras 3, which an engine of another Keras does not have.
       own_step: a user's class computes its updates with optimizers of its own, which not every engine can do.
       reads_teachers: its functions get frozen models, `task.teachers`.
+      needs_teacher: it reads exactly one.
       samples_text: its option `sample` says what text is sampled at each evaluation.
       counts_tokens: its examples are rows of tokens, or may be, depending on the data; see `Task.tokens`.
       judges_outputs: it can judge one of several outputs of a model.
@@ -104,6 +105,7 @@ class TaskEntry:
     needs_keras_3: bool = False
     own_step: bool = False
     reads_teachers: bool = False
+    needs_teacher: bool = False
 
     def import_module(self) -> TaskModule:
         """Imports the task's module."""
@@ -205,6 +207,17 @@ register(
     ),
 )
 register(
+    "distillation",
+    TaskEntry(
+        f"{_FOLDER}.distillation",
+        schema_task.DistillationOptions,
+        judges_outputs=False,
+        predictions=("logits", "probabilities", "class"),
+        reads_teachers=True,
+        needs_teacher=True,
+    ),
+)
+register(
     "custom",
     TaskEntry(
         f"{_FOLDER}.custom",
@@ -267,7 +280,14 @@ def check(config: TaskConfig) -> None:
             "task.teachers",
             ", ".join(config.teachers),
             problem=f"task={config.name} reads no other model",
-            fix="set task=custom or task=step, whose functions read it, or remove task.teachers",
+            fix="set task=distillation, task=custom or task=step, which read it, or remove task.teachers",
+        )
+    if entry(config).needs_teacher and len(config.teachers) != 1:
+        raise invalid(
+            "task.teachers",
+            dict(config.teachers),
+            problem=f"task={config.name} needs one teacher, not {len(config.teachers)}",
+            fix="add +task.teachers.big=..., a run's ID, an export, a .keras file or a preset",
         )
     entry(config).import_module().check(options)
     teachers.check(config)

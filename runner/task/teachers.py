@@ -1,4 +1,4 @@
-"""Teachers: frozen models that a step or a loss reads, in files that `runner.export` or Keras wrote.
+"""Teachers: frozen models that a step or a loss reads, in files that `runner.export`, Keras or KerasHub wrote.
 
 A recorded run without an export is exported before the run that reads it starts, see `runner.cli.teachers`.
 
@@ -17,16 +17,19 @@ from runner.host.paths import outputs_dir
 
 # Name of the Keras file in the folder of an export, see `runner.export.write`.
 _FILE = "model.keras"
+# In the folder of a KerasHub preset: the config that tells it from other folders, and all files that a teacher has.
+_PRESET_CONFIG = "config.json"
+_PRESET_FILES = (_PRESET_CONFIG, "task.json", "*.weights.json", "*.weights.h5")
 # Prefix of a teacher's digest among the constants of a task.
 _CONSTANT = "teacher "
 
 
 def file_of(name: str, reference: str) -> Path:
-    """Returns the file of a teacher.
+    """Returns the file of a teacher, or the folder of a KerasHub preset.
 
     Args:
       name: the name of the teacher.
-      reference: a .keras file, the folder of an export, or the ID of a run that was exported.
+      reference: a .keras file, the folder of an export or a preset, or the ID of a run that was exported.
 
     Raises:
       ConfigError: there is no such file.
@@ -37,6 +40,8 @@ def file_of(name: str, reference: str) -> Path:
     for candidate in (path, path / _FILE, exported / _FILE):
         if candidate.is_file():
             return candidate
+    if is_preset(path):
+        return path
     if exported.is_dir() or path.is_dir():
         raise invalid(
             key,
@@ -47,9 +52,15 @@ def file_of(name: str, reference: str) -> Path:
     raise invalid(
         key,
         reference,
-        problem="must be a .keras file, the folder of an export, or the ID of a run that left checkpoints",
+        problem="must be a .keras file, the folder of an export or of a KerasHub preset, or the ID of a run that left "
+        "checkpoints",
         fix=f"run python -m runner.export run={reference} if its checkpoints are in another folder",
     )
+
+
+def is_preset(path: Path) -> bool:
+    """Returns whether a path is the folder of a KerasHub preset; `runner.model.hub.check` checks its content."""
+    return (path / _PRESET_CONFIG).is_file()
 
 
 def is_unexported(reference: str) -> bool:
@@ -76,13 +87,24 @@ def check(config: TaskConfig) -> None:
 
 
 def digests(config: TaskConfig) -> dict[str, Sequence[float]]:
-    """Returns the SHA-256 of each teacher's file, as constants of the task: one number per byte."""
+    """Returns the SHA-256 of each teacher's files, as constants of the task: one number per byte."""
     constants: dict[str, Sequence[float]] = {}
     for name, reference in config.teachers.items():
-        with file_of(name, reference).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
-        constants[f"{_CONSTANT}{name}"] = list(map(float, digest))
+        constants[f"{_CONSTANT}{name}"] = list(map(float, _digest(file_of(name, reference))))
     return constants
+
+
+def _digest(path: Path) -> bytes:
+    """Returns the SHA-256 of a file, or of the names and digests of a preset's files."""
+    if path.is_dir():
+        of_files = hashlib.sha256()
+        # Not of its tokenizer, which is not read.
+        for pattern in _PRESET_FILES:
+            for file_path in sorted(path.glob(pattern)):
+                of_files.update(file_path.name.encode() + _digest(file_path))
+        return of_files.digest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def check_same(

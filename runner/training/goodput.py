@@ -97,6 +97,7 @@ class Goodput:
                     "pid": attempt.pid,
                     "first_step": attempt.first,
                     "last_step": attempt.step,
+                    "mesh": attempt.mesh,
                     "ended": _ended(self, attempt),
                     "lost_steps": share.lost_steps,
                     "seconds": seconds,
@@ -181,8 +182,11 @@ def _advised_minutes(goodput: Goodput, save_seconds: float) -> float:
 def causes(goodput: Goodput) -> str:
     """Returns the attempts in one text, for a tag of the run."""
     parts: list[str] = []
+    has_several_meshes = len({attempt.mesh for attempt in goodput.attempts}) > 1
     for attempt, share in zip(goodput.attempts, goodput.shares, strict=True):
         text = f"{attempt.number}: steps {attempt.first:,} to {attempt.step:,}, {_ended(goodput, attempt)}"
+        if has_several_meshes and attempt.mesh:
+            text += f", on {attempt.mesh}"
         if share.lost_steps:
             text += f", {share.lost_steps:,} steps lost"
         parts.append(text)

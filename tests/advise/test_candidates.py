@@ -105,6 +105,8 @@ def test_candidates_that_fit_come_first_and_measured_before_predicted() -> None:
     large = planned(START, memory=9, seconds=1.0, verdict=ranking.TOO_LARGE)
     maybe = planned(START, memory=8, seconds=1.0, verdict=ranking.MAY_FIT)
     assert ranking.ranked([large, slow, maybe, small]) == [small, slow, maybe, large]
+    saving = planned(replace(START, remat="dots_saveable"), memory=1, seconds=2.0)
+    assert ranking.ranked([saving, small]) == [small, saving]
     measured = replace(slow, measured_seconds=3.0)
     assert ranking.ranked([small, measured]) == [measured, small]
 

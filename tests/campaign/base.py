@@ -14,6 +14,7 @@ NAMES = (
     "storage",
     "server",
     "processes",
+    "survive",
     "ports",
     "strangers",
     "foreign",

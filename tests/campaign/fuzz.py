@@ -179,7 +179,7 @@ def _looked_at(command: str, config: dict[str, Any]) -> str:
     """Returns what a command may look at of a config: nothing of the groups of the other commands."""
     idle = {"sweep", "advise"} | ({"export"} if command != "runner.export" else set())
     if command != WRITES:
-        idle |= {"generate"}
+        idle |= {"generate", "replay"}
     if command != "runner.verify" and not config["trainer"]["verify_first"]:
         idle |= {"verify", "against"}
     return json.dumps({key: value for key, value in config.items() if key not in idle})

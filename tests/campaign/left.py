@@ -47,12 +47,13 @@ class Left:
     faults: tuple[str, ...]
 
 
-def left_in(folder: Path, uri: str) -> Left:
+def left_in(folder: Path, uri: str, name: str = "") -> Left:
     """Reads what the only run of a folder that finished has left.
 
     Args:
       folder: holds `checkpoints`.
       uri: of the store that it was recorded in.
+      name: of the run, if it has one.
 
     Raises:
       RuntimeError: no run has finished, or several have.
@@ -66,7 +67,7 @@ def left_in(folder: Path, uri: str) -> Left:
     if len(finished) != 1:
         raise RuntimeError(f"the runs' statuses are {', '.join(run.info.status for run in found)}")
     run_id = finished[0].info.run_id
-    place = folder / "checkpoints" / run_id
+    place = folder / "checkpoints" / (name or run_id)
     histories = {key: client.get_metric_history(run_id, key) for key in finished[0].data.metrics}
     points = {key: [(m.step, m.value) for m in sorted(ms, key=_logged)] for key, ms in histories.items()}
     faults = [f"run {one.info.run_id} is {one.info.status}" for one in found if not _is_right(one, run_id)]

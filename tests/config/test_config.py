@@ -73,6 +73,7 @@ NEEDS = {
     "task/step": ["task._target_=tests.task.own_steps.Line", "engine=jax"],
     "task/several": ["task.outputs={price:regression,sick:binary}"],
     "task/ctc": ["engine=jax"],
+    "task/distillation": ["engine=jax", "+task.teachers.big=own.keras"],
     "optimizer/optax": ["engine=jax", "optimizer._target_=optax.adamw"],
 }
 OWN_CODE = "def load(): ...\ndef loss(ops, outputs, batch): ...\n"
@@ -100,6 +101,7 @@ def test_every_option_composes_and_passes_every_check(
     (tmp_path / "own.csv").write_text("price\n1\n")
     (tmp_path / "own.array_record").touch()
     (tmp_path / "own.parquet").touch()
+    (tmp_path / "own.keras").touch()
     (tmp_path / "own_code.py").write_text(OWN_CODE)
     (tmp_path / "photos").mkdir()
     group = option.parent.name

@@ -325,8 +325,7 @@ REFUSALS = [
     ),
     refusal(
         "task=several task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}",
-        "task.outputs=",
-        "at least one output must have a weight above 0",
+        "task.outputs={a:{name:regression,weight:0},b:{name:binary,weight:0}}: at least one output must have a weight",
     ),
     refusal("task=several task.outputs={a:regression,b:custom}", "task.outputs.b._target_ is required"),
     refusal(
@@ -381,6 +380,10 @@ REFUSALS = [
         "task.teachers.big=model.keras",
         "the ID of a run that left checkpoints",
     ),
+    refusal("task=distillation engine=jax", "task.teachers", "needs one teacher, not 0; add +task.teachers.big=..."),
+    refusal("task=distillation engine=jax task.temperature=0", "task.temperature=0", "must be above 0"),
+    refusal("task=distillation engine=jax task.student_loss_weight=2", "must be from 0 to 1"),
+    refusal("task=distillation +task.teachers.big=user_module.py", "engine=keras_dtensor", "has no frozen models"),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),

@@ -49,7 +49,7 @@ def empty():
 """
 
 TOKENS = [[3, 1, 2], [4, 9], [2, 5, 1, 1, 3], [6, 2, 8], [7], [5, 5, 5, 5], [9, 9], [8]]
-PACKED = [[2, 5, 1, 1, 3], [5, 5, 5, 5, 7], [3, 1, 2, 9, 9], [6, 2, 8, 4, 9], [8, 0, 0, 0, 0]]
+PACKED = [[3, 1, 2, 9, 9], [4, 9, 6, 2, 8], [2, 5, 1, 1, 3], [7, 5, 5, 5, 5], [8, 0, 0, 0, 0]]
 
 
 @pytest.fixture(autouse=True)
@@ -90,20 +90,20 @@ def test_a_row_has_its_examples_one_after_the_other() -> None:
         ["tokens", "segments", "positions", "label", "label_weight"], (5,)
     )
     rows = data.train.read(np.arange(data.train.size))
-    assert rows["tokens"].tolist() == [[2, 5, 1, 1, 3], [3, 1, 2, 7, 0], [6, 2, 8, 4, 9]]
-    assert rows["segments"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 2, 0], [1, 1, 1, 2, 2]]
-    assert rows["positions"].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 0, 0], [0, 1, 2, 0, 1]]
+    assert rows["tokens"].tolist() == [[3, 1, 2, 7, 0], [4, 9, 6, 2, 8], [2, 5, 1, 1, 3]]
+    assert rows["segments"].tolist() == [[1, 1, 1, 2, 0], [1, 1, 2, 2, 2], [1, 1, 1, 1, 1]]
+    assert rows["positions"].tolist() == [[0, 1, 2, 0, 0], [0, 1, 0, 1, 2], [0, 1, 2, 3, 4]]
     # The next token of the same example; the last one of an example has none.
-    assert rows["label"].tolist() == [[5, 1, 1, 3, 0], [1, 2, 0, 0, 0], [2, 8, 0, 9, 0]]
-    assert rows["label_weight"].tolist() == [[1, 1, 1, 1, 0], [1, 1, 0, 0, 0], [1, 1, 0, 1, 0]]
+    assert rows["label"].tolist() == [[1, 2, 0, 0, 0], [9, 0, 2, 8, 0], [5, 1, 1, 3, 0]]
+    assert rows["label_weight"].tolist() == [[1, 1, 0, 0, 0], [1, 0, 1, 1, 0], [1, 1, 1, 1, 0]]
     assert data.selection["train"] == "train: 5 examples in 3 rows of 5 steps, 93.3% full"
 
 
 def test_labels_of_the_dataset_count_at_every_step_but_padding() -> None:
     data = opened("tagged", pad={"tokens": 0, "label": 0}, pad_length=8)
     rows = data.train.read(np.arange(data.train.size))
-    assert rows["tokens"].tolist() == [[2, 5, 1, 1, 3, 3, 1, 2], [6, 2, 8, 4, 9, 7, 0, 0]]
-    assert rows["label"].tolist() == [[2, 1, 1, 1, 3, 3, 1, 2], [2, 2, 0, 0, 1, 3, 0, 0]]
+    assert rows["tokens"].tolist() == [[3, 1, 2, 2, 5, 1, 1, 3], [4, 9, 6, 2, 8, 7, 0, 0]]
+    assert rows["label"].tolist() == [[3, 1, 2, 2, 1, 1, 1, 3], [0, 1, 2, 2, 0, 3, 0, 0]]
     assert rows["label_weight"].tolist() == [[1] * 8, [1] * 6 + [0] * 2]
     # Padding is left out although its label is a class, and the weights are no input of the model.
     task = task_of("positions", data, classes=4)
@@ -116,7 +116,7 @@ def test_a_language_model_takes_the_positions_of_packing_and_no_others() -> None
     assert packed.input_names == ("tokens", "segments", "positions")
     keys = {"pad": {"x": 0.0, "label": 0}, "pack": True}
     assert opened("vectors", **keys).train.specs["x"].shape == (5, 2)
-    rows = opened("vectors", **keys).train.read(np.array([1]))
+    rows = opened("vectors", **keys).train.read(np.array([0]))
     assert rows["x"][0, :, 0].tolist() == [3.5, 3.5, 3.5, 7.5, 0.0]
 
 
@@ -130,7 +130,7 @@ def test_rows_are_read_in_any_order_and_as_often_as_wanted() -> None:
 
 def test_splits_are_parts_of_the_examples_and_not_of_the_rows() -> None:
     data = opened(train="train[:3]", test="train[3:]")
-    assert data.train.read(np.arange(data.train.size))["tokens"].tolist() == [[2, 5, 1, 1, 3], [3, 1, 2, 4, 9]]
+    assert data.train.read(np.arange(data.train.size))["tokens"].tolist() == [[3, 1, 2, 4, 9], [2, 5, 1, 1, 3]]
     assert data.test.read(np.arange(data.test.size))["tokens"].tolist() == [[6, 2, 8, 7, 0]]
 
 
@@ -165,7 +165,7 @@ def test_a_row_is_of_one_block_so_that_a_window_reads_each_block_once() -> None:
     packed = packed_dataset(Dataset("x", "", source, source, None, "", ""), config).train
     assert isinstance(packed, PackedExamples)
     rows = packed.read(np.arange(packed.size))["tokens"]
-    assert rows.tolist() == [[2, 2, 2, 1], [3, 3, 4, 4], [8, 8, 8, 8], [5, 5, 6, 7], [10, 10, 10, 0]]
+    assert rows.tolist() == [[1, 2, 2, 2], [3, 3, 4, 4], [5, 5, 6, 7], [8, 8, 8, 8], [10, 10, 10, 0]]
     for epoch in range(4):
         order = order_of(packed, Draw(0, epoch)).tolist()
         blocks = [[0, 0, 1, 1, 2][row] for row in order]
@@ -174,11 +174,25 @@ def test_a_row_is_of_one_block_so_that_a_window_reads_each_block_once() -> None:
         assert len(list(groupby(blocks))) == 3
 
 
+def test_padded_arrays_are_not_standardized_because_padding_would_count() -> None:
+    keys = {"pad": {"x": 0.0, "label": 0}, "standardize": True, "pack": False}
+    assert opened("vectors", **keys).train.read(np.array([1]))["x"][0, :, 0].tolist() == [4.5, 4.5, 0, 0, 0]
+    recorded = Encoding(mean={"x": (1.0, 1.0)}, deviation={"x": (2.0, 2.0)}, lengths={"x": 5, "label": 5})
+    config = DatasetConfig(**{"name": "custom", "target": "packed_data.vectors", "test": "train"} | keys)
+    assert load(config, 0, recorded).train.read(np.array([1]))["x"][0, 0].tolist() == [1.75, 1.75]
+
+
 @pytest.mark.parametrize(
     ("name", "keys", "error", "message"),
     [
         ("load", {"pad": None}, ConfigError, "dataset.pack=true: packs the arrays that dataset.pad names, but it"),
         ("load", {"pad": {"positions": 0}}, ConfigError, "dataset.pad=positions: must not name positions"),
+        (
+            "load",
+            {"standardize": ["tokens"]},
+            ConfigError,
+            "dataset.standardize=.*must not name tokens, whose padding",
+        ),
         ("load", {"pad_length": 4}, DataError, "example 2 has 5 steps, more than 4"),
         ("unequal", {"pad": {"tokens": 0, "label": 0}}, DataError, "example 0 has 3 steps in tokens, but 1 in label"),
         ("classes", {}, DataError, "dataset.pack: the dataset has label with one value per example"),
@@ -218,7 +232,7 @@ def test_lists_in_files_are_padded_and_packed(kind: str, monkeypatch: pytest.Mon
     packed = opened(**keys)
     rows = packed.train.read(np.arange(packed.train.size))
     assert rows["input_ids"].tolist() == PACKED
-    assert rows["label"].tolist()[2] == [1, 2, 0, 9, 0]
+    assert rows["label"].tolist()[0] == [1, 2, 0, 9, 0]
     assert rows["label_weight"].sum() == sum(len(row) - 1 for row in TOKENS)
     assert column(packed.train, "segments") is None or kind == "arrays"
     # The second start reads the record of the scan.
@@ -258,7 +272,7 @@ def test_rows_of_different_row_groups_share_no_packed_row(monkeypatch: pytest.Mo
     pq.write_table(table, "groups.parquet", row_group_size=3)
     data = opened(name="parquet", path="groups.parquet", target="", shuffle_window=1)
     rows = data.train.read(np.arange(data.train.size))["tokens"].tolist()
-    assert rows == [[2, 5, 1, 1, 3], [3, 1, 2, 4, 9], [5, 5, 5, 5, 7], [6, 2, 8, 0, 0], [9, 9, 8, 0, 0]]
+    assert rows == [[3, 1, 2, 4, 9], [2, 5, 1, 1, 3], [6, 2, 8, 0, 0], [7, 5, 5, 5, 5], [9, 9, 8, 0, 0]]
     assert {tuple(order_of(data.train, Draw(0, epoch)).tolist()[:1]) for epoch in range(20)} > {(4,)}
 
 
@@ -274,12 +288,12 @@ def test_the_documents_of_a_text_are_packed_whole(tmp_path: Path, monkeypatch: p
     rows = data.train.read(np.arange(data.train.size))
     texts = [bytes(row).decode().rstrip("\0") for row in rows["tokens"].astype(np.uint8)]
     # The last token of a document has no next one, and only the document of more than 6 is cut.
-    assert texts == ["lmnopq", "defgab", "rsiu"]
-    assert rows["segments"].tolist() == [[1] * 6, [1] * 4 + [2] * 2, [1, 1, 2, 3, 0, 0]]
-    assert rows["positions"][1].tolist() == [0, 1, 2, 3, 0, 1]
-    assert bytes(rows["label"][1].astype(np.uint8)) == b"efghbc"
+    assert texts == ["abdefg", "irsu", "lmnopq"]
+    assert rows["segments"].tolist() == [[1] * 2 + [2] * 4, [1, 2, 2, 3, 0, 0], [1] * 6]
+    assert rows["positions"][0].tolist() == [0, 1, 0, 1, 2, 3]
+    assert bytes(rows["label"][0].astype(np.uint8)) == b"bcefgh"
     assert data.selection["train"] == "train: 6 examples in 3 rows of 6 steps, 88.9% full"
     assert opened(**keys, pack=False).digest != data.digest
     # Selected examples are known by their lengths too.
     part = opened(**keys, train="train[:2]+test[:1]")
-    assert part.train.read(np.arange(part.train.size))["segments"].tolist() == [[1] * 4 + [2] * 2, [1] * 2 + [0] * 4]
+    assert part.train.read(np.arange(part.train.size))["segments"].tolist() == [[1] * 2 + [2] * 4, [1] * 2 + [0] * 4]

@@ -33,7 +33,7 @@ from tests.docs.svg import (
 )
 
 FOLDER = pages.ROOT / "docs" / "images"
-# Losses of three runs; the page `checkpoints` has their commands.
+# Losses of three runs, with their command.
 CURVES = pages.ROOT / "tests" / "docs" / "curves.json"
 # Segments of one step, from a profile whose command is in the file.
 STEP = pages.ROOT / "tests" / "docs" / "step.json"
@@ -355,6 +355,7 @@ PICTURES: dict[str, Callable[[], Canvas]] = {
     "memory_8b": memory_8b,
     "memory_devices": memory_devices,
     "step": step,
+    "curves": curves,
 }
 
 

@@ -32,7 +32,7 @@ EXAMPLES = {
     "own_loss": ("curves.png", "jax", "batch4_model2"),
 }
 # Pages that name steps that a shortened run does not reach.
-WHOLE = ("checkpoints",)
+WHOLE = ("checkpoints", "replay")
 # The programs of docs/bugs have their own test.
 RUN = [
     page
@@ -294,6 +294,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
             "runner.plan",
             "runner.evaluate",
             "runner.generate",
+            "runner.replay",
             "runner.export",
         )
         if engine and command.module in ("runner", "runner.verify") and not any("resume=" in one for one in given):
@@ -305,6 +306,8 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
                 f"hydra.run.dir={out}",
                 f"hydra.sweep.dir={out}",
             ]
+        if command.module == "runner.bisect":
+            given.append(f"folder={folder}/checkpoints")
         on_jax = _on_jax(given, on_jax)
         library = forks.JAX if on_jax else None
         done = forks.run([sys.executable, *given], library=library, cwd=here, env=environment, timeout=1800)

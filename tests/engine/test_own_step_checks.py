@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.schema import RunConfig
+from runner.config.schema import GroupConfig, RunConfig
 from runner.config.schema_task import TaskConfig
 from runner.engine import checks
 from runner.errors import ConfigError
@@ -23,7 +23,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"trainer.on_nan": "restore"}, "trainer.on_nan=restore"),
     ({"optimizer.ema.decay": 0.9}, "optimizer.ema.decay=0.9: has no effect with task=step"),
     ({"optimizer.gradient_norm": "global"}, "optimizer.gradient_norm=global: needs the run's own gradients"),
-    ({"optimizer.schedule.name": "plateau"}, "optimizer.schedule.name=plateau"),
+    (
+        {"optimizer.schedule.plateau.metric": "auto"},
+        "plateau.metric=auto: lowers the learning rate",
+    ),
+    (
+        {"optimizer.groups": [GroupConfig(".*/bias", decay=False)]},
+        "optimizer.groups=[.*/bias]: are groups of",
+    ),
+    ({"optimizer.name": "optax"}, "optimizer=optax: task=step gives build an optimizer of Keras"),
     ({"layout.from_model": True}, "layout.from_model=true"),
 ]
 
@@ -53,7 +61,7 @@ def test_a_teacher_needs_a_file_and_a_task_that_reads_it(tmp_path: Path, monkeyp
         teachers.check(TaskConfig(teachers={"big": str(tmp_path / "export")}))
     file = tmp_path / "export" / "model.keras"
     file.write_bytes(b"1")
-    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=custom or task=step"):
+    with pytest.raises(ConfigError, match="task=classification reads no other model; set task=distillation"):
         registry.check(TaskConfig(teachers={"big": str(file)}))
 
 

@@ -15,8 +15,8 @@ from tests import forks
 pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).parents[2]
-# Float32 sums of the same terms in another order, through two blocks and three steps: measured up to 4e-6.
-RELATIVE = 2e-5
+# Float32 sums of the same terms in another order, through two blocks and three steps: measured up to 1.1e-6.
+RELATIVE = 1e-5
 # A softmax does not change when all of its scores do: the gradient of this bias is rounding and nothing else.
 ROUNDING = "attention/key/bias"
 Arrays = dict[str, np.ndarray]

@@ -22,7 +22,7 @@ from runner.engine.base import Collective, LayerOutput, ProgramCost, VariableInf
 from runner.errors import ConfigError
 from runner.layout import Placement
 from runner.notebook.planning import from_dict
-from runner.plan import communication, depth, forecast, make, memory, rows
+from runner.plan import communication, depth, forecast, known_errors, make, memory, rows
 from runner.plan.base import Change, Forecast, MemoryPart, Total, Traffic
 from runner.plan.estimate import PlacedModel
 from runner.plan.rates import group_gb_s, hardware_rates, node_members, traffic
@@ -317,7 +317,8 @@ def test_the_verdict_comes_first_and_says_by_how_much_and_the_largest_part() -> 
         "fits: 70.0 GiB of 80.0 GiB per device of hardware=h100, 10.0 GiB free; the largest part is activations, "
     )
     # 8 devices of 3.6 an hour, 400 to 1,000 tokens per second: 8 a second per million tokens is 8 to 20.
-    assert "tokens per second: 400 to 1,000, per device 50 to 125; cost per million tokens: 8 to 20" in lines[-1]
+    assert "tokens per second: 400 to 1,000, per device 50 to 125; cost per million tokens: 8 to 20" in lines[-2]
+    assert lines[-1].startswith("errors of such figures so far (arithmetic): memory: ")
     change = Change("trainer.accumulate_steps=2", 60 * GIB)
     crowded = cases.plan(forecast=a_forecast(capacity_bytes=64 * GIB, changes=(change,)))
     lines = rows.verdict(crowded)
@@ -446,3 +447,39 @@ def test_a_run_rejects_hardware_that_is_elsewhere(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "hardware=h100: only python -m runner.plan plans for other hardware" in done.stderr
+
+
+def test_a_figure_that_was_compared_with_no_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"memory, target": known_errors.Errors(31, 0.04, 0.09, "published runs")}
+    monkeypatch.setattr(known_errors, "_all", lambda: known)
+    line = known_errors.line("target")
+    assert "memory: median 4%, p90 9% over 31 published runs; step time: not compared with any run" in line
+    assert "memory: not compared with any run" in known_errors.line("arithmetic")
+
+
+def test_the_recorded_errors_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "plan_accuracy.md").read_text()
+    for figure, values in json.loads((ROOT / "runner" / "plan" / "known_errors.json").read_text()).items():
+        assert f"| {figure} | {known_errors.Errors(**values)} |" in page
+
+
+def test_element_wise_operations_and_attention_take_their_time_beside_products() -> None:
+    config = with_keys(cases.config("mlp", "batch8", "fsdp"), {"hardware": hardware("h100")})
+    parts = (
+        MemoryPart("weights", 0, "counted"),
+        MemoryPart("optimizer state", 0, "counted"),
+        MemoryPart("activations", 0, "estimated"),
+    )
+    plain = forecast.forecast(config, parts, (), forecast.Work(1e15), tokens=0)
+    attending = forecast.forecast(config, parts, (), forecast.Work(1e15, attention_flops=5e14), tokens=0)
+    moving = forecast.forecast(config, parts, (), forecast.Work(1e15, product_bytes=3350e9), tokens=0)
+    assert attending.step_seconds[0] == pytest.approx(plain.step_seconds[0] * (1 + 0.45 / 2))
+    # Three passes move each product's result five times.
+    assert moving.step_seconds[1] == pytest.approx(plain.step_seconds[1] + 15.0)
+
+
+def test_the_peak_is_the_largest_of_three_moments() -> None:
+    model = replace(_two_layers({"batch": 4}, (None, None), (None, None)), placements={}, trained=set())
+    logits = memory._moments(model, [((16, 8), "float32")], 0, examples=16, compute_width=4)
+    # The loss has an array of the examples and its gradient.
+    assert sum(part.bytes for part in logits[0]) == 2 * 16 * 8 * 4 // 4

@@ -19,6 +19,7 @@ from runner.config.schema import LayoutConfig, ModelConfig, RuleConfig, RunConfi
 from runner.config.schema_task import TaskConfig
 from runner.data.base import WEIGHT, ArraySpec
 from runner.engine import make_engine, registry
+from runner.engine.base import HostBatches
 from runner.optim.stock import stock_optimizer
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
@@ -103,6 +104,39 @@ def stock_losses(made: RunConfig, teacher: Path) -> list[float]:
     return losses
 
 
+class Judge:
+    """Verifies engines against one device, which is computed once."""
+
+    def __init__(self, made: RunConfig, data: DataSpec, given: HostBatches) -> None:
+        """Computes the reference.
+
+        Args:
+          made: config of the engines.
+          data: what they are built for.
+          given: the batches of the steps.
+        """
+        from runner.verify.jax_reference import JaxReference
+
+        self._request = Request(made, data, STEPS, given)
+        reference = JaxReference(self._request)
+        self._noise = size = noise(reference.longest_sum, reference.precision)
+        trained = reference.train(STEPS)
+        states = reference.points(trained)
+        self._single = {**trained, **states, **reference.at_points(states)}
+
+        def noisy(seed: int) -> dict[str, Any]:
+            return {**reference.train(STEPS, size, seed), **reference.at_points(states, size, seed)}
+
+        self._spread = spread(self._single, map(noisy, (1, 2, 3)))
+
+    def verdict(self) -> dict[str, Any]:
+        """Returns the verdict on the engine as it is now, and the variables that it names."""
+        arrays = train(self._request, lambda: self._single, compiles_first=False)
+        checks = compare(self._single, self._spread, arrays, self._noise)
+        failed = sorted((check for check in checks if not check.passed), key=lambda check: -check.ratio)
+        return {"verdict": verdict_of(checks), "failed": [check.variable or check.name for check in failed]}
+
+
 def main() -> None:
     """Writes the verdict on each engine, and the variables that it names."""
     out, teacher = map(Path, sys.argv[1:])
@@ -116,19 +150,8 @@ def main() -> None:
 
     from runner.engine.jax.engine import JaxEngine
     from runner.engine.jax.teachers import Teachers
-    from runner.verify.jax_reference import JaxReference
 
-    request = Request(made, spec(made), STEPS, batches())
-    reference = JaxReference(request)
-    size = noise(reference.longest_sum, reference.precision)
-    trained = reference.train(STEPS)
-    states = reference.points(trained)
-    single = {**trained, **states, **reference.at_points(states)}
-
-    def noisy(seed: int) -> dict[str, Any]:
-        return {**reference.train(STEPS, size, seed), **reference.at_points(states, size, seed)}
-
-    widest = spread(single, map(noisy, (1, 2, 3)))
+    judge = Judge(made, spec(made), batches())
 
     def moving(sound: Any) -> Any:
         def train_steps(self: Any, *given: Any) -> Any:
@@ -148,10 +171,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name, (owner, attribute, mutate) in mutations.items():
         with mock.patch.object(owner, attribute, mutate(getattr(owner, attribute))):
-            arrays = train(request, lambda: single, compiles_first=False)
-        checks = compare(single, widest, arrays, size)
-        failed = sorted((check for check in checks if not check.passed), key=lambda check: -check.ratio)
-        found[name] = {"verdict": verdict_of(checks), "failed": [check.variable or check.name for check in failed]}
+            found[name] = judge.verdict()
     engine = make_engine(replace(made), spec(made), STEPS)
     engine.build()
     read = engine.train_steps(engine.place(batches()), 0).read()

@@ -424,14 +424,15 @@ class JaxEngine(MeshEngine[jax.Array]):
 
     def _start_evaluation(self, batch: HostBatches, examples: int | None) -> BatchResult[jax.Array]:
         arrays = self._placed(batch, 1).arrays
+        taught = arrays
+        if self._taught.models:
+            taught = self._run(self._with_teachers, self._teachers, arrays)
         if not self._data.task.reads_batch:
-            return BatchResult(*self._run(self._evaluated, self._weights, arrays))
+            return BatchResult(*self._run(self._evaluated, self._weights, taught))
         # In two programs: the number of examples is a constant of the second, and the model is in the first, which is
         # the one that takes long to compile.
         outputs = self._run(self._outputs, self._weights, arrays)
-        if self._taught.models:
-            arrays = self._run(self._with_teachers, self._teachers, arrays)
-        loss, totals = self._run(self._judged, outputs, arrays, self._by_example, examples)
+        loss, totals = self._run(self._judged, outputs, taught, self._by_example, examples)
         return BatchResult(loss, totals, outputs)
 
     @cached_property

@@ -7,6 +7,7 @@ consumers (products, attention, reductions, loops), and operands that it has to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,21 +118,43 @@ def held(jaxpr: Any, outputs: Iterable[Any]) -> list[Any]:
     for variable in (*jaxpr.invars, *jaxpr.constvars):
         environment[variable] = _Value(variable.aval, is_argument=True)
     _read(jaxpr, environment)
-    stack = [_value(variable, environment) for variable in outputs]
-    seen = set(map(id, stack))
-    kept = []
+    kept: dict[int, _Value] = {}
+    # Values that what is kept suffices for.
+    covered: set[int] = set()
+    for variable in outputs:
+        _keep(_value(variable, environment), kept, covered)
+    return [value.aval for value in kept.values()]
+
+
+def _keep(value: _Value, kept: dict[int, _Value], covered: set[int]) -> None:
+    """Adds to what is kept what suffices for a value: its sources, or itself if they take more memory.
+
+    A dropout mask is smaller than the random bits that it is made of.
+    """
+    stack = [value]
+    visited = set()
+    sources = []
     while stack:
-        value = stack.pop()
-        if value.is_argument:
+        current = stack.pop()
+        if current.is_argument or id(current) in covered or id(current) in visited:
             continue
-        if value.is_written or value.inputs is None:
-            kept.append(value.aval)
-            continue
-        for source in value.inputs:
-            if id(source) not in seen:
-                seen.add(id(source))
-                stack.append(source)
-    return kept
+        visited.add(id(current))
+        if current.is_written or current.inputs is None:
+            sources.append(current)
+        else:
+            stack.extend(current.inputs)
+    if value not in sources and sum(map(_bytes, sources)) > _bytes(value):
+        kept[id(value)] = value
+        covered.add(id(value))
+        return
+    for source in sources:
+        kept[id(source)] = source
+    covered |= visited
+
+
+def _bytes(value: _Value) -> int:
+    """Returns the size of a value; random keys have no item size and count as nothing."""
+    return int(math.prod(value.aval.shape) * getattr(value.aval.dtype, "itemsize", 0))
 
 
 def _value(variable: Any, environment: dict[Any, _Value]) -> _Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from runner.engine.jax.precision import kind_of
 from runner.engine.jax.shards import host_memory, placed_in_parts
 from runner.engine.mappings import keys_by_id
 from runner.errors import ConfigError, describe, in_one_line, invalid
+from runner.model import keras_hub
 from runner.task.base import Task, named_outputs
 
 
@@ -31,15 +33,22 @@ def read_teachers(task: Task) -> dict[str, keras.Model]:
     for name, path in task.teachers.items():
         try:
             with host_memory(), private.tensorflow_unimported():
-                model = keras.saving.load_model(path, compile=False)
+                model = _loaded(path, task)
         except Exception as error:  # A file may have anything in it.
             reason = in_one_line(f"{type(error).__name__}: {error}")
             raise ConfigError(
-                f"task.teachers.{name}={path}: Keras can't load it ({reason}); export the run again"
+                f"task.teachers.{name}={path}: Keras can't load it ({reason}); write it again"
             ) from error
         model.trainable = False
         models[name] = model
     return models
+
+
+def _loaded(path: Path, task: Task) -> keras.Model:
+    """Returns the model of a file, or of the folder of a KerasHub preset, which gets the task's inputs by name."""
+    if path.is_dir():
+        return keras_hub.with_values(keras, task.input_specs(), str(path))
+    return keras.saving.load_model(path, compile=False)
 
 
 class Teachers:

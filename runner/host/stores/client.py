@@ -11,16 +11,18 @@ from __future__ import annotations
 import errno
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.errors import EngineError, in_one_line
+from runner.host import secrets
 from runner.host.late import late
-from runner.host.stores.urls import ObjectPath
+from runner.host.stores.urls import ObjectPath, is_in_memory
 
 if TYPE_CHECKING:
     import obstore
@@ -73,6 +75,24 @@ class TooLargeError(RuntimeError):
     """An object that is larger than what a reader accepts."""
 
 
+@dataclass(frozen=True)
+class Tag:
+    """A version of an object.
+
+    Attributes:
+      e_tag: of its content, which S3 and Azure compare.
+      version: its number, which Google Cloud Storage compares; None: the store has none.
+    """
+
+    e_tag: str | None
+    version: str | None
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Tag:
+        """Returns the tag in what the library returned for an object."""
+        return cls(answer["e_tag"], answer["version"])
+
+
 class Writer(Protocol):
     """An open upload."""
 
@@ -84,7 +104,7 @@ class Writer(Protocol):
 @cache
 def _store(url: str) -> Any:
     """Returns the store of a bucket; its connections and credentials are reused."""
-    if url.startswith("memory://"):
+    if is_in_memory(url):
         return obstore.store.MemoryStore()
     retries = {
         "max_retries": _MAX_RETRIES,
@@ -117,7 +137,7 @@ def _reason(error: Exception) -> str:
     text = _QUERY.sub("", _DOCUMENT.sub("", text))
     if code is not None:
         text += code[1]
-    return in_one_line(text)
+    return in_one_line(secrets.scrub(text))
 
 
 def read(path: ObjectPath, largest: int | None = None) -> bytes:
@@ -135,13 +155,13 @@ def read(path: ObjectPath, largest: int | None = None) -> bytes:
     return read_tagged(path, largest)[0]
 
 
-def read_tagged(path: ObjectPath, largest: int | None = None) -> tuple[bytes, str]:
+def read_tagged(path: ObjectPath, largest: int | None = None) -> tuple[bytes, Tag]:
     """Returns the content of an object and the tag of this version of it, for `replace`; raises as `read` does."""
     with _reporting(path):
         answer = obstore.get(_store(path.store), path.key)
         if largest is not None and answer.meta["size"] > largest:
             raise TooLargeError(f"{path} is larger than {largest:,} bytes")
-        return bytes(answer.bytes()), str(answer.meta["e_tag"])
+        return bytes(answer.bytes()), Tag.of(answer.meta)
 
 
 def pieces(path: ObjectPath) -> Iterator[bytes]:
@@ -206,7 +226,7 @@ def upload(file: Path, path: ObjectPath) -> None:
             upload.write(piece)
 
 
-def create(path: ObjectPath, data: bytes) -> str:
+def create(path: ObjectPath, data: bytes) -> Tag:
     """Writes an object that must not exist; of several processes at once, one succeeds.
 
     Args:
@@ -223,12 +243,13 @@ def create(path: ObjectPath, data: bytes) -> str:
     return _conditionally(path, data, "create")
 
 
-def replace(path: ObjectPath, data: bytes, tag: str) -> str:
+def replace(path: ObjectPath, data: bytes, tag: Tag) -> Tag:
     """Writes an object that must still be the version of a tag; the rest is as in `create`."""
-    return _conditionally(path, data, {"e_tag": tag})
+    known = {"e_tag": tag.e_tag, "version": tag.version}
+    return _conditionally(path, data, {key: value for key, value in known.items() if value is not None})
 
 
-def _conditionally(path: ObjectPath, data: bytes, mode: object) -> str:
+def _conditionally(path: ObjectPath, data: bytes, mode: object) -> Tag:
     rejections = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
     attempts_left = _CONDITIONAL_TRIES
     while True:
@@ -236,7 +257,7 @@ def _conditionally(path: ObjectPath, data: bytes, mode: object) -> str:
         try:
             with _reporting(path):
                 try:
-                    return str(obstore.put(_store(path.store), path.key, data, mode=mode)["e_tag"])
+                    return Tag.of(obstore.put(_store(path.store), path.key, data, mode=mode))
                 except rejections:
                     raise ChangedError(str(path)) from None
         except ChangedError:

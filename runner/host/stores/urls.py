@@ -26,6 +26,11 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def is_in_memory(text: str) -> bool:
+    """Returns whether a text is a URL in the memory of this process."""
+    return text.startswith("memory://")
+
+
 def problem(url: str) -> str | None:
     """Returns why a URL can't name a folder of an object store, or None; never repeats a part that may be secret."""
     scheme, _, rest = url.partition("://")

@@ -10,6 +10,7 @@ from runner.data import checks_text
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.model.hub import catalog, heads, options, presets
 from runner.task import registry as tasks
+from runner.task import teachers
 
 TARGET = "runner.model.keras_hub.build"
 
@@ -95,6 +96,29 @@ def _check_task(task: str | None) -> None:
             "that the run's task needs",
             fix=did_you_mean(task, known, "leave it out"),
         )
+
+
+def check_teachers(config: TaskConfig) -> None:
+    """Checks the teachers that are presets, before anything is imported.
+
+    Args:
+      config: checked, so each teacher exists.
+
+    Raises:
+      ConfigError: no KerasHub, or a folder that is no preset; names the teacher.
+    """
+    for name, reference in config.teachers.items():
+        key = f"task.teachers.{name}"
+        if teachers.is_unexported(reference) or not teachers.is_preset(teachers.file_of(name, reference)):
+            continue
+        if not catalog.is_installed():
+            raise invalid(
+                key,
+                reference,
+                problem="a preset needs keras_hub, which is not installed",
+                fix="pip install -e '.[hub]'",
+            )
+        presets.check(reference, key)
 
 
 def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:

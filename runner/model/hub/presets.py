@@ -123,21 +123,25 @@ class Preset:
         return bool(self.task["config"].get("num_classes") == getattr(task_model, "num_classes", None))
 
 
-def check(value: str) -> None:
+def check(value: str, key: str = KEY) -> None:
     """Checks a preset before anything is imported.
 
     Checks the content of a folder, or that the name exists.
+
+    Args:
+      value: a folder or a name.
+      key: the config key whose value it is, for messages.
 
     Raises:
       ConfigError: no folder, no preset, or one that would import modules other than Keras's.
     """
     if is_folder(value):
-        _read(value, Path(value).expanduser())
+        _read(value, Path(value).expanduser(), key)
     elif value.startswith(SCHEMES):
         # Only a download shows what it contains.
         return
     elif "/" in value or Path(value).exists():
-        raise invalid(KEY, value, problem="there is no such folder", fix=_FIX)
+        raise invalid(key, value, problem="there is no such folder", fix=_FIX)
     elif catalog.presets() and value not in catalog.presets():
         raise _unknown(value, catalog.presets())
 
@@ -159,7 +163,7 @@ def opened(value: str) -> Preset:
         folder = Path(value).expanduser()
     else:
         folder = _downloaded(value)
-    return _read(value, folder)
+    return _read(value, folder, KEY)
 
 
 def _downloaded(value: str) -> Path:
@@ -214,12 +218,13 @@ def _files_of(index: Mapping[str, Any]) -> list[str]:
     return sorted(names)
 
 
-def _read(value: str, folder: Path) -> Preset:
+def _read(value: str, folder: Path, key: str) -> Preset:
     """Reads and checks a preset's folder.
 
     Args:
       value: the value of the key, for messages.
       folder: exists.
+      key: of the config, for messages.
 
     Raises:
       ConfigError: it is no preset, or names modules other than Keras's.
@@ -230,25 +235,25 @@ def _read(value: str, folder: Path) -> Preset:
         index = _json(folder / SHARDED)
         untrusted = next(_untrusted([config_content, task_content]), None)
     except (OSError, ValueError, RecursionError) as error:
-        raise invalid(KEY, value, problem=f"it can't be read ({describe(error)})", fix=_FIX) from error
-    config = _serialized_object(value, CONFIG, config_content)
+        raise invalid(key, value, problem=f"it can't be read ({describe(error)})", fix=_FIX) from error
+    config = _serialized_object(key, value, CONFIG, config_content)
     if untrusted is not None:
         raise invalid(
-            KEY,
+            key,
             value,
             problem=f"its config names {untrusted}, but only Keras's own modules are imported",
             fix=_FIX,
         )
     name = str(config.get("class_name"))
     if name not in catalog.public() or not catalog.is_a(name, "Backbone"):
-        raise invalid(KEY, value, problem=f"its {CONFIG} describes {name}, which is no KerasHub backbone", fix=_FIX)
+        raise invalid(key, value, problem=f"its {CONFIG} describes {name}, which is no KerasHub backbone", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):
-        raise invalid(KEY, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
+        raise invalid(key, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     if not (folder / WEIGHTS).is_file():
-        _check_files(value, folder, index)
+        _check_files(key, value, folder, index)
     task = None
     if task_content is not None:
-        task = _serialized_object(value, TASK, task_content)
+        task = _serialized_object(key, value, TASK, task_content)
     return Preset(folder, config, task)
 
 
@@ -259,22 +264,22 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def _serialized_object(value: str, name: str, content: Any) -> Mapping[str, Any]:
+def _serialized_object(key: str, value: str, name: str, content: Any) -> Mapping[str, Any]:
     """Returns a file's content if it is a serialized Keras object."""
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         return content
-    raise invalid(KEY, value, problem=f"the folder has no valid {name} of KerasHub", fix=_FIX)
+    raise invalid(key, value, problem=f"the folder has no valid {name} of KerasHub", fix=_FIX)
 
 
-def _check_files(value: str, folder: Path, index: Any) -> None:
+def _check_files(key: str, value: str, folder: Path, index: Any) -> None:
     """Checks that the weight files that an index lists exist."""
     try:
         missing = [name for name in _files_of(index) if not (folder / name).is_file()]
     except (AttributeError, KeyError, TypeError) as error:
-        raise invalid(KEY, value, problem=f"its {SHARDED} is no Keras index of weights", fix=_FIX) from error
+        raise invalid(key, value, problem=f"its {SHARDED} is no Keras index of weights", fix=_FIX) from error
     if missing:
         raise invalid(
-            KEY, value, problem=f"the folder has no {missing[0]}, which its {SHARDED} lists", fix="copy all files"
+            key, value, problem=f"the folder has no {missing[0]}, which its {SHARDED} lists", fix="copy all files"
         )
 
 

@@ -18,6 +18,7 @@ from runner.config.convert import as_typed
 from runner.config.schema import AUTO, CheckpointConfig, RunConfig
 from runner.config.typed import composed_with
 from runner.errors import ConfigError, invalid
+from runner.host.commands import command_module
 from runner.host.late import late
 from runner.host.paths import outputs_dir
 from runner.host.stores.urls import ObjectPath, Place, is_url
@@ -40,8 +41,10 @@ _FOLDER = "trainer.checkpoint.folder"
 # The checkpoint that a reference names after the run.
 _STEP = re.compile(r"@(\d+|best)$", re.ASCII)
 # They need `resume=auto` or `resume=<run>`, so a branch of a run with restarts has none.
-_OF_RESTARTS = ("cluster.restarts", "cluster.restart_window")
+_OF_RESTARTS = ("cluster.restarts", "cluster.restart_window", "cluster.elastic", "cluster.devices_file")
 MULTIRUN = ("-m", "--multirun")
+# The command that names a recorded run by `run` and trains steps of it.
+_REPLAYS = "runner.replay"
 
 
 def folder_of(config: CheckpointConfig) -> Place:
@@ -129,18 +132,20 @@ def _earlier_defaults(
     """Returns the overrides that keep what was a default when a run was recorded; see `checkpoint.earlier_defaults`.
 
     Args:
-      key: `resume`, `branch` or `run`; the last trains nothing, so it needs those of the model only.
+      key: `resume`, `branch` or `run`; the last needs those of the model only, because it trains nothing
+        except in a replay.
       run: the run.
       step: the step of its checkpoint.
       overrides: recorded ones.
       typed_keys: keys that are typed again, which replace recorded ones.
     """
+    trains = key != "run" or command_module() == _REPLAYS
     set_keys = {*typed_keys, *map(key_of, overrides)}
     kept: list[str] = []
     for name, value in earlier_defaults.overrides(run, step).items():
         group = name.partition(".")[0]
         may_be_set = name in set_keys or group in typed_keys or "experiment" in typed_keys
-        if not may_be_set and (key != "run" or group == "model"):
+        if not may_be_set and (trains or group == "model"):
             kept.append(f"{name}={value}")
     return kept
 

@@ -56,6 +56,7 @@ class Attempt:
       seen: when the file was last written, in seconds since 1970.
       first: training steps done when it began.
       step: training steps done when the file was last written.
+      mesh: axes and sizes of its mesh, such as `batch=4 model=2`; empty in a record of an earlier version.
       ended: why it ended, in words; empty: it runs, or was killed.
       seconds: seconds by kind of work since its process was started; see `runner.host.work`.
     """
@@ -67,6 +68,7 @@ class Attempt:
     seen: float = 0.0
     first: int = 0
     step: int = 0
+    mesh: str = ""
     ended: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -176,7 +178,7 @@ class AttemptJournal(Journal):
     waits for a disk while holding it: the file is written under `_writing`, from a copy.
     """
 
-    def __init__(self, folder: Place, number: int, first: int, lost: Callable[[str], object]) -> None:
+    def __init__(self, folder: Place, number: int, first: int, lost: Callable[[str], object], mesh: str = "") -> None:
         """Creates the attempt's file.
 
         Args:
@@ -184,6 +186,7 @@ class AttemptJournal(Journal):
           number: of the attempt.
           first: training steps done.
           lost: called by the thread with a line if another process has begun a later attempt of the run.
+          mesh: axes and sizes.
 
         Raises:
           FileExistsError: another process has begun this attempt.
@@ -202,6 +205,7 @@ class AttemptJournal(Journal):
             seen=now,
             first=first,
             step=first,
+            mesh=mesh,
             seconds=seconds,
         )
         self._lock = threading.Lock()
@@ -295,13 +299,14 @@ def _as_text(attempt: Attempt) -> str:
     return json.dumps(asdict(attempt)) + "\n"
 
 
-def begin(folder: Place, first: int, earlier_end: str = "") -> AttemptJournal:
+def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> AttemptJournal:
     """Begins the next attempt of a run; process 0 calls this.
 
     Args:
       folder: of the run's checkpoints.
       first: training steps done.
       earlier_end: why the attempt before this one ended, if that one could not record it; empty: unknown.
+      mesh: axes and sizes.
 
     Raises:
       PassingError: another process has begun one at the same time.
@@ -320,7 +325,7 @@ def begin(folder: Place, first: int, earlier_end: str = "") -> AttemptJournal:
             ended = _as_text(replace(earlier[-1], ended=earlier_end))
             _rewrite(path_of(folder, earlier[-1].number), ended)
     try:
-        return AttemptJournal(folder, number, first, _leave)
+        return AttemptJournal(folder, number, first, _leave, mesh)
     except FileExistsError:
         problem = f"another process has begun the run at the same time ({folder})"
         raise passing("name", folder.name, problem=problem, fix="wait for it or stop it") from None

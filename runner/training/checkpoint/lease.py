@@ -22,7 +22,7 @@ from runner.host import outputs
 from runner.host.lock import HeldError
 from runner.host.paths import random_part
 from runner.host.stores import client
-from runner.host.stores.client import ChangedError
+from runner.host.stores.client import ChangedError, Tag
 from runner.host.stores.urls import ObjectPath
 from runner.tracking import process
 
@@ -75,7 +75,7 @@ class _Lease:
         self._leave = leave
         self._token = random_part()
         self._renewals = 0
-        self._tag = ""
+        self._tag: Tag | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="run-lease", daemon=True)
 
@@ -88,7 +88,7 @@ class _Lease:
             raise HeldError(_holder(_read(self._path)[0])) from None
         self._thread.start()
 
-    def _take(self, say: Callable[[str], object]) -> str:
+    def _take(self, say: Callable[[str], object]) -> Tag:
         with suppress(ChangedError):
             return client.create(self._path, self._content())
         content, tag = _read(self._path)
@@ -96,7 +96,7 @@ class _Lease:
             self._wait_until_silent(content, tag, say)
         return client.replace(self._path, self._content(), tag)
 
-    def _wait_until_silent(self, content: Mapping[str, Any], tag: str, say: Callable[[str], object]) -> None:
+    def _wait_until_silent(self, content: Mapping[str, Any], tag: Tag, say: Callable[[str], object]) -> None:
         """Waits until the holder has not renewed its lease for `EXPIRE_S`; raises HeldError if it does renew it."""
         if _is_of_this_machine(content):
             raise HeldError(_holder(content))
@@ -121,6 +121,7 @@ class _Lease:
         has_warned = False
         while not self._over.wait(RENEW_S):
             self._renewals += 1
+            assert self._tag is not None
             try:
                 self._tag = client.replace(self._path, self._content(), self._tag)
                 has_warned = False
@@ -138,14 +139,14 @@ class _Lease:
         """Marks the lease as free, so that nobody waits for it to expire."""
         self._over.set()
         self._thread.join(_RELEASE_S)
-        if self._thread.is_alive():
+        if self._thread.is_alive() or self._tag is None:
             return
         # If the store fails now, the next process waits.
         with suppress(ChangedError, OSError):
             client.replace(self._path, self._content(is_free=True), self._tag)
 
 
-def _read(path: ObjectPath) -> tuple[Mapping[str, Any], str]:
+def _read(path: ObjectPath) -> tuple[Mapping[str, Any], Tag]:
     """Returns the content of a lease, empty if it is none, and the tag of its version."""
     data, tag = client.read_tagged(path, _LARGEST)
     content = None

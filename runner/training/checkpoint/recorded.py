@@ -55,6 +55,7 @@ _OPEN_GROUPS = (ModelConfig, DatasetConfig, TaskConfig, ScheduleConfig)
 # Keys that name a place outside the record.
 _PLACES = {
     ("cluster", "coordinator"),
+    ("cluster", "devices_file"),
     ("tracking", "uri"),
     ("dataset", "data_dir"),
     ("dataset", "path"),

@@ -21,6 +21,7 @@ from runner.errors import in_one_line
 from runner.host.outputs import warn
 from runner.host.stores.urls import Place, place
 from runner.host.versions import installed
+from runner.layout import mesh
 from runner.processes import lifecycle, requeue, restarts
 from runner.processes.team import current
 from runner.tracking import Tracker
@@ -243,8 +244,8 @@ def begin_attempt(
     return _registered(config, tracker, folder, resumed, origin, locks, start)
 
 
-def _begin_journal(folder: Place, start: int, locks: ExitStack) -> Journal:
-    journal = attempts.begin(folder, start, restarts.earlier_end())
+def _begin_journal(config: RunConfig, folder: Place, start: int, locks: ExitStack) -> Journal:
+    journal = attempts.begin(folder, start, restarts.earlier_end(), mesh.describe(config.mesh.axes))
     # A lost process ends this one from another thread, without the stack.
     lifecycle.on_end(lambda reason, _: journal.end(reason))
     locks.push(partial(_end_journal, journal))
@@ -312,7 +313,7 @@ def _registered(
                 # Locked before it can be found.
                 locks.enter_context(runs.locked("trainer.checkpoint.folder", SavedRun(root / run_id, {"run": root})))
         # Before the record: of two processes only one begins the attempt, and the other must leave the record alone.
-        journals.append(_begin_journal(root / (name or run_id), start, locks))
+        journals.append(_begin_journal(config, root / (name or run_id), start, locks))
         run = runs.register(
             root, run_id, tracked=is_tracked, overrides=overrides, name=name, job=note, lasting=lasting
         )

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,9 @@ from runner.training.metric_history import check_arrays
 
 RECORD = "run.json"
 LOCK = "run.lock"
+
+# Runs of an object store that are read at once.
+_AT_ONCE = 16
 
 # How many of the newest runs a message lists: enough to find the one that was meant, on one line.
 _LISTED = 3
@@ -135,26 +139,38 @@ def listed(folder: Place) -> tuple[list[SavedRun], dict[Place, DamagedError]]:
     """
     runs: list[SavedRun] = []
     damaged: dict[Place, DamagedError] = {}
-    for own_folder in _recorded_folders(folder):
-        try:
-            run = _read(own_folder)
-        except DamagedError as error:
-            damaged[own_folder] = error
-        else:
-            if run is not None:
-                runs.append(run)
+    for own_folder, run in _read_all(_recorded_folders(folder)):
+        if isinstance(run, DamagedError):
+            damaged[own_folder] = run
+        elif run is not None:
+            runs.append(run)
     return runs, damaged
+
+
+def _read_all(folders: Sequence[Place]) -> list[tuple[Place, SavedRun | DamagedError | None]]:
+    """Returns each folder with its run, the reason why that is damaged, or None if it has no checkpoint."""
+
+    def read(folder: Place) -> SavedRun | DamagedError | None:
+        try:
+            return _read(folder)
+        except DamagedError as error:
+            return error
+
+    if not any(isinstance(folder, ObjectPath) for folder in folders):
+        return [(folder, read(folder)) for folder in folders]
+    # A store answers in tens of milliseconds, and any number of requests at once.
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(zip(folders, pool.map(read, folders), strict=True))
 
 
 def _recorded_folders(folder: Place) -> list[Place]:
     """Returns the folders of the runs that have a record."""
     if not isinstance(folder, ObjectPath):
         return [path.parent for path in folder.glob(f"*/{RECORD}")]
-    folders: list[Place] = []
-    for name in files.names(folder):
-        if files.exists(folder / name / RECORD):
-            folders.append(folder / name)
-    return folders
+    folders: list[Place] = [folder / name for name in files.names(folder)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        have_record = pool.map(lambda own_folder: files.exists(own_folder / RECORD), folders)
+        return [own_folder for own_folder, has_record in zip(folders, have_record, strict=True) if has_record]
 
 
 def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]:

@@ -1,0 +1,65 @@
+"""How far the figures of plans have been from measured ones, as `python -m benchmarks.plans` has written it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+# Errors by figure, such as "memory, arithmetic" and "step time".
+_FILE = Path(__file__).with_name("known_errors.json")
+MEMORY = "memory"
+STEP_TIME = "step time"
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors of one figure.
+
+    Attributes:
+      runs: compared with the figure.
+      median: of the errors.
+      p90: 90% of the errors are at most this.
+      of: what was compared, such as `published runs`.
+    """
+
+    runs: int
+    median: float
+    p90: float
+    of: str
+
+    def __str__(self) -> str:
+        return f"median {self.median:.0%}, p90 {self.p90:.0%} over {self.runs} {self.of}"
+
+
+def key(figure: str, depth: str) -> str:
+    """Returns the name of a figure's errors: a step time is arithmetic at any depth.
+
+    Args:
+      figure: `MEMORY` or `STEP_TIME`.
+      depth: of the plan.
+    """
+    if figure == STEP_TIME:
+        return figure
+    return f"{figure}, {depth}"
+
+
+def errors(figure: str, depth: str) -> Errors | None:
+    """Returns the errors that a figure has had; None if it has not been compared with any run."""
+    return _all().get(key(figure, depth))
+
+
+@functools.cache
+def _all() -> dict[str, Errors]:
+    content = json.loads(_FILE.read_text())
+    return {name: Errors(**values) for name, values in content.items()}
+
+
+def line(depth: str) -> str:
+    """Returns the errors of a plan's memory and step time, in a line."""
+    parts = []
+    for figure in (MEMORY, STEP_TIME):
+        known = errors(figure, depth)
+        parts.append(f"{figure}: {known or 'not compared with any run'}")
+    return f"errors of such figures so far ({depth}): {'; '.join(parts)}"

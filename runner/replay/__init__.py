@@ -1,0 +1,1 @@
+"""Replay: computes recorded training steps again, and compares them with the record."""

@@ -1,0 +1,107 @@
+"""The command `python -m runner.replay`: computes a recorded step again and compares it with the record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from runner.checks.trainer import with_metrics, with_plateau_metric
+from runner.config.convert import resolved
+from runner.config.schema import RunConfig
+from runner.engine import devices, registry
+from runner.errors import EngineError, invalid
+from runner.evaluate.saved import open_saved
+from runner.host.console import Console
+from runner.host.late import late
+from runner.host.outputs import required
+from runner.host.signals import StopRequest, heard
+from runner.processes.team import current
+from runner.replay.record import RecordedStep, config_differences, recorded_step, version_differences
+from runner.task.registry import make_task
+from runner.training import lengths
+from runner.training.checkpoint.resume import Previous, check_data, check_order
+
+if TYPE_CHECKING:
+    from runner.data import loading
+    from runner.replay import compare, recompute, report
+else:
+    loading = late("runner.data.loading")
+    compare = late("runner.replay.compare")
+    recompute = late("runner.replay.recompute")
+    report = late("runner.replay.report")
+
+
+def run(config: RunConfig, composed: DictConfig) -> None:
+    """Computes a step of a recorded run again, and prints how it compares with the record.
+
+    Args:
+      config: checked: the run's, with the overrides that were typed.
+      composed: the same as Hydra composed it, for the record.
+
+    Raises:
+      ConfigError: there is no such run or step, or the config has other examples, data or variables than the run.
+      EngineError: the step differs from the record although nothing else does; or as in training.
+      DataError, Interrupted: as in training.
+    """
+    console = Console()
+    team = current()
+    saved = open_saved(config, "runner.replay")
+    recorded = recorded_step(saved.run, config.replay)
+    check_order(saved.checkpoint, resolved(config, composed))
+    device_lines = devices.line(config, composed)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    content = resolved(config, composed)
+    with required(folder):
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    differences = {**config_differences(recorded.about["config"], content), **version_differences(recorded.about)}
+    with heard() as stop:
+        registry.prepare(config)
+        result = _recomputed(config, saved, recorded, folder, stop)
+    if not team.is_first:
+        return
+    comparison = compare.compare(recorded, result)
+    printed = [*device_lines, *report.lines(recorded, result, comparison, differences)]
+    files = report.write(folder, recorded, result, comparison, differences)
+    printed.append(f"written: {', '.join(path.name for path in files)} in {folder}")
+    for line in printed:
+        console.print(line, soft_wrap=True, markup=False)
+    if not comparison.is_equal and not differences:
+        raise EngineError(
+            f"replay.step={recorded.step}: differs from the record with the recorded config and libraries; {folder} "
+            "has the details"
+        )
+
+
+def _recomputed(
+    config: RunConfig, saved: Previous, recorded: RecordedStep, folder: Path, stop: StopRequest
+) -> recompute.Recomputed:
+    """Loads the run's data and task, and computes the step."""
+    data = loading.load_run(config, saved.encoding)
+    current().agree("the data's SHA-256", data.digest)
+    check_data(saved.checkpoint, data.digest)
+    task = make_task(config.task, data.specs, data.train, saved.constants, data.vocabulary)
+    trainer = with_metrics(config.trainer, task.directions, task.step_metrics)
+    optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
+    config = replace(config, trainer=trainer, optimizer=optimizer)
+    length = lengths.run_length(config, data.train.size, task.tokens)
+    if config.replay.stop_at_nan:
+        recorded = replace(recorded, step=min(recorded.step, length.total))
+    if recorded.first >= length.total:
+        raise invalid(
+            "replay.start",
+            recorded.first,
+            problem=f"the run has {length.total:,} steps",
+            fix="set a smaller number",
+        )
+    if recorded.step > length.total:
+        raise invalid(
+            "replay.step",
+            recorded.step,
+            problem=f"the run has {length.total:,} steps",
+            fix=f"set step={length.total} or less",
+        )
+    return recompute.recompute(config, data, task, length, recorded, folder, stop)

@@ -1,0 +1,324 @@
+"""Training from a checkpoint to a step, by the loop of the run itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from runner.config.schema import ProfileConfig, RunConfig
+from runner.data import workers
+from runner.data.base import WEIGHT, Array, Dataset
+from runner.engine import make_engine
+from runner.engine.base import Engine, HostBatches, Pending, PlacedBatches, StepMetrics, cache_on_device, caches_split
+from runner.host import stages
+from runner.host.logs import quiet_native_log
+from runner.host.signals import StopRequest
+from runner.processes.lifecycle import AgreedStop
+from runner.replay.layers import layer_outputs
+from runner.replay.record import RecordedStep
+from runner.task.base import LOSS, DataSpec, Task
+from runner.training import feed, loop, profile
+from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.saver import Saver
+from runner.training.display import Display
+from runner.training.lengths import RunLength
+from runner.training.metric_history import MetricHistory
+from runner.training.recorder import MetricRecorder
+
+# The arrays of a step are written under these prefixes.
+BATCH = "batch/"
+GRADIENT = "gradient/"
+LAYER = "layer/"
+VARIABLE = "variable/"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A digest of the state after a step.
+
+    Attributes:
+      step: steps done.
+      digests: SHA-256 of each variable's values, by canonical path.
+      sketches: by path, the L2 norm of the values and their sum with fixed random signs. Two arrays whose sketches
+        agree within a small part of the norm agree as closely, except with a small probability.
+      not_finite: the variables with a NaN or Inf value.
+    """
+
+    step: int
+    digests: Mapping[str, str]
+    sketches: Mapping[str, tuple[float, float]]
+    not_finite: tuple[str, ...]
+
+
+@dataclass
+class Recomputed:
+    """What was computed again.
+
+    Attributes:
+      metrics: means of each step by name, by step.
+      records: digests of the state, in the order of the steps.
+      history: the metrics up to the last step, as training records them.
+      at_step: the same as arrays after the step, as a checkpoint has them.
+      variables: the state after the step.
+      examples: indices of the step's examples in the training split, padding left out.
+      arrays: of the step, by name; empty unless they were asked for.
+    """
+
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    records: list[StepRecord] = field(default_factory=list)
+    history: MetricHistory | None = None
+    at_step: dict[str, Array] = field(default_factory=dict)
+    variables: dict[str, Array] = field(default_factory=dict)
+    examples: list[int] = field(default_factory=list)
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+
+def recompute(
+    config: RunConfig,
+    data: Dataset,
+    task: Task,
+    length: RunLength,
+    recorded: RecordedStep,
+    folder: Path,
+    stop: StopRequest,
+) -> Recomputed:
+    """Trains from the start of a recorded step to its end, and on to the end of the window of its metrics.
+
+    The loop is that of training, with its evaluations, on which reductions of the learning rate may depend.
+
+    Args:
+      config: checked, with the names of its metrics.
+      data: the run's.
+      task: the run's.
+      length: of the run.
+      recorded: the step.
+      folder: gets the output of native code.
+      stop: notes signals.
+
+    Raises:
+      ConfigError: the config has another model or optimizer than the run.
+      Interrupted, DataError, EngineError: as in training.
+    """
+    spec = DataSpec(task.arrays, task)
+    # A NaN or Inf loss is a result here and ends nothing.
+    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig())
+    config = replace(config, trainer=trainer)
+    with quiet_native_log(folder / "runner.log"):
+        engine = make_engine(config, spec, length.total)
+        engine.build()
+        cache_on_device(engine, data.train)
+        if recorded.start is not None:
+            load(engine, recorded.start)
+    result = Recomputed()
+    with workers.opened(config.dataset, config.trainer.seed) as readers:
+        splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
+        indices, weight = _rows(config, data, length, recorded.step)
+        result.examples = [int(row) for row in indices[weight > 0]]
+        step = _Step(config, splits.train, engine, spec, indices, weight, length, recorded.step)
+        taker = _StateTaker(engine, recorded, config, length, result, step)
+        profiler = profile.Profiler(trainer.profile, engine.trace, folder)
+        hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
+        # A step before the first one to train is recorded too: two runs may begin with different values.
+        taker.begin_records()
+        observed = cast("Engine", _ObservedEngine(engine, result))
+        with stages.stage(f"computing steps {recorded.first + 1:,} to {taker.last:,} again"), stop.deferring():
+            try:
+                loop.train(config, observed, splits, hooks, recorded.start)
+            except _ReachedError:
+                return result
+    # The last step of a run is a period's end, after which the saver is asked.
+    raise AssertionError("the step was not reached")
+
+
+def _ignore(*_: object) -> None:
+    """Takes what training reports, which the run has recorded already."""
+
+
+def _rows(config: RunConfig, data: Dataset, length: RunLength, step: int) -> tuple[Array, Array]:
+    """Returns the rows (B,) of a step's examples and their weights (B,), 0 for padding."""
+    epoch, offset = divmod(step - 1, length.epoch)
+    steps = min(length.epoch, length.total - epoch * length.epoch)
+    plan = feed.epoch_plan(config, data.train, epoch, steps, offset)
+    return plan.indices[0], plan.weights[0]
+
+
+class _ReachedError(Exception):
+    """Ends the training at the last step."""
+
+
+class _StateTaker(Saver):
+    """Saves nothing: records the state after some steps, and ends the training after the last of them.
+
+    Attributes:
+      last: the step that ends the training.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        recorded: RecordedStep,
+        config: RunConfig,
+        length: RunLength,
+        result: Recomputed,
+        step: _Step,
+    ) -> None:
+        self._engine = engine
+        self._step = recorded.step
+        self._first = recorded.first
+        self._every = config.replay.every
+        self._with_arrays = config.replay.arrays
+        self._stops_at_nan = config.replay.stop_at_nan
+        self._result = result
+        self._read = step
+        self.last = _window_end(recorded, config, length)
+
+    def begin_records(self) -> None:
+        """Records the state before the first step."""
+        if self._every is not None:
+            self._record(self._first)
+        if self._with_arrays and self._step == self._first + 1:
+            self._result.arrays |= self._read.before()
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns after how many steps a state is recorded next."""
+        stops = [self.last, self._step, self._step - 1]
+        if self._every is not None:
+            stops.append(step + self._every - (step - self._first) % self._every)
+        return min(stop - step for stop in stops if stop > step)
+
+    def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
+        """Records the state if it is due; raises after the last step."""
+        result = self._result
+        recorder.drain()
+        if self._with_arrays and step == self._step - 1:
+            result.arrays |= self._read.before()
+        if step == self._step:
+            result.variables = self._engine.state()
+            result.at_step = recorder.arrays()
+            if self._with_arrays:
+                for path, array in result.variables.items():
+                    result.arrays[f"{VARIABLE}{path}"] = array
+        is_due = self._every is not None and step <= self._step and (step - self._first) % self._every == 0
+        if is_due or step == self._step:
+            self._record(step)
+        if step >= self.last or (self._stops_at_nan and self._is_not_finite(step)):
+            result.history = recorder.history
+            raise _ReachedError
+
+    def _is_not_finite(self, step: int) -> bool:
+        """Returns whether the loss of a step or the state after it has a NaN or Inf."""
+        record = self._result.records[-1] if self._result.records else None
+        if record is not None and record.step == step and record.not_finite:
+            return True
+        return not np.isfinite(self._result.metrics[step][LOSS])
+
+    def _record(self, step: int) -> None:
+        state = self._result.variables if step == self._step else self._engine.state()
+        digests: dict[str, str] = {}
+        sketches: dict[str, tuple[float, float]] = {}
+        not_finite: list[str] = []
+        for path, array in state.items():
+            digests[path] = digest(array)
+            sketches[path] = sketch(array)
+            if not np.all(np.isfinite(np.asarray(array, np.float32))):
+                not_finite.append(path)
+        self._result.records.append(StepRecord(step, digests, sketches, tuple(not_finite)))
+
+
+def digest(array: Array) -> str:
+    """Returns the SHA-256 of an array's values, dtype and shape."""
+    plain = np.ascontiguousarray(array)
+    text = f"{plain.dtype} {plain.shape}".encode()
+    return hashlib.sha256(text + plain.tobytes()).hexdigest()
+
+
+def sketch(array: Array) -> tuple[float, float]:
+    """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines."""
+    values = np.asarray(array, np.float64).reshape(-1)
+    signs = np.random.default_rng(values.size).choice((-1.0, 1.0), values.size)
+    return float(np.linalg.norm(values)), float(values @ signs)
+
+
+def _window_end(recorded: RecordedStep, config: RunConfig, length: RunLength) -> int:
+    """Returns the step at which the run has logged the mean of metrics that has the step in it."""
+    window = config.trainer.log_every_steps
+    end = -(-recorded.step // window) * window
+    if end <= min(recorded.last, length.total):
+        return end
+    return recorded.step
+
+
+@dataclass(frozen=True)
+class _ObservedEngine:
+    """An engine that keeps the metrics of each step; everything else is the engine's own."""
+
+    engine: Engine
+    result: Recomputed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def train_steps(self, batches: PlacedBatches, first_step: int, rate_factor: float = 1.0) -> Pending:
+        """Runs the steps."""
+        pending = self.engine.train_steps(batches, first_step, rate_factor)
+        return _ObservedPending(pending, first_step, self.result)
+
+
+@dataclass(frozen=True)
+class _ObservedPending:
+    pending: Pending
+    first_step: int
+    result: Recomputed
+
+    def read(self) -> StepMetrics:
+        """Waits for the call, and keeps the means of its steps."""
+        metrics = self.pending.read()
+        for offset, weight in enumerate(metrics.weight):
+            means: dict[str, float] = {}
+            for name, sums in metrics.sums.items():
+                means[name] = float(sums[offset] / (weight or np.nan))
+            self.result.metrics[self.first_step + offset + 1] = means
+        return metrics
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step's batch, and what the engine computes of it without a change of its state."""
+
+    config: RunConfig
+    train: feed.Examples
+    engine: Engine
+    spec: DataSpec
+    indices: Array
+    weight: Array
+    length: RunLength
+    step: int
+
+    def before(self) -> dict[str, Array]:
+        """Returns the arrays of the step with the weights before it: its batch, gradients and layers' outputs."""
+        epoch = feed.drawn_epoch(self.config, (self.step - 1) // self.length.epoch)
+        indices = self.indices[None]
+        weight = np.asarray(self.weight, np.float32)[None]
+        batch = self.train.read(epoch, indices, weight)
+        streamed = replace(self.train, cached=False).read(epoch, indices, weight)
+        arrays: dict[str, Array] = {f"{BATCH}index": np.asarray(self.indices)}
+        for name, array in streamed.arrays.items():
+            arrays[f"{BATCH}{name}"] = array[0]
+        if not self.spec.task.own_step:
+            for path, gradient in self.engine.gradients(batch, self.step - 1).items():
+                arrays[f"{GRADIENT}{path}"] = gradient
+        for layer, output in self._layers(streamed).items():
+            arrays[f"{LAYER}{layer}"] = output
+        return arrays
+
+    def _layers(self, batch: HostBatches) -> dict[str, Array]:
+        first: dict[str, Array] = {}
+        for name, array in batch.arrays.items():
+            if name != WEIGHT:
+                first[name] = array[0]
+        return layer_outputs(self.config, self.spec, self.engine, first)

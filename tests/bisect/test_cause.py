@@ -1,0 +1,119 @@
+"""What of a step differs first, from the arrays of two replays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.bisect import cause
+from runner.bisect.children import Replay
+from runner.replay.recompute import digest, sketch
+from runner.verify.request import write_arrays
+
+Arrays = dict[str, np.ndarray]
+
+
+def arrays() -> Arrays:
+    draw = np.random.default_rng(0)
+    return {
+        "batch/index": np.array([7, 3, 9, 0]),
+        "batch/image": draw.normal(size=(4, 5)).astype(np.float32),
+        "batch/label": np.array([1, 0, 2, 0]),
+        "batch/weight": np.array([1, 1, 1, 0], np.float32),
+        "gradient/d1/kernel": draw.normal(size=(5, 3)).astype(np.float32),
+        "gradient/d2/kernel": draw.normal(size=(3, 2)).astype(np.float32),
+        "layer/d1": draw.normal(size=(4, 3)).astype(np.float32),
+        "layer/d2": draw.normal(size=(4, 2)).astype(np.float32),
+        "variable/d1/kernel": draw.normal(size=(5, 3)).astype(np.float32),
+        "variable/d2/kernel": draw.normal(size=(3, 2)).astype(np.float32),
+        "variable/optimizer/v/d1/kernel": draw.normal(size=(5, 3)).astype(np.float32),
+    }
+
+
+def replayed(folder: Path, name: str, content: Arrays, step: int = 5) -> Replay:
+    """A replay whose state after the step has the arrays' variables."""
+    place = folder / name
+    place.mkdir()
+    write_arrays(place / "arrays.npz", content)
+    state = {path.removeprefix("variable/"): array for path, array in content.items() if path.startswith("variable/")}
+    not_finite = [path for path, array in state.items() if not np.isfinite(array).all()]
+    record = {
+        "step": step,
+        "digests": {path: digest(array) for path, array in state.items()},
+        "sketches": {path: sketch(array) for path, array in state.items()},
+        "not_finite": not_finite,
+    }
+    text = json.dumps({"states": [record], "metrics": {str(step): {"loss": 0.5}}})
+    return Replay(json.loads(text), place)
+
+
+ALL = ("variable/optimizer/v/d1/kernel", "variable/d1/kernel", "variable/d2/kernel")
+GRADIENTS = ("gradient/d1/kernel", "gradient/d2/kernel")
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "layer", "variable"),
+    [
+        (("batch/label", *GRADIENTS, *ALL), "batch", "", "d1/kernel"),
+        (("layer/d2", *GRADIENTS, *ALL), "layer", "d2", "d2/kernel"),
+        ((*GRADIENTS, *ALL), "loss", "d1", "d1/kernel"),
+        (("variable/optimizer/v/d1/kernel",), "update", "d1", "optimizer/v/d1/kernel"),
+        (("variable/optimizer/v/d1/kernel", "variable/d2/kernel"), "update", "d2", "d2/kernel"),
+    ],
+)
+def test_the_first_part_of_the_step_that_differs_is_the_cause(
+    tmp_path: Path, changed: tuple[str, ...], kind: str, layer: str, variable: str
+) -> None:
+    other = arrays()
+    for name in changed:
+        other[name] = other[name].copy()
+        other[name][1] += 1
+    result = cause.of_difference(5, 0, replayed(tmp_path, "a", arrays()), replayed(tmp_path, "b", other), 0.0)
+    assert (result.kind, result.layer, result.variable) == (kind, layer, variable)
+    # The padding is no example.
+    assert list(result.examples) == [7, 3, 9]
+    assert list(result.rows) == ([3] if kind == "batch" else [])
+    assert "the runs part in step 5" in next(iter(result.lines()))
+
+
+def test_differences_below_the_tolerance_do_not_count(tmp_path: Path) -> None:
+    other = arrays()
+    for name in (*GRADIENTS, "layer/d1", "layer/d2", *ALL):
+        other[name] = other[name] * np.float32(1 + 1e-6)
+    other["variable/d2/kernel"] = other["variable/d2/kernel"] * np.float32(1.01)
+    one, two = replayed(tmp_path, "a", arrays()), replayed(tmp_path, "b", other)
+    assert cause.differing(one.states[5], two.states[5], 1e-3) == ["d2/kernel"]
+    result = cause.of_difference(5, 0, one, two, 1e-3)
+    assert (result.kind, result.variable) == ("update", "d2/kernel")
+    assert cause.of_difference(5, 0, one, two, 0.0).kind == "layer"
+
+
+def test_runs_that_begin_with_different_values_part_before_the_first_step(tmp_path: Path) -> None:
+    other = arrays()
+    other["variable/d2/kernel"] = other["variable/d2/kernel"] * np.float32(2)
+    one, two = replayed(tmp_path, "a", arrays(), step=0), replayed(tmp_path, "b", other, step=0)
+    result = cause.of_difference(0, 0, one, two, 0.0)
+    assert (result.kind, result.layer, result.variable) == ("start", "d2", "d2/kernel")
+    assert "before the first step" in next(iter(result.lines()))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "layer", "rows"),
+    [
+        ("batch/image", "batch", "", [3]),
+        ("layer/d1", "layer", "d1", []),
+        ("gradient/d1/kernel", "gradient", "d1", []),
+        ("variable/d2/kernel", "update", "d2", []),
+    ],
+)
+def test_the_first_nan_of_a_step(tmp_path: Path, name: str, kind: str, layer: str, rows: list[int]) -> None:
+    content = arrays()
+    content[name][1] = np.nan
+    if kind != "update":
+        content["variable/d1/kernel"][0] = np.nan
+    result = cause.of_nan(5, replayed(tmp_path, "a", content))
+    assert (result.kind, result.layer, list(result.rows)) == (kind, layer, rows)
+    assert "the first NaN or Inf is in step 5" in next(iter(result.lines()))

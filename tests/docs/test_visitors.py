@@ -1,0 +1,69 @@
+"""Five kinds of visitors reach their goal from the front page: in three clicks at most, and few words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs import pages
+
+# Most clicks, and most words that a visitor reads, the table of the front page included.
+CLICKS, WORDS = 3, 1500
+_FRONT = "index"
+# Visitor -> (page, heading of the section that is read; empty: the whole page) after the front page's first table.
+PATHS = {
+    "a Keras user with 8 GPUs and own data": [("gpus", ""), ("own_dataset", "")],
+    "an engineer with Slurm who fine-tunes Gemma": [
+        ("fine_tune", ""),
+        ("keras_hub", "### The preset's tokenizer"),
+        ("slurm", ""),
+    ],
+    "a researcher who wants to trust numbers": [("how_verify_works", ""), ("campaigns", "")],
+    "a student of the DTensor tutorial": [("coming_from", "## TensorFlow's DTensor tutorials"), ("core_tutorial", "")],
+    "a contributor": [("CONTRIBUTING", ""), ("architecture", "## Where to add")],
+}
+
+
+def text_of(page: str, heading: str) -> str:
+    """Returns the text of a page, or of one of its sections."""
+    text = pages.path_of(page).read_text()
+    if not heading:
+        return text
+    begin = text.index(f"\n{heading}\n")
+    level = heading.partition(" ")[0]
+    end = re.search(rf"^#{{1,{len(level)}}} ", text[begin + len(heading) :], flags=re.M)
+    return text[begin : begin + len(heading) + end.start()] if end else text[begin:]
+
+
+def words(text: str) -> int:
+    """Returns how many words a text has, without blocks, pictures and addresses."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return len([word for word in text.replace("|", " ").split() if re.search(r"\w", word)])
+
+
+def linked(text: str) -> set[str]:
+    """Returns the pages that a text links to."""
+    return set(re.findall(r"\]\((?:\.\./|docs/)?([\w-]+)\.md(?:#[\w-]+)?\)", text))
+
+
+@pytest.mark.parametrize("visitor", PATHS)
+def test_a_visitor_reaches_the_goal_in_few_clicks_and_words(visitor: str) -> None:
+    front = pages.path_of(_FRONT).read_text().partition("\n## A bug that trains")[0]
+    read, seen = words(front), linked(front)
+    for page, heading in PATHS[visitor]:
+        assert page in seen, f"no page on the way links to {page}"
+        text = text_of(page, heading)
+        read += words(text)
+        seen |= linked(text)
+    assert len(PATHS[visitor]) <= CLICKS
+    assert read <= WORDS
+
+
+def test_a_section_ends_at_the_next_heading_of_its_level() -> None:
+    section = text_of("architecture", "## Where to add")
+    assert "| to add |" in section
+    assert "Private APIs" not in section
+    assert words("[a b](c.md) ![no](x.svg) | d |\n```\nno\n```\n") == 3

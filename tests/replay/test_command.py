@@ -1,0 +1,103 @@
+"""Recorded steps of real runs, computed again: bit for bit on the same mesh, within rounding on another."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forks
+
+pytestmark = pytest.mark.campaign
+
+ROOT = Path(__file__).parents[2]
+LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow"}
+BASE = [
+    "dataset=digits",
+    "dataset.batch_size=48",
+    "mesh=batch2",
+    "optimizer.learning_rate=0.005",
+    "optimizer.schedule.name=cosine",
+    "optimizer.schedule.warmup_steps=5",
+    "optimizer.clip.global_norm=0.5",
+    "optimizer.ema.decay=0.9",
+    "trainer.accumulate_steps=2",
+    "trainer.log_every_steps=4",
+    "trainer.checkpoint.every_steps=15",
+    "trainer.checkpoint.keep=99",
+    "trainer.checkpoint.best=null",
+    "trainer.progress=none",
+    "tracking=none",
+]
+# A run by epochs whose learning rate falls at plateaus, and one by steps with dropout and augmentation.
+RUNS = {
+    "epochs": [
+        "trainer.epochs=2",
+        "trainer.evaluate_every_steps=10",
+        "optimizer.schedule.plateau={metric: eval/loss, patience: 1, min_delta: 10}",
+    ],
+    "steps": [
+        "trainer.steps=60",
+        "trainer.evaluate_every_steps=25",
+        "model=convnet",
+        "dataset.augment=[{name: flip}]",
+    ],
+}
+
+
+def run(folder: Path, module: str, *overrides: str, engine: str, code: int = 0) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
+    done = forks.run(
+        [sys.executable, "-m", module, *overrides], library=LIBRARIES[engine], cwd=folder, env=environment, timeout=900
+    )
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def replayed(folder: Path, step: int, *overrides: str, engine: str, code: int = 0) -> dict[str, Any]:
+    where = folder / f"replay-{step}-{len(overrides)}"
+    run(
+        folder,
+        "runner.replay",
+        "run=latest",
+        f"step={step}",
+        f"hydra.run.dir={where}",
+        *overrides,
+        engine=engine,
+        code=code,
+    )
+    content: dict[str, Any] = json.loads((where / "replay.json").read_text())
+    return content
+
+
+@pytest.mark.rotates(every=4)
+@pytest.mark.parametrize("engine", list(LIBRARIES))
+@pytest.mark.parametrize("length", list(RUNS))
+def test_recorded_steps_are_computed_again_bit_for_bit(tmp_path: Path, engine: str, length: str) -> None:
+    run(tmp_path, "runner", f"engine={engine}", *BASE, *RUNS[length], engine=engine)
+    # In the middle of a window, at the end of one, at checkpoints, in both epochs; five of each run.
+    for step in (3, 15, 28, 45, 58):
+        content = replayed(tmp_path, step, engine=engine)
+        assert content["equal"], content
+        assert content["start"] == max(start for start in (0, 15, 30, 45) if start < step)
+        assert content["compared_metrics"] > 0
+        # With its optimizer state and averages.
+        assert (content["compared_variables"] > 12) == (step in (15, 45))
+        assert len(content["examples"]) == 48
+
+
+def test_another_mesh_agrees_within_rounding_and_another_seed_does_not(tmp_path: Path) -> None:
+    run(tmp_path, "runner", "engine=jax", *BASE, *RUNS["steps"], engine="jax")
+    content = replayed(tmp_path, 30, "mesh=batch4", engine="jax")
+    assert set(content["differences"]) == {"mesh.axes.batch"}
+    assert 0 < content["variable_differences"][0]["relative"] < 1e-4
+    # A changed seed is another order of examples, and a record that was changed does not go unnoticed.
+    assert "error: trainer.seed=7" in run(
+        tmp_path, "runner.replay", "run=latest", "step=30", "trainer.seed=7", engine="jax", code=2
+    )
+    content = replayed(tmp_path, 30, "optimizer.learning_rate=0.006", engine="jax")
+    assert content["variable_differences"][0]["relative"] > 1e-3
