@@ -1,7 +1,8 @@
-"""Plans of candidates by arithmetic: the model is traced once, and its shapes are placed on every mesh.
+"""Plans of candidates by arithmetic: the model is traced a few times, and its shapes are placed on every mesh.
 
-A plan needs a built engine only for what it knows of the model. Its shapes, its layers' outputs and the arrays that
-its forward pass keeps do not depend on mesh and layout, so that hundreds of candidates need a few traces.
+A plan needs a built engine only for what it knows of the model. Its shapes and its layers' outputs do not depend on
+mesh and layout. Of the arrays that its forward pass keeps, those of a loss in chunks do: the number of chunks depends
+on how many parts the tokens and the vocabulary have. So candidates with equal parts share a trace.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ from runner.task.base import DataSpec
 # Microbatches of the second trace, from which those of more microbatches follow.
 _SECOND = 2
 
+# Axes, whether the vocabulary is sharded, and whether tokens are.
+Parts = tuple[tuple[tuple[str, int], ...], bool, bool]
+# One device: every batch and every model is valid on it.
+_WHOLE: Parts = (((candidates.BATCH, 1),), False, False)
+
 # Axes, whether tokens are sharded, and the spec of every variable.
 Program = tuple[tuple[tuple[str, int], ...], bool, tuple[tuple[str | None, ...], ...]]
 
@@ -51,7 +57,7 @@ class TracedModel:
     Attributes:
       placements: placement by canonical path, on the mesh of `axes`.
       trainable: paths of trained variables.
-      whole: variables and slots by path; sharded over no mesh.
+      whole: variables and slots by path, with whole shapes.
       outputs: of the layers.
       saved: shape and dtype of each array that the forward pass keeps in device memory.
       offloaded: those in host memory.
@@ -179,7 +185,7 @@ class Arithmetic:
         """Returns shape by canonical path of the model's variables."""
         config = self._config
         options = config.model.options
-        traced = self._trace(options.get("remat"), config.trainer.accumulate_steps, config.engine.state)
+        traced = self._trace(options.get("remat"), config.trainer.accumulate_steps, config.engine.state, _WHOLE)
         return shapes_of(traced.placements)
 
     def changed(self, candidate: Candidate) -> RunConfig:
@@ -249,18 +255,18 @@ class Arithmetic:
         """
         changed = self.changed(candidate)
         remat = changed.model.options.get("remat")
-        traced = self._trace(remat, candidate.accumulate, candidate.state)
+        traced = self._trace(remat, candidate.accumulate, candidate.state, _parts(candidate))
         engine: Any = traced.on(placements, changed.mesh.axes)
         places = [""] * len(changed.layout.rules)
         plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
         assert plan.forecast is not None
         return of_forecast(candidate, plan.forecast)
 
-    def _traced(self, remat: str | None, accumulate: int, state: str) -> TracedModel:
+    def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
         """Returns the model with these options: scaled from two traces if it can be, else traced."""
         if accumulate > _SECOND:
-            first = self._trace(remat, 1, state)
-            second = self._trace(remat, _SECOND, state)
+            first = self._trace(remat, 1, state, parts)
+            second = self._trace(remat, _SECOND, state, parts)
             scaled = first.scaled(second, accumulate)
             if scaled is not None:
                 return scaled
@@ -268,16 +274,21 @@ class Arithmetic:
         options = dict(config.model.options)
         if remat is not None:
             options["remat"] = remat
-        # One device: every batch and every model is valid on it.
-        alone = replace(
+        axes, shards_vocabulary, shards_tokens = parts
+        placed = LayoutConfig()
+        if shards_vocabulary:
+            placed = _layout_option(candidates.MEGATRON)
+        if shards_tokens:
+            placed = replace(placed, sequence=candidates.SEQUENCE)
+        own = replace(
             config,
-            mesh=replace(config.mesh, axes={candidates.BATCH: 1}),
-            layout=LayoutConfig(),
+            mesh=replace(config.mesh, axes=dict(axes)),
+            layout=placed,
             model=replace(config.model, options=options),
             trainer=replace(config.trainer, accumulate_steps=accumulate),
             engine=replace(config.engine, state=state),
         )
-        engine = make_engine(alone, self._data, 1, planning=True)
+        engine = make_engine(own, self._data, 1, planning=True)
         engine.build()
         assert isinstance(engine, KnowsSaved)
         offloaded = []
@@ -290,8 +301,13 @@ class Arithmetic:
             outputs=list(engine.layer_outputs()),
             saved=engine.saved_activations(),
             offloaded=offloaded,
-            axes=alone.mesh.axes,
+            axes=own.mesh.axes,
         )
+
+
+def _parts(candidate: Candidate) -> Parts:
+    """Returns what decides how a candidate's tokens and vocabulary are split."""
+    return candidate.axes, candidate.layout in candidates.TENSOR, candidate.sequence
 
 
 @functools.cache

@@ -23,7 +23,7 @@ EXPERTS_LAYOUT = "experts"
 # Layouts that shard weights over the batch axis, which have no effect if it has one device.
 _STORED = (FSDP, FSDP_MEGATRON)
 # Layouts that shard over the model axis.
-_TENSOR = (MEGATRON, FSDP_MEGATRON)
+TENSOR = (MEGATRON, FSDP_MEGATRON)
 # Values of the options that save memory, those first that cost the least time.
 _REMATS = ("none", "dots_saveable", "full")
 _ACCUMULATE_STEPS = (1, 2, 4, 8, 16)
