@@ -65,10 +65,10 @@ class Planted:
 
 ROW = 77
 PLANTED = {
-    "the optimizer's key": Planted(
-        "update", 1, variable="optimizer/v/d1/kernel", overrides=("optimizer.beta_2=0.99",)
-    ),
-    "a rate from step 18 on": Planted("update", 18, overrides=("optimizer.schedule.factors=[1.0,0.5]",)),
+    # The correction for the first steps makes the update the same, except for its epsilon and rounding.
+    "the optimizer's key": Planted("update", 1, variable="d1/kernel", overrides=("optimizer.beta_2=0.99",)),
+    # As in Keras, the rate of a boundary is still the one before it, and step 19 has 18 steps before it.
+    "a rate from step 19 on": Planted("update", 19, overrides=("optimizer.schedule.factors=[1.0,0.5]",)),
     "an example's label": Planted("batch", None, changes={"label": 1}),
     "an example's pixel": Planted("batch", None, changes={"image": 0.25}, engine="keras_dtensor"),
     "a layer's scale": Planted("layer", 1, "scale", overrides=("model.scale=1.001",)),
