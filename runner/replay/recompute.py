@@ -185,11 +185,11 @@ class _StateTaker(Saver):
             self._result.arrays |= self._read.before()
 
     def steps_left(self, step: int) -> int | None:
-        """Returns after how many steps a state is recorded next."""
+        """Returns after how many steps a state is recorded next; None: no more are, and the feed only reads ahead."""
         stops = [self.last, self._step, self._step - 1]
         if self._every is not None:
             stops.append(step + self._every - (step - self._first) % self._every)
-        return min(stop - step for stop in stops if stop > step)
+        return min((stop - step for stop in stops if stop > step), default=None)
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
         """Records the state if it is due; raises after the last step."""

@@ -91,7 +91,8 @@ def test_recorded_steps_are_computed_again_bit_for_bit(tmp_path: Path, engine: s
 
 
 def test_another_mesh_agrees_within_rounding_and_another_seed_does_not(tmp_path: Path) -> None:
-    run(tmp_path, "runner", "engine=jax", *BASE, *RUNS["steps"], engine="jax")
+    # Without batch normalization: the gradient of a bias before it is only rounding, which Adam makes full steps of.
+    run(tmp_path, "runner", "engine=jax", *BASE, *RUNS["epochs"], engine="jax")
     content = replayed(tmp_path, 30, "mesh=batch4", engine="jax")
     assert set(content["differences"]) == {"mesh.axes.batch"}
     assert 0 < content["variable_differences"][0]["relative"] < 1e-4
