@@ -29,8 +29,9 @@ from runner.report.palette import Color
 _MOST = 48
 
 # All lengths are in pixels.
-_WIDTH = 1210
 _MARGIN = 16
+# Width between the margins.
+WIDTH = 1178
 # Left edges of the columns: shards, bars, numbers.
 MIDDLE = 455
 BARS = 690
@@ -78,11 +79,11 @@ def draw(plan: Plan, path: Path) -> None:
       path: PNG file to write.
     """
     shown, left_out = _rows(plan)
-    title = _wrapped(rows.title(plan), ", ", _WIDTH - 2 * _MARGIN, lettering.TITLE, bold=True)
+    title = _wrapped(rows.title(plan), ", ", WIDTH, lettering.TITLE, bold=True)
     legend = _legend(plan)
     head = 2 * _MARGIN + lettering.LINE * (len(title) + len(legend)) + _LEGEND_LINE_GAP * len(legend)
     summary = head
-    head += bars.height(plan, _WIDTH - 2 * _MARGIN)
+    head += bars.height(plan, WIDTH)
     height = head + lettering.LINE + _GAP + _MARGIN
     count = 0
     most = 1
@@ -91,10 +92,10 @@ def draw(plan: Plan, path: Path) -> None:
         if row.variable is not None:
             count += 1
             most = max(most, row.blocks * row.variable.bytes)
-    image = Image.new("RGB", (_WIDTH, height), "white")
+    image = Image.new("RGB", (WIDTH + 2 * _MARGIN, height), "white")
     canvas = ImageDraw.Draw(image)
     _draw_head(canvas, title, legend)
-    bars.draw(canvas, plan, (_MARGIN, summary), _WIDTH - 2 * _MARGIN)
+    bars.draw(canvas, plan, (_MARGIN, summary), WIDTH)
 
     first_heading = "variable"
     if left_out:
@@ -103,7 +104,7 @@ def draw(plan: Plan, path: Path) -> None:
     lettering.text(canvas, MIDDLE, head, "shards, not to scale", lettering.SMALL, lettering.GRAY)
     lettering.text(canvas, BARS, head, "bytes (dark: on one device)", lettering.SMALL, lettering.GRAY)
     lettering.text(canvas, RIGHT, head, "per device", lettering.SMALL, lettering.GRAY)
-    canvas.line((_MARGIN, head + lettering.LINE, _WIDTH - _MARGIN, head + lettering.LINE), fill=_BACK)
+    canvas.line((_MARGIN, head + lettering.LINE, WIDTH + _MARGIN, head + lettering.LINE), fill=_BACK)
 
     # All bars have one scale: the longest is that of the variable with the most bytes.
     pixels_per_byte = _BAR / most
@@ -204,7 +205,7 @@ def _legend(plan: Plan) -> list[list[_LegendEntry]]:
     lines: list[list[_LegendEntry]] = [[]]
     for entry in entries:
         used = sum(_legend_width(*other) for other in lines[-1])
-        if lines[-1] and used + _legend_width(*entry) > _WIDTH - 2 * _MARGIN:
+        if lines[-1] and used + _legend_width(*entry) > WIDTH:
             lines.append([])
         lines[-1].append(entry)
     return lines
@@ -273,7 +274,7 @@ def _draw_row(canvas: ImageDraw.ImageDraw, plan: Plan, row: _Row, y: int, pixels
                 other_axes.append(axis)
         words += f", {replicas} replicas over {'+'.join(other_axes)}"
     lettering.text(
-        canvas, RIGHT, y + lettering.LINE, _shortened(words, _WIDTH - RIGHT - _MARGIN), lettering.SMALL, lettering.GRAY
+        canvas, RIGHT, y + lettering.LINE, _shortened(words, WIDTH + _MARGIN - RIGHT), lettering.SMALL, lettering.GRAY
     )
 
 

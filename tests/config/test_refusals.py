@@ -79,7 +79,7 @@ REFUSALS = [
     ),
     refusal("optimizer=adan", "optimizer=adan", "did you mean optimizer=adam?"),
     refusal("experiment=nope", "experiment=nope", "choose one, as experiment="),
-    refusal("nosuch=1", "nosuch=1", "groups: against, branch, cluster, dataset"),
+    refusal("nosuch=1", "nosuch=1", "groups: advise, against, branch, cluster, dataset"),
     refusal("trainer.epoch=2", "trainer.epoch=2", "did you mean trainer.epochs?"),
     refusal("+trainer.epoch=2", "trainer.epoch", "unknown key", "did you mean epochs?"),
     refusal("dataset=arrays dataset.augment.flip=up", "dataset.augment.flip=up", "is a list", "dataset.augment=[...]"),

@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-from runner.plan import rows
+from runner.plan import bars, rows
 from runner.plan.base import VariablePlan
 from runner.plan.files import markdown
 from runner.plan.fold import folded
-from runner.plan.picture import BARS, RIGHT, draw
+from runner.plan.picture import BARS, RIGHT, WIDTH, draw
 from runner.plan.table import show
 from runner.report import tables
 from tests.plan import cases
@@ -71,15 +71,22 @@ def test_the_terminal_has_the_sum_of_the_blocks_and_one_of_them_and_plan_md_has_
 def test_a_folded_picture_is_a_fraction_of_the_whole(tmp_path: Path) -> None:
     equal = tuple(one for number in range(12) for one in block(number))
     other = tuple(replace(one, moved_bytes=index) for index, one in enumerate(equal))
-    draw(cases.plan(variables=equal), tmp_path / "folded.png")
-    draw(cases.plan(variables=other), tmp_path / "whole.png")
-    assert Image.open(tmp_path / "folded.png").height < Image.open(tmp_path / "whole.png").height / 3
+    heights = {}
+    for name, variables in (("folded", equal), ("whole", other)):
+        plan = cases.plan(variables=variables)
+        draw(plan, tmp_path / f"{name}.png")
+        # Without the bars of memory and time, which both have.
+        heights[name] = Image.open(tmp_path / f"{name}.png").height - bars.height(plan, WIDTH)
+    assert heights["folded"] < heights["whole"] / 3
 
 
 def test_the_bar_of_a_variable_is_as_long_as_its_bytes(tmp_path: Path) -> None:
     small = replace(KERNEL, path="b/kernel", bytes=KERNEL.bytes // 4, bytes_per_device=KERNEL.bytes_per_device // 4)
-    draw(cases.plan(variables=(replace(KERNEL, path="a/kernel"), small)), tmp_path / "plan.png")
-    drawn = np.asarray(Image.open(tmp_path / "plan.png").convert("L"))[:, BARS : RIGHT - 5]
-    bars = [int(row.sum()) for row in drawn < 240 if row[0] and row[:20].all()]  # no line of text is that solid
-    lengths = sorted({length for length in bars if bars.count(length) > 8})
+    plan = cases.plan(variables=(replace(KERNEL, path="a/kernel"), small))
+    draw(plan, tmp_path / "plan.png")
+    drawn = np.asarray(Image.open(tmp_path / "plan.png").convert("L"))
+    # Only the table, which is below the bars of memory and time.
+    drawn = drawn[bars.height(plan, WIDTH) :, BARS : RIGHT - 5]
+    solid = [int(row.sum()) for row in drawn < 240 if row[0] and row[:20].all()]  # no line of text is that solid
+    lengths = sorted({length for length in solid if solid.count(length) > 8})
     assert [round(length / lengths[0]) for length in lengths] == [1, 4]

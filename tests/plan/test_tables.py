@@ -15,10 +15,11 @@ from rich.console import Console
 from runner.checks import warnings as cautions
 from runner.config.schema import LayoutConfig, MeshConfig, PlanConfig
 from runner.engine.base import Collective, ProgramCost
-from runner.plan import compare, rows
+from runner.plan import bars, compare, rows
 from runner.plan.base import Rates, Traffic
 from runner.plan.files import NAMES, markdown, write_files
 from runner.plan.picture import BARS, MIDDLE, RIGHT, draw
+from runner.plan.picture import WIDTH as INNER_WIDTH
 from runner.plan.rates import rates, traffic, utilization
 from runner.plan.table import WIDTH, show
 from runner.report import tables
@@ -109,9 +110,11 @@ def test_nothing_in_the_picture_is_cut_off_however_long_its_words_are(tmp_path: 
     spec = ("replica_groups", "model_parallel", "image_height")
     held = [replace(each, path=f"{long}_{i}", spec=spec) for i, each in enumerate(cases.plan(3).variables)]
     choices = dict.fromkeys(("model", "layout", "optimizer", "dataset"), "a_name_that_somebody_chose_to_be_long")
-    draw(cases.plan(axes=axes, variables=tuple(held), choices=choices), tmp_path / "plan.png")
+    plan = cases.plan(axes=axes, variables=tuple(held), choices=choices)
+    draw(plan, tmp_path / "plan.png")
     drawn = np.asarray(Image.open(tmp_path / "plan.png").convert("L"))
-    columns = [drawn[240:, start - 12 : start - 2] for start in (MIDDLE, BARS, RIGHT)]  # words, parts, bars, numbers
+    top = 240 + bars.height(plan, INNER_WIDTH)  # below the title, the legend, and the bars of memory and time
+    columns = [drawn[top:, start - 12 : start - 2] for start in (MIDDLE, BARS, RIGHT)]  # words, parts, bars, numbers
     for free in (drawn[:8], drawn[-8:], drawn[:, :12], drawn[:, -12:], *columns):
         assert free.min() == 255
     assert drawn.min() < 100
