@@ -90,7 +90,7 @@ def links(plan: Plan) -> list[Segment]:
     segments = []
     for index, (axis, amount) in enumerate(seconds.items()):
         color = _COLORS[index % len(_COLORS)]
-        segments.append(Segment(f"collectives over {axis}", amount, rows.milliseconds(amount), color))
+        segments.append(Segment(f"collectives over {axis}", amount, rows.duration(amount), color))
     return segments
 
 
@@ -163,21 +163,21 @@ def _draw_timeline(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int],
     moved = links(plan)
     communication = sum(segment.amount for segment in moved)
     whole = slowest + communication
-    overlapped = rows.milliseconds(max(fastest, communication))
+    overlapped = rows.duration(max(fastest, communication))
     if slowest > fastest:
-        overlapped = f"{overlapped} to {rows.milliseconds(max(slowest, communication))}"
+        overlapped = f"{overlapped} to {rows.duration(max(slowest, communication))}"
     heading = f"one step: {overlapped} if all communication overlaps with compute"
-    lettering.text(canvas, left, y, f"{heading}, {rows.milliseconds(whole)} if none does", lettering.TEXT, bold=True)
+    lettering.text(canvas, left, y, f"{heading}, {rows.duration(whole)} if none does", lettering.TEXT, bold=True)
     y += lettering.LINE
     scale = width / max(whole, 1e-12)
     lettering.text(canvas, left, y, "no overlap, slowest compute", lettering.SMALL, lettering.GRAY)
     y += lettering.LINE
-    busy = Segment("compute", slowest, rows.milliseconds(slowest), _COMPUTE)
+    busy = Segment("compute", slowest, rows.duration(slowest), _COMPUTE)
     _draw_bar(canvas, [busy, *moved], (left, y), scale)
     y += _BAR + _GAP
     lettering.text(canvas, left, y, "full overlap, fastest compute", lettering.SMALL, lettering.GRAY)
     y += lettering.LINE
-    quick = Segment("compute", fastest, rows.milliseconds(fastest), _COMPUTE)
+    quick = Segment("compute", fastest, rows.duration(fastest), _COMPUTE)
     _draw_bar(canvas, [quick], (left, y), scale)
     y += _BAR
     _draw_bar(canvas, moved, (left, y), scale)
@@ -188,9 +188,9 @@ def _draw_timeline(canvas: ImageDraw.ImageDraw, plan: Plan, at: tuple[int, int],
 def _timeline(plan: Plan) -> list[Segment]:
     """Returns the legend's entries of the timeline."""
     fastest, slowest = compute(plan)
-    words = rows.milliseconds(fastest)
+    words = rows.duration(fastest)
     if slowest > fastest:
-        words = f"{words} to {rows.milliseconds(slowest)}"
+        words = f"{words} to {rows.duration(slowest)}"
     return [Segment("compute", slowest, words, _COMPUTE), *links(plan)]
 
 

@@ -100,7 +100,7 @@ def _description(folder: Path) -> dict[str, str]:
     lines["all collectives"] = _summed(plan["traffic"])
     if plan.get("processes", 1) > 1:
         lines["between processes"] = _summed(crossing_groups)
-    lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.milliseconds(plan['compute_seconds'])}"
+    lines["compute"] = f"{rows.operations(plan['flops_per_device'])}, {rows.duration(plan['compute_seconds'])}"
     return lines
 
 
@@ -110,4 +110,4 @@ def _summed(groups: Sequence[Mapping[str, Any]]) -> str:
     count = sum(group["count"] for group in groups)
     size = sum(group["bytes"] for group in groups)
     seconds = sum(group["seconds"] for group in groups)
-    return f"{count}: {tables.size(size)}, {rows.milliseconds(seconds)}"
+    return f"{count}: {tables.size(size)}, {rows.duration(seconds)}"

@@ -58,8 +58,10 @@ def operations(count: float) -> str:
     return f"{count:.3g} {unit}FLOP"
 
 
-def milliseconds(seconds: float) -> str:
-    """Returns a time in milliseconds, with three digits."""
+def duration(seconds: float) -> str:
+    """Returns a time in milliseconds, from a second on in seconds, with three digits."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
     return f"{1000 * seconds:.3g} ms"
 
 
@@ -191,9 +193,9 @@ def verdict(plan: Plan) -> list[str]:
     for change in forecast.changes:
         lines.append(f"  to fit: {change.override}, {size(change.peak_bytes)} per device (arithmetic)")
     fastest, slowest = forecast.step_seconds
-    step = f"step time: {milliseconds(fastest)} to {milliseconds(slowest)}, bound by {forecast.bound}"
-    step += f" (compute {milliseconds(forecast.compute_seconds[0])} to {milliseconds(forecast.compute_seconds[1])}"
-    step += f", device memory {milliseconds(forecast.memory_seconds)}, links {milliseconds(forecast.link_seconds)})"
+    step = f"step time: {duration(fastest)} to {duration(slowest)}, bound by {forecast.bound}"
+    step += f" (compute {duration(forecast.compute_seconds[0])} to {duration(forecast.compute_seconds[1])}"
+    step += f", device memory {duration(forecast.memory_seconds)}, links {duration(forecast.link_seconds)})"
     lines.append(step)
     if forecast.tokens:
         devices = mesh.size(dict(plan.axes))
@@ -281,13 +283,13 @@ def traffic(plan: Plan) -> Rows:
         cells = [group.phase, group.kind, group.axis]
         if has_link:
             cells.append(_link(plan, group))
-        rows.append((*cells, str(group.count), size(group.bytes), milliseconds(group.seconds)))
+        rows.append((*cells, str(group.count), size(group.bytes), duration(group.seconds)))
     if rows:
         count, moved, seconds = traffic_sum(plan.traffic)
         cells = ["all", "", ""]
         if has_link:
             cells.append("")
-        rows.append((*cells, str(count), size(moved), milliseconds(seconds)))
+        rows.append((*cells, str(count), size(moved), duration(seconds)))
     columns = ["phase", "kind", "axis", "count", "bytes", "time"]
     if has_link:
         columns.insert(columns.index("count"), "link")
@@ -360,8 +362,8 @@ def notes(plan: Plan) -> list[str]:
         between = f", {network(plan)} {rates.network_gb_s:,.3g} GB/s"
     lines = [
         f"compute: {operations(plan.flops_per_device)} per device and step (estimated), "
-        f"{milliseconds(plan.compute_seconds)} at {rates.gflops:,.4g} GFLOP/s; "
-        f"collectives: {milliseconds(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{between}",
+        f"{duration(plan.compute_seconds)} at {rates.gflops:,.4g} GFLOP/s; "
+        f"collectives: {duration(communication)} at {rates.bandwidth_gb_s:,.3g} GB/s{between}",
         f"rates of one device: {rates.note}; times have no latency and no overlap",
     ]
     if plan.steps:

@@ -253,7 +253,8 @@ def _bars(title: str, head: str, bars: list[tuple[str, dict[str, float]]], limit
 def memory_8b() -> Canvas:
     """The plan of an 8B model on eight H100s: the numbers of choose_layout's output."""
     shown = [text for kind, text in pages.blocks("choose_layout") if not kind and text.startswith("fits: ")]
-    (text,) = [one for one in shown if "20.5 GiB" in one]
+    # The last one is of the 8B model.
+    text = shown[-1]
     parts = {}
     for part in _PARTS:
         found = re.search(rf"^{part}\s+([\d.]+ \w+)", text, flags=re.M)
