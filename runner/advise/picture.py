@@ -46,7 +46,7 @@ def draw(path: Path, entries: Sequence[ranking.Planned], capacity_bytes: int, ti
     place = (best.peak_bytes / _GIB, 1000 * best.seconds)
     name = f"1: {mesh.describe(best.candidate.sizes)}, {best.candidate.layout}"
     axes.annotate(name, place, xytext=(10, 6), textcoords="offset points", fontweight="bold", bbox=_PLATE)
-    axes.scatter(*place, s=150, facecolors="none", edgecolors="black")
+    axes.scatter(place[0], place[1], s=150, facecolors="none", edgecolors="black")
     if capacity_bytes:
         axes.axvline(capacity_bytes / _GIB, color="black", linestyle="--", linewidth=1, label="memory of a device")
     axes.set_xlim(left=0)

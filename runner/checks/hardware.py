@@ -127,6 +127,14 @@ def check_figures(config: RunConfig) -> None:
     hardware = config.hardware
     if hardware.is_here:
         return
+    if not any(getattr(hardware, key) for key in _REQUIRED):
+        # Only the name was set: the figures are those of `hardware=here`, which has none.
+        raise invalid(
+            "hardware.name",
+            hardware.name,
+            problem="a name alone says nothing of the hardware",
+            fix="choose hardware=h100, or another YAML of the group",
+        )
     for key in _REQUIRED:
         value = getattr(hardware, key)
         if not value:

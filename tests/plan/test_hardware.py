@@ -398,6 +398,7 @@ def test_the_slowest_link_bounds_a_step_that_only_communicates() -> None:
 INVALID = [
     ("hardware=h100 mesh.axes.batch=-1", "mesh.axes.batch=-1", "no GPU here to count"),
     ("hardware=h100 mesh.device=cpu", "mesh.device=cpu", "hardware=h100 is of kind gpu"),
+    ("hardware.name=inf", "hardware.name=inf", "a name alone says nothing"),
     ("hardware=h100 hardware.memory_gib=null", "hardware.memory_gib=null", "hardware=h100 needs it"),
     ("hardware=h100 +hardware.peak_tflops.int8=1", "hardware.peak_tflops", "int8"),
     ("hardware=h100 hardware.efficiency=[0.9,0.1]", "hardware.efficiency", "smaller share first"),
