@@ -1,4 +1,4 @@
-"""Benchmarks leave nothing behind."""
+"""Benchmarks leave nothing behind, and compare what they measured with plans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import optimizers
+from benchmarks import gpu, optimizers
 
 
 def test_a_child_that_its_parent_kills_writes_below_the_parent_s_folder(
@@ -20,3 +20,33 @@ def test_a_child_that_its_parent_kills_writes_below_the_parent_s_folder(
     optimizers.main()
     (folder,) = folders
     assert folder.parent == tmp_path
+
+
+def test_the_errors_of_a_plan_are_relative_to_the_measured_figures() -> None:
+    run = {
+        "code": 0,
+        "summary": {"step_ms": 200.0, "tokens_per_second": 81920.0, "model_flop_utilization": 0.5},
+        "memory": {"peak_bytes": 20 << 30},
+        "program": {"peak_bytes": 19 << 30},
+    }
+    parts = [{"bytes": 12 << 30}, {"bytes": 13 << 30}]
+    cells = gpu.row("1b,none", run, {"step_seconds": [0.2, 0.3], "memory": parts})
+    assert dict(zip(gpu.HEADER, cells, strict=True)) == {
+        "model, remat": "1b,none",
+        "tokens/s": "81,920",
+        "step": "200 ms",
+        "planned step": "200 to 300 ms",
+        "error of the step": "+25%",
+        "MFU": "50.0%",
+        "peak memory": "20.0 GiB",
+        "by XLA": "19.0 GiB",
+        "planned memory": "25.0 GiB",
+        "error of the memory": "+25%",
+    }
+
+
+def test_a_run_that_failed_has_its_reason_in_the_table() -> None:
+    failed = gpu.row("1b,none", {"code": 1, "output": ["error: out of memory", "device memory: {}"]}, {})
+    assert failed[:2] == ("1b,none", "failed: out of memory")
+    assert len(failed) == len(gpu.HEADER)
+    assert gpu.row("1b,none", {"code": -11, "output": []}, {})[1] == "failed: signal 11"

@@ -277,6 +277,9 @@ def test_the_old_name_of_a_key_is_its_new_one() -> None:
 
 def test_interpolations_are_resolved() -> None:
     assert convert(composed("dataset.eval_batch_size=${dataset.batch_size}")).dataset.eval_batch_size == 128
+    # A thousand rows of 2,048 tokens would need more memory than a training step.
+    rows = convert(composed("dataset=synthetic", "dataset.batch_size=32", "task=language_model", "model=gpt")).dataset
+    assert rows.eval_batch_size == 32
 
 
 def test_conversion_leaves_the_composed_config_as_it_was() -> None:

@@ -19,7 +19,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from runner.config.schema import RunConfig
 from runner.engine import compilers
@@ -48,8 +48,10 @@ def make_mesh(config: RunConfig) -> Mesh:
     """
     axes = config.mesh.axes
     if config.plan.compiler == ARITHMETIC:
-        # Whatever reads shapes and shardings takes the abstract mesh as it takes a mesh of devices.
-        abstract: Any = AbstractMesh(tuple(axes.values()), tuple(axes))
+        # Whatever reads shapes and shardings takes the abstract mesh as it takes a mesh of devices. From JAX 0.11 on,
+        # the axes of an abstract mesh are explicit by default.
+        kinds = (AxisType.Auto,) * len(axes)
+        abstract: Any = AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
         return abstract
     devices = _target_devices(config)
     return Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))

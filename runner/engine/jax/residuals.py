@@ -45,6 +45,7 @@ _FUSED = frozenset(
         "le",
         "log",
         "log1p",
+        "log2",  # JAX 0.11
         "logistic",
         "lt",
         "max",
@@ -54,6 +55,7 @@ _FUSED = frozenset(
         "ne",
         "neg",
         "not",
+        "one_minus_square",  # JAX 0.11: in the gradient of tanh, as in GELU
         "or",
         "pad",
         "pow",
