@@ -121,9 +121,8 @@ def _part(first: _Side, second: _Side, folder: Path, tolerance: float | None) ->
         )
         return
     if low:
-        yield f"equal{_within(tolerance)} at the checkpoints of step {low:,}; the first recorded difference is at step {high:,}"
-    else:
-        yield f"the first recorded difference is at step {high:,}"
+        yield f"equal{_within(tolerance)} at the checkpoints of step {low:,}"
+    yield f"the first recorded difference is at step {high:,}"
     stride = 1 if high - low <= _ONE_BY_ONE else math.isqrt(high - low)
     step = _first_difference(first, second, folder / "states", low, high, stride, tolerance)
     if step is not None and stride > 1:
