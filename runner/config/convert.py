@@ -46,10 +46,18 @@ def typed_config(composed: DictConfig) -> RunConfig:
     for key in _KEYS_WITHOUT_GROUP:
         if OmegaConf.is_missing(composed, key):
             _check_missing(_MISSING, f"{key}.")
+        try:
+            value = composed.get(key)
+        except InterpolationResolutionError as error:
+            raise _unresolved(key, error) from error
         content[key] = None
-        if composed.get(key) is not None:
-            content[key] = str(composed[key])
+        if value is not None:
+            content[key] = str(value)
     return RunConfig(**content)
+
+
+def _unresolved(key: str, error: InterpolationResolutionError) -> ConfigError:
+    return ConfigError(f"{key}: its interpolation can't be resolved ({_reason(error)}); correct or remove it")
 
 
 def _unknown_group(key: str, composed: DictConfig) -> ConfigError:
@@ -111,10 +119,7 @@ def convert_group(name: str, composed: DictConfig) -> Any:
         _check_missing(OmegaConf.to_container(node), f"{name}.")
         content = _plain(node)
     except InterpolationResolutionError as error:
-        key = str(error.full_key or name)
-        raise ConfigError(
-            f"{key}: its interpolation can't be resolved ({_reason(error)}); correct or remove it"
-        ) from error
+        raise _unresolved(str(error.full_key or name), error) from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or name}: {_reason(error)}; set another value") from error
     specs = fields_of(kind)

@@ -114,6 +114,7 @@ REFUSALS = [
     ),
     refusal("dataset.shuffle=maybe", "dataset.shuffle=maybe", "must be true or false"),
     refusal("mesh.axes.batch=two", "mesh.axes.batch=two", "set mesh.axes.batch"),
+    refusal("name=${oc.env:NO_SUCH_VARIABLE}", "name", "NO_SUCH_VARIABLE"),
     refusal("dataset.data_dir=${oc.env:NO_SUCH_VARIABLE}", "dataset.data_dir", "NO_SUCH_VARIABLE"),
     # Sizes.
     refusal("trainer.epochs=0", "trainer.epochs=0", "at least 1"),
