@@ -23,7 +23,8 @@ BATCH = "dataset.batch_size=64"
 
 def run(module: str, folder: Path, *words: str, code: int = 0) -> str:
     command = [sys.executable, "-m", module, *words, f"hydra.run.dir={folder}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    # Wide enough for a table without line breaks.
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     done = forks.run(command, library="jax", cwd=folder.parent, env=environment, timeout=600)
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     return str(done.stdout)
