@@ -5,7 +5,7 @@
     python -m benchmarks.plans --here                                   # ten small configs, really run on this CPU
     python -m benchmarks.plans published_runs.csv --write docs/plan_accuracy.md --record runner/plan/known_errors.json
 
-The rows have the columns of `benchmarks.published.COLUMNS`. Efficiencies per card are fitted anew on all sources but
+The rows have the columns of `benchmarks.published.COLUMNS`. Efficiencies per card are fitted again on all sources but
 one, and judged on that one; what is printed for a row never used its own source. The opponent is a constant: the
 median MFU of the card's rows of other sources.
 """

@@ -1,7 +1,7 @@
 """Hashes of strings that TensorFlow computes in Keras's layers, in Python: FarmHash64 and SipHash-2-4.
 
-`farm_hash` is Google's `Fingerprint64` (https://github.com/google/farmhash), whose values never change. `sip_hash` is
-that of Aumasson and Bernstein, SipHash: a fast short-input PRF (2012). `tests/data/test_layers.py` compares both with
+`farm_hash` is `Fingerprint64` of Google's library of that name, whose values never change. `sip_hash` is that of
+Aumasson and Bernstein, SipHash: a fast short-input PRF (2012). `tests/data/test_layers.py` compares both with
 TensorFlow's.
 """
 
