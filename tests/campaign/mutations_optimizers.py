@@ -12,13 +12,13 @@ from tests.campaign.mutations_hooks import Gradients, Hooks, Tensor, Way, first_
 
 
 class _Changed:
-    """`keras.ops` with one function replaced."""
+    """A module, such as `keras.ops`, with one attribute replaced."""
 
-    def __init__(self, ops: Any, name: str, function: Callable[..., Tensor]) -> None:
-        self._ops, self._name, self._function = ops, name, function
+    def __init__(self, module: Any, name: str, value: Any) -> None:
+        self._module, self._name, self._value = module, name, value
 
     def __getattr__(self, name: str) -> Any:
-        return self._function if name == self._name else getattr(self._ops, name)
+        return self._value if name == self._name else getattr(self._module, name)
 
 
 def of_class(module: str, name: str, change: Callable[..., Tensor]) -> Way:
@@ -64,19 +64,31 @@ def means_over_the_other_dim(_: Hooks, sound: Callable[..., Tensor], x: Tensor, 
     return sound(x, **{**named, "axis": -3 - axis})
 
 
+def norm_of_one_shard_in_muon(hooks: Hooks, _: str) -> None:
+    """Muon divides each matrix by the norm of its first half, as if that were all of it."""
+    optimizer = importlib.import_module("runner.engine.jax.muon")
+    sound = optimizer.jnp.linalg.norm
+
+    def changed(x: Tensor, **named: Any) -> Tensor:
+        return over_one_shard(hooks, sound, x, **named)
+
+    linalg = _Changed(optimizer.jnp.linalg, "norm", changed)
+    hooks.patches.put(optimizer, "jnp", _Changed(optimizer.jnp, "linalg", linalg))
+
+
 def orthogonalized_by_shard(hooks: Hooks, _: str) -> None:
     """Muon orthogonalizes the columns of each of two devices by themselves."""
-    optimizer = importlib.import_module("keras.src.optimizers.muon")
+    optimizer = importlib.import_module("runner.engine.jax.muon")
 
     def make(sound: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def by_shard(muon: Any, x: Tensor, steps: int) -> Tensor:
             half = x.shape[-1] // 2
             shards = [sound(muon, x[..., :half], steps), sound(muon, x[..., half:], steps)]
-            return optimizer.ops.concatenate(shards, axis=-1)
+            return optimizer.jnp.concatenate(shards, axis=-1)
 
         return by_shard
 
-    hooks.patches.wrap(optimizer.Muon, "zeropower_via_newtonschulz5", make)
+    hooks.patches.wrap(optimizer.DividedMuon, "zeropower_via_newtonschulz5", make)
 
 
 def clipped_by_own_shards(hooks: Hooks, _: str) -> None:

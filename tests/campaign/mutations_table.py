@@ -262,7 +262,7 @@ _CLASSES = (
     _of_class("adafactor", "factored moment over one shard", "mean", optimizers.row_means_of_one_shard, "tokens"),
     _of_class("adafactor", "root mean square of one shard", "mean", optimizers.rms_of_one_shard, "tokens"),
     _of_class("lamb", "norms of one shard in Lamb", "sum", optimizers.over_one_shard, "mlp"),
-    _of_class("muon", "norm of one shard in Muon", "norm", optimizers.over_one_shard, "mlp"),
+    _m("norm of one shard in Muon", optimizers.norm_of_one_shard_in_muon, "mlp", "muon", engines="jax"),
     _m("products of each shard in Muon", optimizers.orthogonalized_by_shard, "mlp", "muon", engines="jax"),
 )
 _GROUPS = (

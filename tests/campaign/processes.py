@@ -221,7 +221,7 @@ def judge(fault: Fault | None, done: Ended, status: str | None) -> list[str]:
     at_the_end = fault is not None and fault.moment == "end" and done.code == code  # when all had been recorded
     finished = status == "FINISHED" and (done.code == 0 or at_the_end)
     if done.code != code and not finished:
-        wrong.append(f"exit code {done.code} in place of {code}")
+        wrong.append(f"exit code {done.code} in place of {code}, and ends with {done.lines[-2:]}")
     if status not in statuses and not finished:
         wrong.append(f"status {status} in place of {' or '.join(map(str, statuses))}")
     words = [line for line in done.lines if _LAST_WORDS.fullmatch(line)]

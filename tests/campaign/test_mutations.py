@@ -49,7 +49,7 @@ NEW_KINDS = {
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=3)
+@pytest.mark.rotates(every=6)
 @pytest.mark.parametrize("scene", NEW_KINDS, ids="-".join)
 def test_optimizers_groups_ignored_labels_and_resumes_that_are_broken_are_caught(
     tmp_path: Path, scene: tuple[str, str, str]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=4)
+@pytest.mark.rotates(every=8)
 @pytest.mark.parametrize("starter", STARTERS)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_a_run_that_loses_processes_and_its_starter_ends_as_one_that_does_not(

@@ -305,7 +305,7 @@ REFUSALS = [
     refusal(
         "task.name=ranking",
         "task.name=ranking",
-        "one of classification, binary, multilabel, positions, regression, language_model",
+        "must be one of classification, ",
     ),
     refusal("task.label_smoothing=1.5", "task.label_smoothing=1.5", "at least 0 and below 1"),
     refusal("task.class_weights=[1,-2]", "task.class_weights=[1,-2]", "at least 0"),

@@ -24,19 +24,19 @@ def trained(request: pytest.FixtureRequest) -> Any:
     return work(request.param, RUNS, STEPS)
 
 
-@pytest.mark.rotates(every=2, over="trained")
+@pytest.mark.rotates(every=4, over="trained")
 @pytest.mark.parametrize("name", [named(run) for run in RUNS])
 def test_parameters_and_state_equal_those_of_stock_keras_on_one_device(trained: Any, name: str) -> None:
     assert off({name: trained[name]}) == {}
 
 
-@pytest.mark.rotates(every=2, over="trained")
+@pytest.mark.rotates(every=4, over="trained")
 @pytest.mark.parametrize("name", [named(run) for run in RUNS])
 def test_a_resumed_run_is_bitwise_identical(trained: Any, name: str) -> None:
     assert trained[name]["resumed"] == []
 
 
-@pytest.mark.rotates(every=2, over="trained")
+@pytest.mark.rotates(every=4, over="trained")
 @pytest.mark.parametrize("name", [named(run) for run in RUNS])
 def test_the_plan_has_the_bytes_that_a_device_holds(trained: Any, name: str) -> None:
     sizes = trained[name]["bytes"]

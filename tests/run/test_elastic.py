@@ -56,7 +56,7 @@ def check(folder: Path, whole: dict[int, float]) -> None:
     np.testing.assert_allclose([losses[step] for step in losses], [whole[step] for step in whole], rtol=2e-3)
 
 
-@pytest.mark.rotates(every=2)
+@pytest.mark.rotates(every=4)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_a_supervised_run_continues_on_the_devices_that_are_left(tmp_path: Path, engine: str) -> None:
     whole = undisturbed(tmp_path / "whole", engine)

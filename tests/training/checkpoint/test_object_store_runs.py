@@ -63,7 +63,7 @@ def killed(arguments: list[str], folder: Path, environment: dict[str, str], libr
         process.wait()
 
 
-@pytest.mark.rotates(every=2)
+@pytest.mark.rotates(every=4)
 @pytest.mark.parametrize(
     ("engine", "cluster"), [("jax", "cluster=local cluster.processes=2 mesh=batch2"), ("keras_dtensor", "mesh=batch2")]
 )
