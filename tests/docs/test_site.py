@@ -14,9 +14,11 @@ from tests.docs import pages, site
 
 # Terms that a visitor types, and the page that search must list first.
 SEARCHES = {
-    "gradient accumulation": "training",
-    "mixed precision": "training",
+    "gradient accumulation": "gradient_accumulation",
+    "mixed precision": "mixed_precision",
     "early stopping": "training",
+    "learning rate": "learning_rate",
+    "optimizers": "optimizers",
     "tensor parallel": "layouts",
     "tensor parallelism": "layouts",
     "FSDP": "layouts",
