@@ -1,4 +1,4 @@
-"""What mutations are tried on: eight small networks, their data, and ways to train each.
+"""What mutations are tried on: nine small networks, their data, and ways to train each.
 
 Imports no TensorFlow, JAX or Keras: builders are given theirs.
 """
