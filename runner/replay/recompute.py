@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from runner.config.schema import ProfileConfig, RunConfig
+from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
 from runner.data.base import WEIGHT, Array, Dataset
 from runner.engine import make_engine
@@ -60,15 +62,18 @@ class Recomputed:
     """What was computed again.
 
     Attributes:
+      step: the recorded step, or an earlier one that ended the replay: with `stop_at_nan` the first with a NaN or Inf,
+        or the one at which early stopping ends the run.
       metrics: means of each step by name, by step.
       records: digests of the state, in the order of the steps.
       history: the metrics up to the last step, as training records them.
       at_step: the same as arrays after the step, as a checkpoint has them.
-      variables: the state after the step.
+      variables: the state after the recorded step; empty if the replay ended before it.
       examples: indices of the step's examples in the training split, padding left out.
       arrays: of the step, by name; empty unless they were asked for.
     """
 
+    step: int = 0
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[StepRecord] = field(default_factory=list)
     history: MetricHistory | None = None
@@ -105,9 +110,7 @@ def recompute(
       Interrupted, DataError, EngineError: as in training.
     """
     spec = DataSpec(task.arrays, task)
-    # A NaN or Inf loss is a result here and ends nothing.
-    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig())
-    config = replace(config, trainer=trainer)
+    config = _without_ends(config)
     with quiet_native_log(folder / "runner.log"):
         engine = make_engine(config, spec, length.total)
         engine.build()
@@ -117,22 +120,34 @@ def recompute(
     result = Recomputed()
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
-        indices, weight = _rows(config, data, length, recorded.step)
-        result.examples = [int(row) for row in indices[weight > 0]]
-        step = _Step(config, splits.train, engine, spec, indices, weight, length, recorded.step)
+        rows = _rows(config, data, length, recorded.step)
+        step = _Step(config, splits.train, engine, spec, *rows, length, recorded.step)
         taker = _StateTaker(engine, recorded, config, length, result, step)
-        profiler = profile.Profiler(trainer.profile, engine.trace, folder)
+        profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
         hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
         # A step before the first one to train is recorded too: two runs may begin with different values.
         taker.begin_records()
         observed = cast("Engine", _ObservedEngine(engine, result))
-        with stages.stage(f"computing steps {recorded.first + 1:,} to {taker.last:,} again"), stop.deferring():
-            try:
-                loop.train(config, observed, splits, hooks, recorded.start)
-            except _ReachedError:
-                return result
-    # The last step of a run is a period's end, after which the saver is asked.
-    raise AssertionError("the step was not reached")
+        title = f"computing steps {recorded.first + 1:,} to {taker.last:,} again"
+        with stages.stage(title), stop.deferring(), suppress(_ReachedError):
+            # The last step of a run is a period's end, after which the saver is asked and ends the replay.
+            ended = loop.train(config, observed, splits, hooks, recorded.start)
+            # Early stopping has ended the run before.
+            result.step = ended.steps
+            result.history = ended.history
+    indices, weight = _rows(config, data, length, result.step)
+    result.examples = [int(row) for row in indices[weight > 0]]
+    return result
+
+
+def _without_ends(config: RunConfig) -> RunConfig:
+    """Returns the config of a run that trains to the step of its replay."""
+    # A NaN or Inf loss is a result here and ends nothing.
+    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig())
+    if config.replay.step is not None:
+        # The step may be after the end of a run that was stopped early. Without a step, the run's end is the replay's.
+        trainer = replace(trainer, early_stopping=EarlyStoppingConfig())
+    return replace(config, trainer=trainer)
 
 
 def _ignore(*_: object) -> None:
@@ -175,6 +190,8 @@ class _StateTaker(Saver):
         self._stops_at_nan = config.replay.stop_at_nan
         self._result = result
         self._read = step
+        # The losses of the steps up to this one were looked at.
+        self._checked = recorded.first
         self.last = _window_end(recorded, config, length)
 
     def begin_records(self) -> None:
@@ -206,16 +223,24 @@ class _StateTaker(Saver):
         is_due = self._every is not None and step <= self._step and (step - self._first) % self._every == 0
         if is_due or step == self._step:
             self._record(step)
-        if step >= self.last or (self._stops_at_nan and self._is_not_finite(step)):
+        bad = self._first_nan(step) if self._stops_at_nan else None
+        if step >= self.last or bad is not None:
+            result.step = min(self._step, step if bad is None else bad)
             result.history = recorder.history
             raise _ReachedError
 
-    def _is_not_finite(self, step: int) -> bool:
-        """Returns whether the loss of a step or the state after it has a NaN or Inf."""
+    def _first_nan(self, step: int) -> int | None:
+        """Returns the first step up to this one whose loss or recorded state has a NaN or Inf; None: there is none."""
+        unchecked = range(self._checked + 1, step + 1)
+        self._checked = step
+        # A device call has several steps, each with its loss.
+        for trained in unchecked:
+            if not np.isfinite(self._result.metrics[trained][LOSS]):
+                return trained
         record = self._result.records[-1] if self._result.records else None
         if record is not None and record.step == step and record.not_finite:
-            return True
-        return not np.isfinite(self._result.metrics[step][LOSS])
+            return step
+        return None
 
     def _record(self, step: int) -> None:
         state = self._result.variables if step == self._step else self._engine.state()

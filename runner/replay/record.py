@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.config.convert import flatten
@@ -55,6 +55,12 @@ class RecordedStep:
     def first(self) -> int:
         """The steps done at the start."""
         return 0 if self.start is None else self.start.step
+
+    def ending_at(self, step: int) -> RecordedStep:
+        """Returns the record of the step that a replay has reached; if it is an earlier one, without a checkpoint."""
+        if step == self.step:
+            return self
+        return replace(self, step=step, saved=None)
 
 
 def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
