@@ -25,7 +25,7 @@ from runner.replay.layers import layer_outputs
 from runner.replay.record import RecordedStep
 from runner.task.base import LOSS, DataSpec, Task
 from runner.training import feed, loop, profile
-from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.resume import check_variables, load
 from runner.training.checkpoint.saver import Saver
 from runner.training.display import Display
 from runner.training.lengths import RunLength
@@ -117,6 +117,9 @@ def recompute(
         cache_on_device(engine, data.train)
         if recorded.start is not None:
             load(engine, recorded.start)
+        elif recorded.saved is not None:
+            # Before the steps and not after them, when the result is compared with it.
+            check_variables(engine, recorded.saved)
     result = Recomputed()
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         splits = feed.splits(config, data, task, readers, cached=caches_split(engine))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ import pytest
 from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
 from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data.base import ArraySource, ArraySpec, Dataset
+from runner.errors import ConfigError
 from runner.host.signals import StopRequest
 from runner.replay import compare, recompute, report
 from runner.replay.record import RecordedStep
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.lengths import run_length
 from runner.training.metric_history import empty
 from tests.configs import with_keys
 from tests.numpy_engine import KnownTask
 from tests.training.checkpoint import numpy_engine
+from tests.training.checkpoint.test_storage import content
 
 # Three epochs of eight steps, an evaluation after each.
 TOTAL = 24
@@ -109,3 +114,11 @@ def test_a_search_for_a_nan_without_a_step_ends_where_the_run_is_stopped_early(r
     assert result.step == 16
     reached = recorded.ending_at(result.step)
     assert report.lines(reached, result, compare.compare(reached, result), {})[0].startswith("replayed step 16 ")
+
+
+def test_another_optimizer_than_that_of_the_compared_checkpoint_is_invalid(replayed: Any, tmp_path: Path) -> None:
+    shards = numpy_engine.NumpyEngine(16, 3).shards()
+    shards["optimizer/v/d/kernel"] = shards.pop("optimizer/momentum/d/kernel")
+    saved = Checkpoint(storage.write(tmp_path, replace(content(8), shards=shards)))
+    with pytest.raises(ConfigError, match=r"was saved with another optimizer, .*; set optimizer as the run had it"):
+        replayed(8, {"replay.step": 8}, saved=saved)
