@@ -11,7 +11,7 @@ import numpy as np
 from runner.bisect.children import Replay
 from runner.data.base import WEIGHT, Array
 from runner.optim.paths import is_variable, owner_of
-from runner.replay.recompute import BATCH, GRADIENT, LAYER
+from runner.replay.recompute import BATCH, GRADIENT, LAYER, is_exact
 
 START = "start"
 BATCH_CAUSE = "batch"
@@ -104,13 +104,14 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any], tolerance: float
     Args:
       one: a state of replay.json.
       other: another one.
-      tolerance: relative to the norm of a variable; 0: bitwise.
+      tolerance: relative to the norm of a variable; 0: bitwise, as integers are always compared.
     """
     paths: list[str] = []
     for path, digest in one["digests"].items():
         if other["digests"].get(path) == digest:
             continue
-        if path in other["digests"] and tolerance and _has_close_sketch(path, one, other, tolerance):
+        has_sketches = path in one["sketches"] and path in other["sketches"]
+        if has_sketches and tolerance and _has_close_sketch(path, one, other, tolerance):
             continue
         paths.append(path)
     paths += [path for path in other["digests"] if path not in one["digests"]]
@@ -124,7 +125,20 @@ def _has_close_sketch(path: str, one: Mapping[str, Any], other: Mapping[str, Any
     return bool(abs(norm - other_norm) <= allowed and abs(signed_sum - other_sum) <= allowed)
 
 
-def relative_difference(one: Array, other: Array) -> float:
+def are_close(one: Array, other: Array, tolerance: float) -> bool:
+    """Returns whether two arrays agree.
+
+    Args:
+      one: an array.
+      other: another one.
+      tolerance: largest relative difference of floating-point numbers. Integers, such as labels, must be equal.
+    """
+    if is_exact(one) or is_exact(other):
+        return np.array_equal(one, other)
+    return _relative_difference(one, other) <= tolerance
+
+
+def _relative_difference(one: Array, other: Array) -> float:
     """Returns the L2 norm of the difference of two arrays, relative to the larger one; 0 if they are identical."""
     if one.shape != other.shape:
         return np.inf
@@ -155,7 +169,7 @@ def of_difference(step: int, start: int, one: Replay, other: Replay, tolerance: 
     losses = [side.metrics(step).get("loss", float("nan")) for side in (one, other)] if step else []
 
     def is_different(name: str) -> bool:
-        return name not in others or relative_difference(arrays[name], others[name]) > tolerance
+        return name not in others or not are_close(arrays[name], others[name], tolerance)
 
     if step == start:
         return _cause(step, START, False, arrays, paths, losses, layer=_layer_of(paths[0]))

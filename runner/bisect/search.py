@@ -174,7 +174,7 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
         compared = max(compared, step)
         one = first.checkpoint(step)
         other = second.checkpoint(step)
-        if set(one) == set(other) and all(_is_close_array(one[path], other[path], tolerance) for path in one):
+        if set(one) == set(other) and all(cause.are_close(one[path], other[path], tolerance) for path in one):
             low = step
         else:
             highs.append(step)
@@ -191,10 +191,6 @@ def _are_close(one: Mapping[str, float], other: Mapping[str, float], tolerance: 
         if not is_equal and not difference <= tolerance * abs(one[name]):
             return False
     return True
-
-
-def _is_close_array(one: np.ndarray, other: np.ndarray, tolerance: float) -> bool:
-    return cause.relative_difference(one, other) <= tolerance
 
 
 def _first_difference(

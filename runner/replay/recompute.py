@@ -38,6 +38,9 @@ GRADIENT = "gradient/"
 LAYER = "layer/"
 VARIABLE = "variable/"
 
+# Entries that a sketch converts at a time: 8 MB as float64, however large the array is.
+_PIECE = 1 << 20
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -47,7 +50,8 @@ class StepRecord:
       step: steps done.
       digests: SHA-256 of each variable's values, by canonical path.
       sketches: by path, the L2 norm of the values and their sum with fixed random signs. Two arrays whose sketches
-        agree within a small part of the norm agree as closely, except with a small probability.
+        agree within a small part of the norm agree as closely, except with a small probability. Arrays that are exact
+        have none, because they have no rounding.
       not_finite: the variables with a NaN or Inf value.
     """
 
@@ -252,7 +256,8 @@ class _StateTaker(Saver):
         not_finite: list[str] = []
         for path, array in state.items():
             digests[path] = digest(array)
-            sketches[path] = sketch(array)
+            if not is_exact(array):
+                sketches[path] = sketch(array)
             if not np.all(np.isfinite(np.asarray(array, np.float32))):
                 not_finite.append(path)
         self._result.records.append(StepRecord(step, digests, sketches, tuple(not_finite)))
@@ -261,15 +266,29 @@ class _StateTaker(Saver):
 def digest(array: Array) -> str:
     """Returns the SHA-256 of an array's values, dtype and shape."""
     plain = np.ascontiguousarray(array)
-    text = f"{plain.dtype} {plain.shape}".encode()
-    return hashlib.sha256(text + plain.tobytes()).hexdigest()
+    digest = hashlib.sha256(f"{plain.dtype} {plain.shape}".encode())
+    # As bytes, because hashlib does not accept bfloat16; without a copy.
+    digest.update(plain.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def is_exact(array: Array) -> bool:
+    """Returns whether an array has integers or truth values, which no other order of a computation rounds."""
+    return array.dtype.kind in "iub"
 
 
 def sketch(array: Array) -> tuple[float, float]:
     """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines."""
-    values = np.asarray(array, np.float64).reshape(-1)
-    signs = np.random.default_rng(values.size).choice((-1.0, 1.0), values.size)
-    return float(np.linalg.norm(values)), float(values @ signs)
+    values = np.asarray(array).reshape(-1)
+    draw = np.random.default_rng(values.size)
+    squares = 0.0
+    signed_sum = 0.0
+    for start in range(0, values.size, _PIECE):
+        piece = values[start : start + _PIECE].astype(np.float64)
+        bits = np.unpackbits(np.frombuffer(draw.bytes(-(-piece.size // 8)), np.uint8), count=piece.size)
+        squares += float(piece @ piece)
+        signed_sum += float(piece @ np.where(bits, 1.0, -1.0))
+    return float(np.sqrt(squares)), signed_sum
 
 
 def _window_end(recorded: RecordedStep, config: RunConfig, length: RunLength) -> int:
