@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.data.base import Array
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError
+from runner.task.base import LOSS
 from runner.training.checkpoint.runs import SavedRun
 from runner.verify.request import read_arrays
 
@@ -31,6 +32,16 @@ class Replay:
 
     content: Mapping[str, Any]
     folder: Path
+
+    @property
+    def step(self) -> int:
+        """The step that was reached."""
+        return int(self.content["step"])
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """The loss of each step."""
+        return {int(step): float(means[LOSS]) for step, means in self.content["metrics"].items()}
 
     @property
     def states(self) -> dict[int, Mapping[str, Any]]:

@@ -193,6 +193,7 @@ class _StateTaker(Saver):
         self._step = recorded.step
         self._first = recorded.first
         self._every = config.replay.every
+        self._record_from = max(config.replay.record_from or 0, recorded.first)
         self._with_arrays = config.replay.arrays
         self._stops_at_nan = config.replay.stop_at_nan
         self._result = result
@@ -203,7 +204,7 @@ class _StateTaker(Saver):
 
     def begin_records(self) -> None:
         """Records the state before the first step."""
-        if self._every is not None:
+        if self._is_due(self._first):
             self._record(self._first)
         if self._with_arrays and self._step == self._first + 1:
             self._result.arrays |= self._read.before()
@@ -212,7 +213,8 @@ class _StateTaker(Saver):
         """Returns after how many steps a state is recorded next; None: no more are, and the feed only reads ahead."""
         stops = [self.last, self._step, self._step - 1]
         if self._every is not None:
-            stops.append(step + self._every - (step - self._first) % self._every)
+            after = step - self._record_from
+            stops.append(self._record_from if after < 0 else step + self._every - after % self._every)
         return min((stop - step for stop in stops if stop > step), default=None)
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
@@ -227,14 +229,19 @@ class _StateTaker(Saver):
             if self._with_arrays:
                 for path, array in result.variables.items():
                     result.arrays[f"{VARIABLE}{path}"] = array
-        is_due = self._every is not None and step <= self._step and (step - self._first) % self._every == 0
-        if is_due or step == self._step:
+        if step == self._step or (step < self._step and self._is_due(step)):
             self._record(step)
         bad = self._first_nan(step) if self._stops_at_nan else None
         if step >= self.last or bad is not None:
             result.step = min(self._step, step if bad is None else bad)
             result.history = recorder.history
             raise _ReachedError
+
+    def _is_due(self, step: int) -> bool:
+        """Returns whether the state after a step is recorded."""
+        if self._every is None or step < self._record_from:
+            return False
+        return (step - self._record_from) % self._every == 0
 
     def _first_nan(self, step: int) -> int | None:
         """Returns the first step up to this one whose loss or recorded state has a NaN or Inf; None: there is none."""

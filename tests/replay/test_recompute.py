@@ -122,3 +122,20 @@ def test_another_optimizer_than_that_of_the_compared_checkpoint_is_invalid(repla
     saved = Checkpoint(storage.write(tmp_path, replace(content(8), shards=shards)))
     with pytest.raises(ConfigError, match=r"was saved with another optimizer, .*; set optimizer as the run had it"):
         replayed(8, {"replay.step": 8}, saved=saved)
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({}, [14]),
+        ({"replay.every": 5}, [0, 5, 10, 14]),
+        ({"replay.every": 1, "replay.record_from": 11}, [11, 12, 13, 14]),
+        ({"replay.every": 2, "replay.record_from": 9}, [9, 11, 13, 14]),
+    ],
+)
+def test_states_are_recorded_from_the_first_asked_for(replayed: Any, keys: dict[str, Any], steps: list[int]) -> None:
+    _, result = replayed(14, {"replay.step": 14, **keys})
+    assert [record.step for record in result.records] == steps
+    _, expected = replayed(14, {"replay.step": 14, "replay.every": 1})
+    by_step = {record.step: record for record in expected.records}
+    assert all(record == by_step[record.step] for record in result.records)
