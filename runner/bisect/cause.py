@@ -19,6 +19,7 @@ LAYER_CAUSE = "layer"
 LOSS = "loss"
 GRADIENT_CAUSE = "gradient"
 UPDATE = "update"
+UNKNOWN = "unknown"
 
 _INDEX = f"{BATCH}index"
 
@@ -32,6 +33,7 @@ _DESCRIPTIONS = {
     LOSS: "the layers' outputs are equal, and the gradients differ: the loss, its weights, regularization or dropout",
     GRADIENT_CAUSE: "the layers' outputs are not known, and the gradients differ",
     UPDATE: "the gradients are equal, and the update differs: the optimizer, its state or its learning rate",
+    UNKNOWN: "the batches are equal, and what the step computes of them is not known",
 }
 _NAN_DESCRIPTIONS = {
     BATCH_CAUSE: "the batch has a NaN or Inf",
@@ -39,6 +41,7 @@ _NAN_DESCRIPTIONS = {
     LOSS: "the layers' outputs are finite, and the loss is not",
     GRADIENT_CAUSE: "the loss is finite, and a gradient is not",
     UPDATE: "the gradients are finite, and the update is not",
+    UNKNOWN: "the batch is finite, and what the step computes of it is not known",
 }
 
 
@@ -48,7 +51,7 @@ class Cause:
 
     Attributes:
       step: the training step, counted from 1; 0: before the first.
-      kind: what differs first: `start`, `batch`, `layer`, `loss`, `gradient` or `update`.
+      kind: what differs first: `start`, `batch`, `layer`, `loss`, `gradient`, `update` or `unknown`.
       is_nan: whether a NaN was searched, not a difference.
       layer: the first layer; empty if it is not known.
       variable: the first variable.
@@ -235,9 +238,13 @@ def _first(
         return _cause(step, BATCH_CAUSE, is_nan, arrays, ordered, losses, layer=layer, array=name, rows=rows)
     if layer:
         return _cause(step, LAYER_CAUSE, is_nan, arrays, ordered, losses, layer=layer)
+    knows_layers = any(name.startswith(LAYER) for name in arrays)
+    knows_gradients = any(name.startswith(GRADIENT) for name in arrays)
     has_bad_loss = is_nan and not np.all(np.isfinite(losses))
+    # A custom step (`task=step`) shows neither, and a loss may come from any layer of a model that shows none.
+    if not knows_gradients or (has_bad_loss and not knows_layers):
+        return _cause(step, UNKNOWN, is_nan, arrays, ordered, losses, layer=_layer_of(ordered[0]) if ordered else "")
     if gradients or has_bad_loss:
-        knows_layers = any(name.startswith(LAYER) for name in arrays)
         kind = GRADIENT_CAUSE if not knows_layers or (is_nan and not has_bad_loss) else LOSS
         if is_nan:
             # The backward pass begins with the last layer.

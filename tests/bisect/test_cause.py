@@ -80,6 +80,33 @@ def test_the_first_part_of_the_step_that_differs_is_the_cause(
     assert "the runs part in step 5" in next(iter(result.lines()))
 
 
+def without(content: Arrays, *prefixes: str) -> Arrays:
+    return {name: array for name, array in content.items() if not name.startswith(prefixes)}
+
+
+def test_what_a_custom_step_computes_is_not_known(tmp_path: Path) -> None:
+    own = without(arrays(), "layer/", "gradient/")
+    other = {**own, "variable/d2/kernel": own["variable/d2/kernel"] + 1}
+    one, two = replayed(tmp_path, "a", own), replayed(tmp_path, "b", other)
+    result = cause.of_difference(5, 0, one, two, 0.0)
+    assert (result.kind, result.variable) == ("unknown", "d2/kernel")
+    line = next(iter(result.lines()))
+    assert line == "the runs part in step 5: the batches are equal, and what the step computes of them is not known"
+    # A batch is known.
+    other["batch/label"] = own["batch/label"] + 1
+    assert cause.of_difference(5, 0, one, replayed(tmp_path, "c", other), 0.0).kind == "batch"
+
+
+def test_a_nan_loss_without_layers_is_of_an_unknown_part(tmp_path: Path) -> None:
+    content = without(arrays(), "layer/")
+    content["gradient/d1/kernel"][1] = np.nan
+    content["variable/d1/kernel"][1] = np.nan
+    side = replayed(tmp_path, "a", content)
+    assert cause.of_nan(5, side).kind == "gradient"
+    side.content["metrics"]["5"]["loss"] = float("nan")
+    assert cause.of_nan(5, side).kind == "unknown"
+
+
 def test_differences_below_the_tolerance_do_not_count(tmp_path: Path) -> None:
     other = arrays()
     for name in (*GRADIENTS, "layer/d1", "layer/d2", *ALL):
