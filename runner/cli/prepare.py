@@ -26,6 +26,7 @@ from runner.engine import devices, elastic, registry
 from runner.errors import EXIT_REFUSED, PassingError, invalid
 from runner.host import accelerators, folders
 from runner.host.commands import command_module
+from runner.host.quoting import quoted
 from runner.host.versions import installed
 from runner.layout.mesh import size
 from runner.processes import launch, outputs, restarts
@@ -213,7 +214,7 @@ def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
     fixed: list[str] = []
     for argument in command:
         if key_of(argument) == _RESUME:
-            argument = f"{_RESUME}='{resumed}'"
+            argument = f"{_RESUME}={quoted(resumed)}"
         fixed.append(argument)
     return fixed
 

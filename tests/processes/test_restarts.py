@@ -133,6 +133,7 @@ def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.Monk
     monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
     config = RunConfig(cluster=ClusterConfig(name="local", processes=2, restarts=3), resume="/checkpoints/aaaa")
     checks._check_restarts(config)
+    checks._check_restarts(replace(config, resume="/home/ann@work/checkpoints/aaaa"))
     config = replace(config, resume="/checkpoints/aaaa@10")
     with pytest.raises(ConfigError, match=r"each restart would return .*; set cluster\.restarts=0"):
         checks._check_restarts(config)
