@@ -19,6 +19,7 @@ from runner.advise.candidates import Candidate
 from runner.advise.timing.command import FILE
 from runner.host import paths
 from runner.host.outputs import spared
+from runner.host.quoting import quoted
 from runner.plan import forecast
 from runner.plan.base import ARITHMETIC
 
@@ -118,7 +119,7 @@ class Children:
         """Returns the content of the JSON file that a command writes into its folder, or its error in one line."""
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "run"
-            command = [sys.executable, "-m", module, *words, f"hydra.run.dir='{target.as_posix()}'"]
+            command = [sys.executable, "-m", module, *words, f"hydra.run.dir={quoted(target.as_posix())}"]
             try:
                 done = subprocess.run(
                     command,

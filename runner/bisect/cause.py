@@ -11,7 +11,7 @@ import numpy as np
 from runner.bisect.children import Replay
 from runner.data.base import WEIGHT, Array
 from runner.optim.paths import is_variable, owner_of
-from runner.replay.recompute import BATCH, GRADIENT, LAYER
+from runner.replay.recompute import BATCH, GRADIENT, LAYER, is_exact
 
 START = "start"
 BATCH_CAUSE = "batch"
@@ -19,6 +19,7 @@ LAYER_CAUSE = "layer"
 LOSS = "loss"
 GRADIENT_CAUSE = "gradient"
 UPDATE = "update"
+UNKNOWN = "unknown"
 
 _INDEX = f"{BATCH}index"
 
@@ -32,6 +33,7 @@ _DESCRIPTIONS = {
     LOSS: "the layers' outputs are equal, and the gradients differ: the loss, its weights, regularization or dropout",
     GRADIENT_CAUSE: "the layers' outputs are not known, and the gradients differ",
     UPDATE: "the gradients are equal, and the update differs: the optimizer, its state or its learning rate",
+    UNKNOWN: "the batches are equal, and what the step computes of them is not known",
 }
 _NAN_DESCRIPTIONS = {
     BATCH_CAUSE: "the batch has a NaN or Inf",
@@ -39,6 +41,7 @@ _NAN_DESCRIPTIONS = {
     LOSS: "the layers' outputs are finite, and the loss is not",
     GRADIENT_CAUSE: "the loss is finite, and a gradient is not",
     UPDATE: "the gradients are finite, and the update is not",
+    UNKNOWN: "the batch is finite, and what the step computes of it is not known",
 }
 
 
@@ -48,7 +51,7 @@ class Cause:
 
     Attributes:
       step: the training step, counted from 1; 0: before the first.
-      kind: what differs first: `start`, `batch`, `layer`, `loss`, `gradient` or `update`.
+      kind: what differs first: `start`, `batch`, `layer`, `loss`, `gradient`, `update` or `unknown`.
       is_nan: whether a NaN was searched, not a difference.
       layer: the first layer; empty if it is not known.
       variable: the first variable.
@@ -104,13 +107,14 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any], tolerance: float
     Args:
       one: a state of replay.json.
       other: another one.
-      tolerance: relative to the norm of a variable; 0: bitwise.
+      tolerance: relative to the norm of a variable; 0: bitwise, as integers are always compared.
     """
     paths: list[str] = []
     for path, digest in one["digests"].items():
         if other["digests"].get(path) == digest:
             continue
-        if path in other["digests"] and tolerance and _has_close_sketch(path, one, other, tolerance):
+        has_sketches = path in one["sketches"] and path in other["sketches"]
+        if has_sketches and tolerance and _has_close_sketch(path, one, other, tolerance):
             continue
         paths.append(path)
     paths += [path for path in other["digests"] if path not in one["digests"]]
@@ -124,7 +128,20 @@ def _has_close_sketch(path: str, one: Mapping[str, Any], other: Mapping[str, Any
     return bool(abs(norm - other_norm) <= allowed and abs(signed_sum - other_sum) <= allowed)
 
 
-def relative_difference(one: Array, other: Array) -> float:
+def are_close(one: Array, other: Array, tolerance: float) -> bool:
+    """Returns whether two arrays agree.
+
+    Args:
+      one: an array.
+      other: another one.
+      tolerance: largest relative difference of floating-point numbers. Integers, such as labels, must be equal.
+    """
+    if is_exact(one) or is_exact(other):
+        return np.array_equal(one, other)
+    return _relative_difference(one, other) <= tolerance
+
+
+def _relative_difference(one: Array, other: Array) -> float:
     """Returns the L2 norm of the difference of two arrays, relative to the larger one; 0 if they are identical."""
     if one.shape != other.shape:
         return np.inf
@@ -155,7 +172,7 @@ def of_difference(step: int, start: int, one: Replay, other: Replay, tolerance: 
     losses = [side.metrics(step).get("loss", float("nan")) for side in (one, other)] if step else []
 
     def is_different(name: str) -> bool:
-        return name not in others or relative_difference(arrays[name], others[name]) > tolerance
+        return name not in others or not are_close(arrays[name], others[name], tolerance)
 
     if step == start:
         return _cause(step, START, False, arrays, paths, losses, layer=_layer_of(paths[0]))
@@ -221,9 +238,13 @@ def _first(
         return _cause(step, BATCH_CAUSE, is_nan, arrays, ordered, losses, layer=layer, array=name, rows=rows)
     if layer:
         return _cause(step, LAYER_CAUSE, is_nan, arrays, ordered, losses, layer=layer)
+    knows_layers = any(name.startswith(LAYER) for name in arrays)
+    knows_gradients = any(name.startswith(GRADIENT) for name in arrays)
     has_bad_loss = is_nan and not np.all(np.isfinite(losses))
+    # A custom step (`task=step`) shows neither, and a loss may come from any layer of a model that shows none.
+    if not knows_gradients or (has_bad_loss and not knows_layers):
+        return _cause(step, UNKNOWN, is_nan, arrays, ordered, losses, layer=_layer_of(ordered[0]) if ordered else "")
     if gradients or has_bad_loss:
-        knows_layers = any(name.startswith(LAYER) for name in arrays)
         kind = GRADIENT_CAUSE if not knows_layers or (is_nan and not has_bad_loss) else LOSS
         if is_nan:
             # The backward pass begins with the last layer.

@@ -12,6 +12,8 @@ from typing import Any
 
 from runner.data.base import Array
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError
+from runner.host.quoting import quoted
+from runner.task.base import LOSS
 from runner.training.checkpoint.runs import SavedRun
 from runner.verify.request import read_arrays
 
@@ -31,6 +33,16 @@ class Replay:
 
     content: Mapping[str, Any]
     folder: Path
+
+    @property
+    def step(self) -> int:
+        """The step that was reached."""
+        return int(self.content["step"])
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """The loss of each step."""
+        return {int(step): float(means[LOSS]) for step, means in self.content["metrics"].items()}
 
     @property
     def states(self) -> dict[int, Mapping[str, Any]]:
@@ -60,7 +72,13 @@ def replay(run: SavedRun, folder: Path, options: Sequence[str]) -> Replay:
       EngineError: it failed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", _COMMAND, f"run='{run.folder}'", f"hydra.run.dir='{folder}'"]
+    command = [
+        sys.executable,
+        "-m",
+        _COMMAND,
+        f"run={quoted(str(run.folder))}",
+        f"hydra.run.dir={quoted(str(folder))}",
+    ]
     command += [f"replay.{option}" for option in options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     folder.mkdir(exist_ok=True)

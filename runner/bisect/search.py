@@ -5,7 +5,8 @@ The order, from cheap to expensive:
 1. The configs of the runs are compared.
 2. The logged metrics and the checkpoints of both runs bound the step: after it they differ, and at the last common
    checkpoint that is equal they do not differ yet.
-3. Both runs are replayed between these bounds, with a record of every variable after each step.
+3. Both runs are replayed between these bounds, with a record of every variable after each step. If the bounds are far
+   apart, only some steps are recorded, and then each step between two of these in a second replay.
 4. The step is replayed once more, with its batch, its gradients and the outputs of the layers.
 """
 
@@ -123,17 +124,19 @@ def _part(first: _Side, second: _Side, folder: Path, tolerance: float | None) ->
     if low:
         yield f"equal{_within(tolerance)} at the checkpoints of step {low:,}"
     yield f"the first recorded difference is at step {high:,}"
-    stride = 1 if high - low <= _ONE_BY_ONE else math.isqrt(high - low)
-    step = _first_difference(first, second, folder / "states", low, high, stride, tolerance)
-    if step is not None and stride > 1:
-        step = _first_difference(first, second, folder / "each", low, step, 1, tolerance)
+    stride = _stride(low, high)
+    step = _first_difference(first, second, folder / "states", [f"step={high}", *_records(low, stride)], tolerance)
+    if step is not None and step > low and stride > 1:
+        # The states before these steps are equal.
+        options = [f"step={step}", *_records(low, 1, max(low, step - stride))]
+        step = _first_difference(first, second, folder / "each", options, tolerance)
     if step is None:
         yield (
             "the replays of the runs do not part: what made them differ is in neither their configs nor their data "
             f"(another version of a library, or code that has changed since); {folder} has the replays"
         )
         return
-    options = [f"step={max(step, low + 1)}", f"start={low}", "arrays=true", "every=1"]
+    options = [f"step={max(step, low + 1)}", *_records(low, 1, step), "arrays=true"]
     replays = [
         replay(side.run, folder / "step" / name, options) for name, side in (("run", first), ("against", second))
     ]
@@ -174,7 +177,7 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
         compared = max(compared, step)
         one = first.checkpoint(step)
         other = second.checkpoint(step)
-        if set(one) == set(other) and all(_is_close_array(one[path], other[path], tolerance) for path in one):
+        if set(one) == set(other) and all(cause.are_close(one[path], other[path], tolerance) for path in one):
             low = step
         else:
             highs.append(step)
@@ -193,15 +196,25 @@ def _are_close(one: Mapping[str, float], other: Mapping[str, float], tolerance: 
     return True
 
 
-def _is_close_array(one: np.ndarray, other: np.ndarray, tolerance: float) -> bool:
-    return cause.relative_difference(one, other) <= tolerance
+def _stride(low: int, high: int) -> int:
+    """Returns the steps between the states that a first replay records."""
+    return 1 if high - low <= _ONE_BY_ONE else math.isqrt(high - low)
 
 
-def _first_difference(
-    first: _Side, second: _Side, folder: Path, low: int, high: int, stride: int, tolerance: float
-) -> int | None:
+def _records(start: int, every: int, first: int | None = None) -> list[str]:
+    """Returns the options of a replay that records states.
+
+    Args:
+      start: step of the checkpoint to start from.
+      every: steps between the states.
+      first: step of the first state; None: the start. To copy a state may take longer than a step.
+    """
+    options = [f"start={start}", f"every={every}"]
+    return options if first is None else [*options, f"record_from={first}"]
+
+
+def _first_difference(first: _Side, second: _Side, folder: Path, options: list[str], tolerance: float) -> int | None:
     """Returns the first recorded step at which the replays differ; None if there is none."""
-    options = [f"step={high}", f"start={low}", f"every={stride}"]
     one = replay(first.run, folder / "run", options)
     other = replay(second.run, folder / "against", options)
     states = other.states
@@ -219,13 +232,20 @@ def _nan(side: _Side, folder: Path) -> Iterator[str]:
         return
     if bad is None:
         yield f"step {side.last.step:,}, the last checkpoint, has no NaN or Inf: training on from there"
-    options = [f"step={bad}" if bad is not None else "step=null", f"start={low}", "every=1", "stop_at_nan=true"]
-    states = replay(side.run, folder / "states", options)
+    # How many steps a run that has not finished may have left is not known here.
+    stride = _ONE_BY_ONE if bad is None else _stride(low, bad)
+    last = "step=null" if bad is None else f"step={bad}"
+    states = replay(side.run, folder / "states", [last, *_records(low, stride), "stop_at_nan=true"])
     step = _first_nan(states)
     if step is None:
-        yield f"the run has no NaN or Inf up to step {max(states.states):,}"
+        yield f"the run has no NaN or Inf up to step {states.step:,}"
         return
-    options = [f"step={step}", f"start={low}", "every=1", "arrays=true"]
+    if stride > 1:
+        # A NaN stays in the weights or in the optimizer state, so the recorded states before have none.
+        before = max((recorded for recorded in states.states if recorded < step), default=low)
+        options = [f"step={step}", *_records(low, 1, before), "stop_at_nan=true"]
+        step = _first_nan(replay(side.run, folder / "each", options)) or step
+    options = [f"step={step}", f"start={low}", "arrays=true"]
     result = cause.of_nan(step, replay(side.run, folder / "step", options))
     _write(folder, result, {})
     yield from result.lines()
@@ -253,11 +273,10 @@ def _nan_bounds(side: _Side) -> tuple[int, int | None]:
 
 
 def _first_nan(states: Replay) -> int | None:
-    for step, state in sorted(states.states.items()):
-        loss = states.metrics(step).get(LOSS, 0.0)
-        if step and (state["not_finite"] or not math.isfinite(loss)):
-            return step
-    return None
+    """Returns the first step whose loss or recorded state has a NaN or Inf; None if there is none."""
+    steps = [step for step, state in states.states.items() if step and state["not_finite"]]
+    steps += [step for step, loss in states.losses.items() if not math.isfinite(loss)]
+    return min(steps, default=None)
 
 
 def _write(folder: Path, result: cause.Cause, differences: Mapping[str, tuple[object, object]]) -> None:

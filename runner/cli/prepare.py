@@ -26,6 +26,7 @@ from runner.engine import devices, elastic, registry
 from runner.errors import EXIT_REFUSED, PassingError, invalid
 from runner.host import accelerators, folders
 from runner.host.commands import command_module
+from runner.host.quoting import quoted
 from runner.host.versions import installed
 from runner.layout.mesh import size
 from runner.processes import launch, outputs, restarts
@@ -175,12 +176,17 @@ def _launch(config: RunConfig, composed: DictConfig) -> NoReturn:
     folders.check(_RUN_DIR, directory(composed, _RUN_DIR))
     signals: list[int] = []
     command = _of_one_run(launch.typed(), config.resume)
-    # Checked above for the first start. With `cluster.elastic`, the devices may be others at a later one.
-    first = [config]
+    is_restart = False
 
     def start(variables: Mapping[str, str]) -> int:
+        nonlocal is_restart
+        # The config was checked for the first start. Only with `cluster.elastic` may the mesh be another one later.
+        is_checked_again = is_restart and config.cluster.elastic
+        is_restart = True
+        now = config
         try:
-            now = first.pop() if first else convert(without_hydra(composed))
+            if is_checked_again:
+                now = convert(without_hydra(composed))
         except PassingError as error:  # fewer devices than the mesh needs, which may come back
             print(f"error: {error}", file=sys.stderr, flush=True)
             restarts.note_passing(str(error), variables)
@@ -213,7 +219,7 @@ def _of_one_run(command: Sequence[str], resumed: str | None) -> list[str]:
     fixed: list[str] = []
     for argument in command:
         if key_of(argument) == _RESUME:
-            argument = f"{_RESUME}='{resumed}'"
+            argument = f"{_RESUME}={quoted(resumed)}"
         fixed.append(argument)
     return fixed
 

@@ -20,6 +20,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
 from runner.host import paths, session
+from runner.host.quoting import quoted
 
 FLAG = "--config-dir"
 NAME_FLAG = "--config-name"
@@ -252,8 +253,7 @@ def searchpath(arguments: Sequence[str]) -> list[str]:
     folder = _named_folder(arguments)
     if folder is None:
         return []
-    quoted = folder.as_posix().replace("'", "\\'")
-    return [f"{KEY}=['file://{quoted}']"]
+    return [f"{KEY}=[{quoted(f'file://{folder.as_posix()}')}]"]
 
 
 def replaced(composed: DictConfig) -> Iterator[str]:

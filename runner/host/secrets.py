@@ -20,7 +20,7 @@ from urllib.parse import unquote, unquote_plus
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.errors import invalid
-from runner.host import session
+from runner.host import quoting, session
 
 MASK = "***"
 # The keys whose values are opened as URIs.
@@ -155,12 +155,9 @@ def _hide_argument(argument: str) -> str:
     if value.startswith(("[", "{")):
         # It is no URI. The check of the config rejects it, and masks it in the message.
         return argument
-    plain = value.strip()
-    if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "'\"":
-        plain = plain[1:-1].replace(f"\\{plain[0]}", plain[0])
+    plain = quoting.unquoted(value)
     masked = hide(plain)
-    quoted = masked.replace("'", "\\'")
-    return argument if masked == plain else f"{head}='{quoted}'"
+    return argument if masked == plain else f"{head}={quoting.quoted(masked)}"
 
 
 def hide_config(config: DictConfig) -> None:

@@ -14,6 +14,7 @@ from runner.config.hydra_node import without_hydra
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, DataError, EngineError, TrackingError, invalid
 from runner.host import secrets, session
+from runner.host.quoting import quoted
 from runner.training.checkpoint import arguments
 
 
@@ -65,5 +66,4 @@ def arranged(overrides: Sequence[str], config_dir: str | Path | None) -> list[st
     if not folder.is_dir():
         fix = "name one that has groups, as conf has"
         raise invalid("config_dir", config_dir, problem="must be an existing folder", fix=fix)
-    quoted = folder.as_posix().replace("'", "\\'")
-    return [f"hydra.searchpath=['file://{quoted}']", *overrides]
+    return [f"hydra.searchpath=[{quoted(f'file://{folder.as_posix()}')}]", *overrides]

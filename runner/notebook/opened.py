@@ -19,6 +19,7 @@ from runner.errors import ConfigError, EngineError, invalid
 from runner.host import folders
 from runner.host.late import late
 from runner.host.paths import outputs_dir, random_part
+from runner.host.quoting import quoted
 from runner.notebook import child
 from runner.notebook.composing import arranged, compose
 from runner.training.checkpoint.arguments import value_of
@@ -215,7 +216,7 @@ def train(*overrides: str, config_dir: str | Path | None = None) -> OpenedRun:
     else:  # chosen here, so that the run is found in it
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         folder = outputs_dir() / "runs" / f"{stamp}-{random_part()}"
-        arguments.append(f"{_RUN_DIR}='{folder.as_posix()}'")
+        arguments.append(f"{_RUN_DIR}={quoted(folder.as_posix())}")
     child.run("runner", arguments)
     run_id = folders.noted_run(folder)
     if run_id is None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from runner.engine.base import ProgramCost
 from runner.errors import EngineError
 from runner.host.console import Console
+from runner.host.quoting import quoted
 from runner.notebook import child
 from runner.notebook.composing import arranged
 from runner.plan import rows, table
@@ -81,7 +82,7 @@ def make_plan(*overrides: str, config_dir: str | Path | None = None) -> ShownPla
       EngineError: the plan can't be made.
     """
     with tempfile.TemporaryDirectory() as folder:
-        run_dir = f"hydra.run.dir='{Path(folder).as_posix()}/plan'"
+        run_dir = f"hydra.run.dir={quoted(f'{Path(folder).as_posix()}/plan')}"
         child.run("runner.plan", [*arranged(overrides, config_dir), run_dir], quiet=True)
         return from_dict(json.loads((Path(folder) / "plan" / "plan.json").read_text()))
 

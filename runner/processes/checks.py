@@ -77,7 +77,9 @@ def _check_restarts(config: RunConfig) -> None:
             problem=f"{where} has nothing that starts the run again",
             fix="write python -m runner.supervise -- before the command",
         )
-    if "@" in config.resume and starts_itself:
+    # The folders above the run's may have an @ in their names.
+    names_checkpoint = "@" in config.resume.rpartition("/")[2]
+    if names_checkpoint and starts_itself:
         problem = f"names a checkpoint, to which each restart would return ({key}={value})"
         raise invalid("resume", config.resume, problem=problem, fix=f"set {key}=0")
 

@@ -63,6 +63,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         result = _recomputed(config, saved, recorded, folder, stop)
     if not team.is_first:
         return
+    recorded = recorded.ending_at(result.step)
     comparison = compare.compare(recorded, result)
     printed = [*device_lines, *report.lines(recorded, result, comparison, differences)]
     files = report.write(folder, recorded, result, comparison, differences)

@@ -72,8 +72,7 @@ def compare(recorded: RecordedStep, result: Recomputed) -> Comparison:
                 metrics.append(difference)
     variables: list[Difference] = []
     count = 0
-    # Without variables the replay has ended before the step, at a NaN.
-    if recorded.saved is not None and result.variables:
+    if recorded.saved is not None:
         count = len(recorded.saved)
         variables += _of_state(recorded.saved, result)
         metrics += _of_history(recorded.saved, result)

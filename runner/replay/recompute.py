@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from runner.config.schema import ProfileConfig, RunConfig
+from runner.config.schema_trainer import EarlyStoppingConfig
 from runner.data import workers
 from runner.data.base import WEIGHT, Array, Dataset
 from runner.engine import make_engine
@@ -23,7 +25,7 @@ from runner.replay.layers import layer_outputs
 from runner.replay.record import RecordedStep
 from runner.task.base import LOSS, DataSpec, Task
 from runner.training import feed, loop, profile
-from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.resume import check_variables, load
 from runner.training.checkpoint.saver import Saver
 from runner.training.display import Display
 from runner.training.lengths import RunLength
@@ -36,6 +38,9 @@ GRADIENT = "gradient/"
 LAYER = "layer/"
 VARIABLE = "variable/"
 
+# Entries that a sketch converts at a time: 8 MB as float64, however large the array is.
+_PIECE = 1 << 20
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -45,7 +50,8 @@ class StepRecord:
       step: steps done.
       digests: SHA-256 of each variable's values, by canonical path.
       sketches: by path, the L2 norm of the values and their sum with fixed random signs. Two arrays whose sketches
-        agree within a small part of the norm agree as closely, except with a small probability.
+        agree within a small part of the norm agree as closely, except with a small probability. Arrays that are exact
+        have none, because they have no rounding.
       not_finite: the variables with a NaN or Inf value.
     """
 
@@ -60,15 +66,18 @@ class Recomputed:
     """What was computed again.
 
     Attributes:
+      step: the recorded step, or an earlier one that ended the replay: with `stop_at_nan` the first with a NaN or Inf,
+        or the one at which early stopping ends the run.
       metrics: means of each step by name, by step.
       records: digests of the state, in the order of the steps.
       history: the metrics up to the last step, as training records them.
       at_step: the same as arrays after the step, as a checkpoint has them.
-      variables: the state after the step.
+      variables: the state after the recorded step; empty if the replay ended before it.
       examples: indices of the step's examples in the training split, padding left out.
       arrays: of the step, by name; empty unless they were asked for.
     """
 
+    step: int = 0
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[StepRecord] = field(default_factory=list)
     history: MetricHistory | None = None
@@ -105,34 +114,47 @@ def recompute(
       Interrupted, DataError, EngineError: as in training.
     """
     spec = DataSpec(task.arrays, task)
-    # A NaN or Inf loss is a result here and ends nothing.
-    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig())
-    config = replace(config, trainer=trainer)
+    config = _without_ends(config)
     with quiet_native_log(folder / "runner.log"):
         engine = make_engine(config, spec, length.total)
         engine.build()
         cache_on_device(engine, data.train)
         if recorded.start is not None:
             load(engine, recorded.start)
+        elif recorded.saved is not None:
+            # Before the steps and not after them, when the result is compared with it.
+            check_variables(engine, recorded.saved)
     result = Recomputed()
     with workers.opened(config.dataset, config.trainer.seed) as readers:
         splits = feed.splits(config, data, task, readers, cached=caches_split(engine))
-        indices, weight = _rows(config, data, length, recorded.step)
-        result.examples = [int(row) for row in indices[weight > 0]]
-        step = _Step(config, splits.train, engine, spec, indices, weight, length, recorded.step)
+        rows = _rows(config, data, length, recorded.step)
+        step = _Step(config, splits.train, engine, spec, *rows, length, recorded.step)
         taker = _StateTaker(engine, recorded, config, length, result, step)
-        profiler = profile.Profiler(trainer.profile, engine.trace, folder)
+        profiler = profile.Profiler(config.trainer.profile, engine.trace, folder)
         hooks = loop.LoopHooks(_ignore, _ignore, _ignore, Display(), AgreedStop(stop), taker, profiler)
         # A step before the first one to train is recorded too: two runs may begin with different values.
         taker.begin_records()
         observed = cast("Engine", _ObservedEngine(engine, result))
-        with stages.stage(f"computing steps {recorded.first + 1:,} to {taker.last:,} again"), stop.deferring():
-            try:
-                loop.train(config, observed, splits, hooks, recorded.start)
-            except _ReachedError:
-                return result
-    # The last step of a run is a period's end, after which the saver is asked.
-    raise AssertionError("the step was not reached")
+        title = f"computing steps {recorded.first + 1:,} to {taker.last:,} again"
+        with stages.stage(title), stop.deferring(), suppress(_ReachedError):
+            # The last step of a run is a period's end, after which the saver is asked and ends the replay.
+            ended = loop.train(config, observed, splits, hooks, recorded.start)
+            # Early stopping has ended the run before.
+            result.step = ended.steps
+            result.history = ended.history
+    indices, weight = _rows(config, data, length, result.step)
+    result.examples = [int(row) for row in indices[weight > 0]]
+    return result
+
+
+def _without_ends(config: RunConfig) -> RunConfig:
+    """Returns the config of a run that trains to the step of its replay."""
+    # A NaN or Inf loss is a result here and ends nothing.
+    trainer = replace(config.trainer, on_nan="continue", profile=ProfileConfig())
+    if config.replay.step is not None:
+        # The step may be after the end of a run that was stopped early. Without a step, the run's end is the replay's.
+        trainer = replace(trainer, early_stopping=EarlyStoppingConfig())
+    return replace(config, trainer=trainer)
 
 
 def _ignore(*_: object) -> None:
@@ -171,15 +193,18 @@ class _StateTaker(Saver):
         self._step = recorded.step
         self._first = recorded.first
         self._every = config.replay.every
+        self._record_from = max(config.replay.record_from or 0, recorded.first)
         self._with_arrays = config.replay.arrays
         self._stops_at_nan = config.replay.stop_at_nan
         self._result = result
         self._read = step
+        # The losses of the steps up to this one were looked at.
+        self._checked = recorded.first
         self.last = _window_end(recorded, config, length)
 
     def begin_records(self) -> None:
         """Records the state before the first step."""
-        if self._every is not None:
+        if self._is_due(self._first):
             self._record(self._first)
         if self._with_arrays and self._step == self._first + 1:
             self._result.arrays |= self._read.before()
@@ -188,7 +213,8 @@ class _StateTaker(Saver):
         """Returns after how many steps a state is recorded next; None: no more are, and the feed only reads ahead."""
         stops = [self.last, self._step, self._step - 1]
         if self._every is not None:
-            stops.append(step + self._every - (step - self._first) % self._every)
+            after = step - self._record_from
+            stops.append(self._record_from if after < 0 else step + self._every - after % self._every)
         return min((stop - step for stop in stops if stop > step), default=None)
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
@@ -203,19 +229,32 @@ class _StateTaker(Saver):
             if self._with_arrays:
                 for path, array in result.variables.items():
                     result.arrays[f"{VARIABLE}{path}"] = array
-        is_due = self._every is not None and step <= self._step and (step - self._first) % self._every == 0
-        if is_due or step == self._step:
+        if step == self._step or (step < self._step and self._is_due(step)):
             self._record(step)
-        if step >= self.last or (self._stops_at_nan and self._is_not_finite(step)):
+        bad = self._first_nan(step) if self._stops_at_nan else None
+        if step >= self.last or bad is not None:
+            result.step = min(self._step, step if bad is None else bad)
             result.history = recorder.history
             raise _ReachedError
 
-    def _is_not_finite(self, step: int) -> bool:
-        """Returns whether the loss of a step or the state after it has a NaN or Inf."""
+    def _is_due(self, step: int) -> bool:
+        """Returns whether the state after a step is recorded."""
+        if self._every is None or step < self._record_from:
+            return False
+        return (step - self._record_from) % self._every == 0
+
+    def _first_nan(self, step: int) -> int | None:
+        """Returns the first step up to this one whose loss or recorded state has a NaN or Inf; None: there is none."""
+        unchecked = range(self._checked + 1, step + 1)
+        self._checked = step
+        # A device call has several steps, each with its loss.
+        for trained in unchecked:
+            if not np.isfinite(self._result.metrics[trained][LOSS]):
+                return trained
         record = self._result.records[-1] if self._result.records else None
         if record is not None and record.step == step and record.not_finite:
-            return True
-        return not np.isfinite(self._result.metrics[step][LOSS])
+            return step
+        return None
 
     def _record(self, step: int) -> None:
         state = self._result.variables if step == self._step else self._engine.state()
@@ -224,7 +263,8 @@ class _StateTaker(Saver):
         not_finite: list[str] = []
         for path, array in state.items():
             digests[path] = digest(array)
-            sketches[path] = sketch(array)
+            if not is_exact(array):
+                sketches[path] = sketch(array)
             if not np.all(np.isfinite(np.asarray(array, np.float32))):
                 not_finite.append(path)
         self._result.records.append(StepRecord(step, digests, sketches, tuple(not_finite)))
@@ -233,15 +273,29 @@ class _StateTaker(Saver):
 def digest(array: Array) -> str:
     """Returns the SHA-256 of an array's values, dtype and shape."""
     plain = np.ascontiguousarray(array)
-    text = f"{plain.dtype} {plain.shape}".encode()
-    return hashlib.sha256(text + plain.tobytes()).hexdigest()
+    digest = hashlib.sha256(f"{plain.dtype} {plain.shape}".encode())
+    # As bytes, because hashlib does not accept bfloat16; without a copy.
+    digest.update(plain.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def is_exact(array: Array) -> bool:
+    """Returns whether an array has integers or truth values, which no other order of a computation rounds."""
+    return array.dtype.kind in "iub"
 
 
 def sketch(array: Array) -> tuple[float, float]:
     """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines."""
-    values = np.asarray(array, np.float64).reshape(-1)
-    signs = np.random.default_rng(values.size).choice((-1.0, 1.0), values.size)
-    return float(np.linalg.norm(values)), float(values @ signs)
+    values = np.asarray(array).reshape(-1)
+    draw = np.random.default_rng(values.size)
+    squares = 0.0
+    signed_sum = 0.0
+    for start in range(0, values.size, _PIECE):
+        piece = values[start : start + _PIECE].astype(np.float64)
+        bits = np.unpackbits(np.frombuffer(draw.bytes(-(-piece.size // 8)), np.uint8), count=piece.size)
+        squares += float(piece @ piece)
+        signed_sum += float(piece @ np.where(bits, 1.0, -1.0))
+    return float(np.sqrt(squares)), signed_sum
 
 
 def _window_end(recorded: RecordedStep, config: RunConfig, length: RunLength) -> int:

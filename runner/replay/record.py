@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.config.convert import flatten
 from runner.config.schema_replay import ReplayConfig
 from runner.data.base import Array
 from runner.errors import ConfigError, invalid
+from runner.sweep import identity
 from runner.training.checkpoint import index, recovery, runs, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.metric_history import MetricHistory, from_arrays, to_arrays
 
-# Groups and keys that say nothing about what a step computes.
+# Keys that say nothing about what a step computes, although a run with another value is another run.
 _IGNORED = (
-    *("tracking.", "plan.", "hardware.", "verify.", "against.", "evaluate.", "generate.", "replay.", "export."),
-    *("trainer.checkpoint.", "trainer.profile.", "trainer.watchdog.", "trainer.progress", "trainer.verify_first"),
-    *("trainer.log_model", "trainer.on_nan", "cluster.restart", "cluster.requeue", "cluster.start_timeout"),
-    *("cluster.coordinator", "cluster.index", "cluster.interface", "cluster.secret_file", "cluster.open_ports"),
-    *("cluster.elastic", "cluster.devices_file"),
+    *("trainer.log_model", "trainer.on_nan", "cluster.requeue", "cluster.start_timeout", "cluster.coordinator"),
+    *("cluster.index", "cluster.interface", "cluster.secret_file", "cluster.open_ports"),
 )
 
 _AXES = "mesh.axes."
@@ -55,6 +53,12 @@ class RecordedStep:
     def first(self) -> int:
         """The steps done at the start."""
         return 0 if self.start is None else self.start.step
+
+    def ending_at(self, step: int) -> RecordedStep:
+        """Returns the record of the step that a replay has reached; if it is an earlier one, without a checkpoint."""
+        if step == self.step:
+            return self
+        return replace(self, step=step, saved=None)
 
 
 def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
@@ -164,7 +168,7 @@ def config_differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> d
     differing: dict[str, tuple[object, object]] = {}
     for key in before | after:
         is_in_both = key in before and key in after
-        if key.startswith(_IGNORED) or not (is_in_both or key.startswith(_AXES)):
+        if not identity.counts(key) or key.startswith(_IGNORED) or not (is_in_both or key.startswith(_AXES)):
             continue
         if before.get(key) != after.get(key):
             differing[key] = before.get(key), after.get(key)

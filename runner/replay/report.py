@@ -36,9 +36,10 @@ def lines(recorded: RecordedStep, result: Recomputed, comparison: Comparison, di
     printed = [f"replayed step {step:,} of run {recorded.run.id} from {start}"]
     for key, (before, now) in differences.items():
         printed.append(f"other than in the run: {key}={_shown(now)}, which was {_shown(before)} in this step")
-    last = min(step, max(result.metrics))
-    metrics = result.metrics[last]
-    printed.append(f"step {last:,}: " + "  ".join(f"{name} {value:.6g}" for name, value in metrics.items()))
+    # A run that early stopping has ended where the replay starts computes no step.
+    if step in result.metrics:
+        means = "  ".join(f"{name} {value:.6g}" for name, value in result.metrics[step].items())
+        printed.append(f"step {step:,}: {means}")
     shown = ", ".join(map(str, result.examples[:_SHOWN]))
     if len(result.examples) > _SHOWN:
         shown += f", ... ({len(result.examples)} in all, in {FILE})"

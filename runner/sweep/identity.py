@@ -37,7 +37,12 @@ _PARTS_WITHOUT_ARITHMETIC = (
     "bisect",
     "export",
     "plan",
+    "advise",
     "verify",
+    "runs",
+    "init",
+    "supervise",
+    "notebook",
     "tracking",
     "host",
     "conf",
@@ -53,6 +58,7 @@ _IGNORED_GROUPS = (
     "tracking",
     "sweep",
     "plan",
+    "advise",
     "hardware",
     "verify",
     "against",
@@ -85,6 +91,12 @@ _IGNORED_KEYS = frozenset(
 _DIGEST_CHARACTERS = 20  # 80 bits: enough for any number of runs, and short enough to read in a tag
 
 
+def counts(key: str) -> bool:
+    """Returns whether a key decides what a run computes, and not only where, how fast or how visibly."""
+    is_ignored = key in _IGNORED_KEYS or key.startswith(_IGNORED_PREFIXES) or key.split(".")[0] in _IGNORED_GROUPS
+    return not is_ignored
+
+
 def config_hash(content: Mapping[str, object]) -> str:
     """Returns a digest of what a resolved config computes.
 
@@ -93,8 +105,7 @@ def config_hash(content: Mapping[str, object]) -> str:
     """
     counted: dict[str, object] = {}
     for key, value in flatten(content):
-        is_ignored = key in _IGNORED_KEYS or key.startswith(_IGNORED_PREFIXES) or key.split(".")[0] in _IGNORED_GROUPS
-        if not is_ignored:
+        if counts(key):
             counted[key] = value
     return _digest(json.dumps(counted, sort_keys=True, default=str).encode())
 

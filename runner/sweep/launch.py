@@ -15,6 +15,7 @@ from runner.config.search_path import FLAG, NAME_FLAG, PRIMARY
 from runner.errors import ConfigError
 from runner.host.cores import VARIABLE, available
 from runner.host.folders import MARK
+from runner.host.quoting import quoted
 from runner.sweep.jobs import Job
 from runner.sweep.member import Membership
 from runner.sweep.process import Command, run_to_end
@@ -55,7 +56,6 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
     """
     of_hydra = as_typed(master.hydra.overrides.hydra)
     shared = [override for override in of_hydra if not key_of(override).startswith(_LAUNCHING)]
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return [
         sys.executable,
         "-m",
@@ -67,7 +67,7 @@ def arguments(module: str, overrides: Sequence[str], master: DictConfig, folder:
         *shared,
         # A preset may set MULTIRUN: the job would be a sweep of its own.
         "hydra.mode=RUN",
-        f"hydra.run.dir='{quoted}'",
+        f"hydra.run.dir={quoted(str(folder))}",
     ]
 
 

@@ -13,6 +13,7 @@ from runner.config.schema import TrackingConfig
 from runner.config.search_path import searchpath
 from runner.errors import ConfigError
 from runner.host.late import late
+from runner.host.quoting import quoted
 from runner.host.stores.urls import Place
 from runner.training.checkpoint.arguments import MULTIRUN, key_of, value_of, without
 from runner.training.checkpoint.recorded import Record
@@ -86,7 +87,7 @@ def checkpoint_overrides(run: Run, content: Mapping[str, object], checkpoints: P
         resume.check_order(runs.open_checkpoint("resume", saved_run, None), content)
     except ConfigError:
         return []
-    return [f"resume='{saved_run.folder.as_posix()}'"]
+    return [f"resume={quoted(saved_run.folder.as_posix())}"]
 
 
 def _tracking(overrides: list[str]) -> TrackingConfig:

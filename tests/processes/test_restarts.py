@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 
 from runner.config.durations import seconds_of
 from runner.config.fields import duration_problem
@@ -133,6 +134,7 @@ def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.Monk
     monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
     config = RunConfig(cluster=ClusterConfig(name="local", processes=2, restarts=3), resume="/checkpoints/aaaa")
     checks._check_restarts(config)
+    checks._check_restarts(replace(config, resume="/home/ann@work/checkpoints/aaaa"))
     config = replace(config, resume="/checkpoints/aaaa@10")
     with pytest.raises(ConfigError, match=r"each restart would return .*; set cluster\.restarts=0"):
         checks._check_restarts(config)
@@ -148,6 +150,38 @@ def test_each_restart_resumes_the_run_that_was_the_latest_at_first(resumed: str 
 
     command = ["-m", "runner", "resume=latest", "cluster=local"]
     assert _of_one_run(command, resumed) == ["-m", "runner", expected, "cluster=local"]
+
+
+@pytest.mark.parametrize(("elastic", "checks_of_restarts"), [(False, 0), (True, 2)])
+def test_the_config_is_checked_again_at_a_restart_only_if_the_mesh_may_change(
+    monkeypatch: pytest.MonkeyPatch, elastic: bool, checks_of_restarts: int
+) -> None:
+    from runner.cli import prepare
+
+    config = RunConfig(cluster=ClusterConfig(name="local", processes=2, restarts=3, elastic=elastic))
+    checked: list[object] = []
+    started: list[object] = []
+
+    def run_three_times(start: Callable[[Mapping[str, str]], int], *_: object) -> int:
+        return max([start({}) for _ in range(3)])
+
+    def convert(composed: object) -> RunConfig:
+        checked.append(composed)
+        return config
+
+    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
+    monkeypatch.setattr(prepare, "convert", convert)
+    monkeypatch.setattr(prepare, "without_hydra", lambda composed: composed)
+    monkeypatch.setattr(prepare, "directory", lambda *_: Path())
+    monkeypatch.setattr(prepare.folders, "check", lambda *_: None)
+    monkeypatch.setattr(prepare.devices, "line", lambda *_: [])
+    monkeypatch.setattr(prepare.elastic, "environment", lambda _: {})
+    monkeypatch.setattr(prepare.launch, "run", lambda *arguments: started.append(arguments) or 0)
+    monkeypatch.setattr(prepare.restarts, "run", run_three_times)
+    with pytest.raises(SystemExit):
+        prepare._launch(config, DictConfig({}))
+    assert len(started) == 3
+    assert len(checked) == checks_of_restarts
 
 
 def test_a_nan_is_recognized_behind_another_error() -> None:

@@ -18,6 +18,20 @@ def test_only_keys_that_change_a_step_are_differences() -> None:
     assert record.config_differences(before, now) == {"mesh.axes.batch": (4, 8)}
 
 
+def test_how_fast_a_run_reads_its_data_is_no_difference() -> None:
+    before = {
+        "dataset": {"workers": 0, "prefetch": 2, "batch_size": 8},
+        "sweep": {"jobs": 1},
+        "trainer": {"on_nan": "stop"},
+    }
+    now = {
+        "dataset": {"workers": 4, "prefetch": 9, "batch_size": 9},
+        "sweep": {"jobs": 2},
+        "trainer": {"on_nan": "continue"},
+    }
+    assert record.config_differences(before, now) == {"dataset.batch_size": (8, 9)}
+
+
 def test_an_axis_that_only_one_mesh_has_is_a_difference() -> None:
     before = {"mesh": {"axes": {"batch": 4}}}
     now = {"mesh": {"axes": {"batch": 4, "model": 2}}}

@@ -12,6 +12,7 @@ from runner.compare.records import RunRecord
 from runner.config.names import varied_name
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
+from runner.host.commands import COMMANDS
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.member import Membership, values_of, varied_tags
@@ -49,6 +50,11 @@ def changed(group: str, key: str, value: object) -> dict[str, object]:
 )
 def test_where_and_how_visibly_a_run_computes_does_not_make_it_another(group: str, key: str, value: object) -> None:
     assert identity.config_hash(changed(group, key, value)) == identity.config_hash(CONFIG)
+
+
+def test_only_training_and_its_data_are_code_that_a_run_computes_with() -> None:
+    commands = {name.split(".")[1] for name in COMMANDS if "." in name}
+    assert commands - set(identity._PARTS_WITHOUT_ARITHMETIC) == {"data"}
 
 
 @pytest.mark.parametrize(

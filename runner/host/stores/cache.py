@@ -28,8 +28,10 @@ LARGEST = 20 << 30
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 _SPOOL = "spool-"
+_UNFINISHED = ".unfinished-"
 
-# Seconds after which a folder of files that wait for their upload is nobody's: no upload takes a day.
+# Seconds after which a folder of files that wait for their upload, or a copy that is not whole, is abandoned: no
+# upload takes a day, and a download writes all the time.
 _LEFT_S = 86400.0
 
 # A connection may break in the middle of a large object, which is then transferred again.
@@ -100,7 +102,7 @@ def _transfer_again(path: ObjectPath, copy: Path, sha256: str, size: int) -> Non
 
 def _transfer(path: ObjectPath, copy: Path, sha256: str, size: int) -> None:
     """Writes a copy, hashed while it arrives; it gets its name when it is whole."""
-    temporary = copy.with_name(f".unfinished-{copy.name[:8]}-{random_part()}")
+    temporary = copy.with_name(f"{_UNFINISHED}{copy.name[:8]}-{random_part()}")
     digest = hashlib.sha256()
     received = 0
     try:
@@ -132,11 +134,7 @@ def spool() -> Iterator[Path]:
       OSError: the disk is full or read-only.
     """
     folder().mkdir(parents=True, exist_ok=True)
-    for left in folder().glob(f"{_SPOOL}*"):
-        # A process that was killed has left it.
-        with suppress(OSError):
-            if time.time() - left.lstat().st_mtime > _LEFT_S:
-                shutil.rmtree(left)
+    _remove_abandoned()
     own = Path(tempfile.mkdtemp(prefix=_SPOOL, dir=folder()))
     try:
         yield own
@@ -144,8 +142,21 @@ def spool() -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
+def _remove_abandoned() -> None:
+    """Removes what processes that were killed have left."""
+    for left in (*folder().glob(f"{_SPOOL}*"), *folder().glob(f"{_UNFINISHED}*")):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime <= _LEFT_S:
+                continue
+            if left.name.startswith(_SPOOL):
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+
+
 def _make_room(size: int) -> None:
     """Removes the least recently used copies until one of `size` bytes fits within the bound."""
+    _remove_abandoned()
     copies: list[tuple[float, int, Path]] = []
     for copy in folder().iterdir():
         # Another process may remove one at the same time.

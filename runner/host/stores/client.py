@@ -12,7 +12,7 @@ import errno
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -199,20 +199,40 @@ def write(path: ObjectPath, data: bytes) -> None:
         obstore.put(_store(path.store), path.key, data)
 
 
+@dataclass(frozen=True)
+class _Upload:
+    """An open upload whose errors are those of the store."""
+
+    path: ObjectPath
+    stream: Any
+
+    def write(self, data: Any) -> int:
+        """Adds bytes."""
+        with _reporting(self.path):
+            return int(self.stream.write(data))
+
+
 @contextmanager
 def writing(path: ObjectPath) -> Iterator[Writer]:
     """Yields an upload in parts; the object exists when the block has ended.
 
-    If the block fails, an incomplete object may remain: only what names its digest makes it valid.
+    If the block fails, its error is raised as it is. An incomplete object may remain: only what names its digest makes
+    it valid.
 
     Raises:
       StoreError: it can't be written.
     """
-    with (
-        _reporting(path),
-        obstore.open_writer(_store(path.store), path.key, buffer_size=PART, max_concurrency=_UPLOADS) as upload,
-    ):
-        yield upload
+    with _reporting(path):
+        stream = obstore.open_writer(_store(path.store), path.key, buffer_size=PART, max_concurrency=_UPLOADS)
+    try:
+        yield _Upload(path, stream)
+    except BaseException:
+        # The upload ends, but what the store says to that is not the reason.
+        with suppress(Exception):
+            stream.close()
+        raise
+    with _reporting(path):
+        stream.close()
 
 
 def upload(file: Path, path: ObjectPath) -> None:

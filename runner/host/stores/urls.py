@@ -11,8 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
+_MEMORY = "memory"
 # Scheme -> what its first part names.
-SCHEMES = {"s3": "bucket", "gs": "bucket", "az": "container", "memory": "name"}
+SCHEMES = {"s3": "bucket", "gs": "bucket", "az": "container", _MEMORY: "name"}
 PACKAGE = "obstore"
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -28,14 +29,16 @@ def is_url(text: str) -> bool:
 
 def is_in_memory(text: str) -> bool:
     """Returns whether a text is a URL in the memory of this process."""
-    return text.startswith("memory://")
+    return text.startswith(f"{_MEMORY}://")
 
 
 def problem(url: str) -> str | None:
     """Returns why a URL can't name a folder of an object store, or None; never repeats a part that may be secret."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
-        return f"must begin with {', '.join(f'{known}://' for known in SCHEMES)}, or be a local path"
+        # `memory://` is the memory of one process, which only tests use.
+        offered = [f"{known}://" for known in SCHEMES if known != _MEMORY]
+        return f"must begin with {', '.join(offered)}, or be a local path"
     if "@" in rest.partition("/")[0]:
         return "must not contain a user or password: credentials come from the environment"
     if "?" in rest or "#" in rest:
@@ -45,7 +48,7 @@ def problem(url: str) -> str | None:
         return f"must name a {SCHEMES[scheme]} after {scheme}://"
     for part in key.removesuffix("/").split("/") if key else []:
         if part in ("", ".", "..") or not _KEY.fullmatch(part):
-            return "must have names of letters, digits and - _ . , + = between slashes"
+            return "must have names of letters, digits, spaces and - _ . , + = @ between slashes"
     if find_spec(PACKAGE) is None:
         return f"needs {PACKAGE}, which is not installed (pip install 'mesh-runner[stores]')"
     return None
@@ -101,7 +104,7 @@ Place = Path | ObjectPath
 
 
 def place(text: str) -> Place:
-    """Returns the place that a URL or a local path names; `str` of it is the text again."""
+    """Returns the place that a URL or a local path names; `str` of it names the same place."""
     if is_url(text):
         return ObjectPath.of(text)
     return Path(text)

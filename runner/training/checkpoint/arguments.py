@@ -21,6 +21,7 @@ from runner.errors import ConfigError, invalid
 from runner.host.commands import command_module
 from runner.host.late import late
 from runner.host.paths import outputs_dir
+from runner.host.quoting import quoted, unquoted
 from runner.host.stores.urls import ObjectPath, Place, is_url
 from runner.host.stores.urls import problem as url_problem
 from runner.processes import requeue
@@ -115,7 +116,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     resolved = run.folder.as_posix()
     if step is not None:
         resolved += f"@{step}"
-    return [*overrides, *typed, f"{key}='{resolved}'"]
+    return [*overrides, *typed, f"{key}={quoted(resolved)}"]
 
 
 def _check_url(key: str, value: str) -> None:
@@ -212,5 +213,5 @@ def key_of(argument: str) -> str:
 
 def value_of(arguments: Sequence[str], key: str) -> str:
     """Returns the last value of a key; empty if there is none, or it is null."""
-    values = [argument.partition("=")[2].strip("'\"") for argument in arguments if key_of(argument) == key]
+    values = [unquoted(argument.partition("=")[2]) for argument in arguments if key_of(argument) == key]
     return "" if not values or values[-1] == "null" else values[-1]

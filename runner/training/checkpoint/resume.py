@@ -360,6 +360,21 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
       ConfigError: the checkpoint is of another model or optimizer, or `engine.state` would round it; names the first
         variable that differs.
     """
+    check_variables(engine, checkpoint)
+    _check_precision(engine, checkpoint)
+    engine.load_state(checkpoint)
+
+
+def check_variables(engine: Engine, checkpoint: Checkpoint) -> None:
+    """Checks that an engine has the variables of a checkpoint.
+
+    Args:
+      engine: built.
+      checkpoint: of any mesh, layout and engine.
+
+    Raises:
+      ConfigError: the checkpoint is of another model or optimizer; names the first variable that differs.
+    """
     variables = engine.variables()
     # The model's variables come first: what else a state has (optimizer state, averages) follows from them.
     unmatched = sorted(set(variables) ^ set(checkpoint), key=lambda path: (not is_variable(path), path))
@@ -377,8 +392,6 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
                 f"checkpoint {checkpoint.folder}: was saved with another model, {path} has shape "
                 f"{list(checkpoint.shape(path))} there and {list(info.shape)} here; set model as the run had it"
             )
-    _check_precision(engine, checkpoint)
-    engine.load_state(checkpoint)
 
 
 def _differing_group(path: str, variables: Iterable[str], checkpoint: Iterable[str]) -> str:

@@ -188,7 +188,7 @@ def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]
     Raises:
       ConfigError: there is no such run or checkpoint, or its record is damaged.
     """
-    name, _, step = reference.partition("@")
+    name, step = _split(reference)
     runs, damaged = listed(folder)
     matches = _matching(key, name, runs, damaged)
     if len(matches) != 1 or not name:
@@ -199,6 +199,14 @@ def find(key: str, reference: str, folder: Place) -> tuple[SavedRun, int | None]
     if not step:
         return run, None
     return run, _step(key, reference, run, step)
+
+
+def _split(reference: str) -> tuple[str, str]:
+    """Returns the run and the checkpoint that a reference names; the path of a folder may have an `@` too."""
+    if "@" not in reference or files.exists(place(reference) / RECORD):
+        return reference, ""
+    name, _, step = reference.rpartition("@")
+    return name, step
 
 
 def begun(key: str, folder: Place) -> SavedRun | None:

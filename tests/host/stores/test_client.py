@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,43 @@ def test_the_least_recently_used_copies_are_removed(folder: ObjectPath, monkeypa
         cache._used.clear()
     kept = sorted(path.read_bytes() for path in cache.folder().iterdir() if path.suffix != ".lock")
     assert kept == [b"bbbb", b"cccc"]
+
+
+@pytest.mark.parametrize("age", [60.0, 2 * 86400.0])
+@pytest.mark.parametrize("is_download", [True, False])
+def test_a_partial_copy_of_a_killed_process_is_removed_after_a_day(
+    folder: ObjectPath, age: float, is_download: bool
+) -> None:
+    cache.folder().mkdir(parents=True)
+    left = cache.folder() / ".unfinished-01234567-abcd"
+    left.write_bytes(b"123")
+    os.utime(left, (time.time() - age, time.time() - age))
+    if is_download:
+        cache.fetch(folder / "x", stored(folder / "x", b"12345"), 5)
+    else:
+        with cache.spool():
+            pass
+    assert left.exists() == (age < 86400.0)
+
+
+def test_an_error_of_the_writer_itself_is_not_one_of_the_store(folder: ObjectPath) -> None:
+    with pytest.raises(ZeroDivisionError), client.writing(folder / "x") as upload:
+        upload.write(bytes([1 // 0]))
+    with pytest.raises(FileNotFoundError) as raised, client.writing(folder / "x"):
+        Path("/none/here").read_bytes()
+    assert raised.value.filename == "/none/here"
+
+
+def test_an_error_of_an_upload_is_one_of_the_store(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def write(self, _: bytes) -> int:
+            raise ValueError("403: https://host/x?sig=hunter2")
+
+        def close(self) -> None:
+            raise ValueError("404")
+
+    monkeypatch.setattr(client.obstore, "open_writer", lambda *_, **__: Failing())
+    with pytest.raises(client.StoreError, match=r"x: 403: https://host/x$"), client.writing(folder / "x") as upload:
+        upload.write(b"123")
+    with pytest.raises(client.StoreError, match="x: 404"), client.writing(folder / "x"):
+        pass

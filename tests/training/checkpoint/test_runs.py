@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ConfigError
+from runner.host import quoting
 from runner.tracking import process
 from runner.training.checkpoint import arguments, files, index, manifest, reading, resume, runs, storage
 from tests.training.checkpoint.test_storage import content, flip
@@ -38,6 +39,19 @@ def test_a_run_is_found_by_id_prefix_folder_or_as_the_latest(folder: Path) -> No
     ]:
         found, at = runs.find("resume", wanted, folder)
         assert (found.id, at) == (name, step)
+
+
+def test_a_run_is_found_in_a_folder_whose_path_has_an_at_sign_or_a_quote(tmp_path: Path) -> None:
+    root = tmp_path / "ann@work" / "Ann's"
+    run = runs.register(root, "aaaa", tracked=False, overrides=OVERRIDES)
+    storage.write(run.folder, content(5, "aaaa"))
+    assert runs.find("run", str(run.folder), root)[1] is None
+    assert runs.find("run", f"{run.folder}@5", root)[1] == 5
+    # A copy may have any name.
+    run.folder.rename(root / "copy@5")
+    assert runs.find("run", str(root / "copy@5"), root)[1] is None
+    expanded = arguments.expand([f"resume={quoting.quoted(str(root / 'copy@5'))}"])
+    assert arguments.value_of(expanded, "resume") == str(root / "copy@5")
 
 
 def test_the_best_is_found_by_its_name(folder: Path) -> None:

@@ -1,0 +1,141 @@
+"""Replays with an engine in NumPy: where one ends, and which states it records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.schema import CheckpointConfig, LayoutConfig, MeshConfig, RunConfig
+from runner.config.schema_trainer import EarlyStoppingConfig
+from runner.data.base import ArraySource, ArraySpec, Dataset
+from runner.errors import ConfigError
+from runner.host.signals import StopRequest
+from runner.replay import compare, recompute, report
+from runner.replay.record import RecordedStep
+from runner.training.checkpoint import storage
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.runs import SavedRun
+from runner.training.lengths import run_length
+from runner.training.metric_history import empty
+from tests.configs import with_keys
+from tests.numpy_engine import KnownTask
+from tests.training.checkpoint import numpy_engine
+from tests.training.checkpoint.test_storage import content
+
+# Three epochs of eight steps, an evaluation after each.
+TOTAL = 24
+# No improvement is large enough, so the second evaluation ends the run.
+STOPS_AT_16 = EarlyStoppingConfig("eval/accuracy", patience=1, min_delta=2.0)
+
+
+class Engine(numpy_engine.NumpyEngine):
+    """The engine with what a replay asks for besides."""
+
+    trace = None
+
+    def build(self) -> None:
+        """Builds nothing."""
+
+
+def make_config(keys: dict[str, Any]) -> RunConfig:
+    return with_keys(
+        RunConfig(mesh=MeshConfig(axes={"batch": 1})),
+        {
+            "layout": LayoutConfig(inputs={"image": ["batch", None, None, None]}),
+            "dataset.batch_size": 8,
+            "dataset.eval_batch_size": 32,
+            "trainer.epochs": 3,
+            "trainer.log_every_steps": 4,
+            "trainer.steps_per_call": 3,
+            "trainer.checkpoint": CheckpointConfig(best=None),
+            **keys,
+        },
+    )
+
+
+@pytest.fixture
+def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns a function that replays a run from its beginning."""
+
+    def replay(
+        step: int, keys: dict[str, Any], explodes: int | None = None, saved: Any = None
+    ) -> tuple[RecordedStep, recompute.Recomputed]:
+        config = make_config(keys)
+        monkeypatch.setattr(recompute, "make_engine", lambda *_: Engine(16, 3, explodes=explodes))
+        monkeypatch.setattr(recompute, "layer_outputs", lambda *_: {})
+        arrays = numpy_engine.examples()
+        specs = {name: ArraySpec(array.shape[1:], str(array.dtype)) for name, array in arrays.items()}
+        source = ArraySource(arrays, specs)
+        task = KnownTask(specs)
+        length = run_length(config, source.size, 0)
+        assert length.total == TOTAL
+        run = SavedRun(tmp_path, {"run": "r"})
+        recorded = RecordedStep(run, step, None, saved, empty(["accuracy"]), 0, {})
+        data = Dataset("toy", "1", source, source, None, "0", "here")
+        return recorded, recompute.recompute(config, data, task, length, recorded, tmp_path, StopRequest())
+
+    return replay
+
+
+def examples_of(replayed: Any, step: int) -> list[int]:
+    _, result = replayed(step, {"replay.step": step})
+    examples: list[int] = result.examples
+    return examples
+
+
+@pytest.mark.parametrize(("every", "step"), [(None, 10), (1, 9)])
+def test_a_search_for_a_nan_reports_the_step_that_it_reached(replayed: Any, every: int | None, step: int) -> None:
+    # Step 9 ruins the weights, which only a record of the state shows, and step 10 computes its loss with them.
+    keys = {"replay.stop_at_nan": True, "replay.every": every}
+    recorded, result = replayed(TOTAL, keys, explodes=9)
+    assert result.step == step
+    assert result.examples == examples_of(replayed, step)
+    reached = recorded.ending_at(result.step)
+    lines = report.lines(reached, result, compare.compare(reached, result), {})
+    assert lines[0] == f"replayed step {step} of run r from the beginning"
+    assert lines[1].startswith(f"step {step}: ")
+    report.write(reached.run.folder, reached, result, compare.compare(reached, result), {})
+    assert f'"step": {step},' in (reached.run.folder / report.FILE).read_text()
+
+
+def test_a_step_after_the_early_stop_of_the_run_is_computed(replayed: Any) -> None:
+    _, result = replayed(20, {"replay.step": 20, "trainer.early_stopping": STOPS_AT_16})
+    _, expected = replayed(20, {"replay.step": 20})
+    assert result.step == 20
+    np.testing.assert_array_equal(result.variables["d/kernel"], expected.variables["d/kernel"])
+
+
+def test_a_search_for_a_nan_without_a_step_ends_where_the_run_is_stopped_early(replayed: Any) -> None:
+    recorded, result = replayed(TOTAL, {"replay.stop_at_nan": True, "trainer.early_stopping": STOPS_AT_16})
+    assert result.step == 16
+    reached = recorded.ending_at(result.step)
+    assert report.lines(reached, result, compare.compare(reached, result), {})[0].startswith("replayed step 16 ")
+
+
+def test_another_optimizer_than_that_of_the_compared_checkpoint_is_invalid(replayed: Any, tmp_path: Path) -> None:
+    shards = numpy_engine.NumpyEngine(16, 3).shards()
+    shards["optimizer/v/d/kernel"] = shards.pop("optimizer/momentum/d/kernel")
+    saved = Checkpoint(storage.write(tmp_path, replace(content(8), shards=shards)))
+    with pytest.raises(ConfigError, match=r"was saved with another optimizer, .*; set optimizer as the run had it"):
+        replayed(8, {"replay.step": 8}, saved=saved)
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({}, [14]),
+        ({"replay.every": 5}, [0, 5, 10, 14]),
+        ({"replay.every": 1, "replay.record_from": 11}, [11, 12, 13, 14]),
+        ({"replay.every": 2, "replay.record_from": 9}, [9, 11, 13, 14]),
+    ],
+)
+def test_states_are_recorded_from_the_first_asked_for(replayed: Any, keys: dict[str, Any], steps: list[int]) -> None:
+    _, result = replayed(14, {"replay.step": 14, **keys})
+    assert [record.step for record in result.records] == steps
+    _, expected = replayed(14, {"replay.step": 14, "replay.every": 1})
+    by_step = {record.step: record for record in expected.records}
+    assert all(record == by_step[record.step] for record in result.records)
