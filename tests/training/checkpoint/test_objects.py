@@ -94,6 +94,36 @@ def test_a_checkpoint_of_the_same_step_replaces_the_former_one_at_once(folder: O
     np.testing.assert_array_equal(opened["d1/kernel"], WHOLE)
 
 
+def _copied(folder: ObjectPath, target: Path) -> Path:
+    """Copies a folder of a store to the disk, as `aws s3 sync` does."""
+    for name in client.below(folder):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(client.read(folder / name))
+    return target
+
+
+def test_a_local_copy_is_verified_and_removed_like_any_other_checkpoint(folder: ObjectPath, tmp_path: Path) -> None:
+    storage.write(folder, content())
+    copy = _copied(folder, tmp_path / "copy")
+    place = storage.place(copy, 3)
+    assert isinstance(place, Path)
+    np.testing.assert_array_equal(Checkpoint(place)["d1/kernel"], WHOLE)
+    assert storage.size(copy, 3) == storage.size(folder, 3)
+    (arrays,) = place.glob(f"*/{manifest.ARRAYS}")
+    notes = arrays.with_name("notes.txt")
+    notes.write_text("mine")
+    assert not storage.remove(copy, 3)
+    notes.unlink()
+    data = bytearray(arrays.read_bytes())
+    data[-1] ^= 1
+    arrays.write_bytes(data)
+    with pytest.raises(DamagedError, match="SHA-256 mismatch"):
+        Checkpoint(place)
+    assert storage.remove(copy, 3)
+    storage.remove_records(copy, [])
+    assert not copy.exists()
+
+
 def test_a_store_that_lists_late_still_shows_the_last_checkpoint(
     folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
