@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import threading
@@ -239,6 +240,28 @@ def test_the_index_keeps_the_newest_and_the_best(folder: ObjectPath) -> None:
     assert index.read_best(folder) == {"metric": "eval/loss", "value": 0.1, "step": 1}
     kept.give_up(1, damaged=False)
     assert index.read_best(folder) is None
+
+
+def test_a_full_local_disk_removes_no_checkpoint_in_the_store(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = CheckpointSaver(
+        CheckpointConfig(every_steps=1, keep=3, best=None), folder, lambda step, _: content(step), lambda _: None
+    )
+    for step in (1, 2):
+        saver.save(step, RECORDER)
+    saver._wait()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(storage, "write", full)
+        unsaved = saver.save_last(3, RECORDER)
+    saver.close()
+    assert unsaved is not None
+    assert f"free space in {cache.folder()}, where files wait for their upload, then continue from step 2" in unsaved
+    assert storage.steps(folder) == [1, 2]
 
 
 def registered(folder: ObjectPath) -> SavedRun:
