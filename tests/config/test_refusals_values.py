@@ -25,7 +25,7 @@ REFUSALS = [
     refusal("trainer.early_stopping.min_delta=nan", "trainer.early_stopping.min_delta=nan", "at least 0"),
     refusal("trainer.checkpoint.every_minutes=inf", "trainer.checkpoint.every_minutes=inf", "above 0"),
     refusal("plan.gflops=1e39", "plan.gflops=1e+39", "above 0"),
-    refusal("devices=0", "advise.devices=0", "from 1 to 65,536", "set advise.devices=64"),
+    refusal("advise.devices=0", "advise.devices=0", "from 1 to 65,536", "set advise.devices=64"),
     refusal("advise.measure=-1", "advise.measure=-1", "from 0 to 100"),
     refusal("model=convnet model.dropout=nan", "model.dropout=nan", "a finite number"),
     refusal("+model.nested={a:[1,inf]}", "model.nested", "write 0.0 or another number there"),
