@@ -16,9 +16,7 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from runner.checks.run import check
-from runner.config.schema import CheckpointConfig, RunConfig
-from runner.errors import ConfigError
+from runner.config.schema import CheckpointConfig
 from runner.host.lock import HeldError
 from runner.host.stores import cache, client
 from runner.host.stores.client import StoreError
@@ -31,7 +29,6 @@ from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.checkpoint.saver import CheckpointSaver
 from runner.training.recorder import MetricRecorder
-from tests.configs import with_keys
 from tests.training.checkpoint.test_storage import WHOLE, content
 
 # The contents that are saved here do not depend on it.
@@ -327,12 +324,6 @@ def test_a_process_whose_lease_was_taken_leaves(folder: ObjectPath, monkeypatch:
     assert len(left) == 1
     # The other process still has it.
     assert b"elsewhere" in client.read(folder / "lock")
-
-
-def test_memory_is_for_one_process() -> None:
-    config = with_keys(RunConfig(), {"trainer.checkpoint.folder": "memory://a", "cluster.name": "local"})
-    with pytest.raises(ConfigError, match="the memory of one process, but cluster=local starts several"):
-        check(config)
 
 
 def test_an_attempt_is_begun_once(folder: ObjectPath) -> None:
