@@ -151,6 +151,21 @@ def test_a_damaged_checkpoint_is_put_aside(folder: ObjectPath) -> None:
     assert len(client.below(folder)) == 4
 
 
+@pytest.mark.parametrize("name", [manifest.NAME, objects._ASIDE])
+def test_files_stay_beside_a_manifest_that_can_not_be_read(folder: ObjectPath, name: str) -> None:
+    place = storage.write(folder, content())
+    assert isinstance(place, ObjectPath)
+    data = client.read(place / manifest.NAME)
+    client.remove(place / manifest.NAME)
+    client.write(place / name, data[:-20])
+    before = set(client.below(place))
+    storage.clean(folder)
+    assert set(client.below(place)) == before
+    client.remove(place / name)
+    storage.clean(folder)
+    assert client.below(place) == {}
+
+
 def test_every_corruption_is_found(folder: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = storage.write(folder, content())
     assert isinstance(place, ObjectPath)
