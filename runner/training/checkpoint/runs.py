@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.errors import ConfigError, PassingError, invalid, passing
 from runner.host.lock import HeldError, locked_at_once
+from runner.host.stores.client import TooLargeError
 from runner.host.stores.urls import ObjectPath, Place, place
 from runner.processes import requeue
 from runner.tracking import process
@@ -435,6 +436,7 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
 
     Raises:
       PassingError: another process has the run, or its folder is read-only.
+      ConfigError: what is in the place of its lease is none.
     """
     lock = run.folder / LOCK
     with ExitStack() as stack:
@@ -446,6 +448,9 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
         except HeldError as error:
             problem = f"the run is in use by process {error.holder} ({run.folder})"
             raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None
+        except TooLargeError as error:
+            problem = f"its lock is none that a run has written ({error})"
+            raise invalid(key, run.id, problem=problem, fix="delete that object") from None
         except OSError as error:
             problem = f"its folder {run.folder} can't be written ({error.strerror})"
             fix = "make it writable, or name a folder that is"

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("obstore")
 
 from runner.config.schema import CheckpointConfig
+from runner.errors import ConfigError
 from runner.host.lock import HeldError
 from runner.host.stores import cache, client
 from runner.host.stores.client import StoreError
@@ -300,6 +301,16 @@ def test_a_run_is_locked_once_and_free_again(folder: ObjectPath, monkeypatch: py
         with pytest.raises(ValueError, match="the run is in use by process"):
             second.__enter__()
     with runs.locked("resume", run):
+        pass
+
+
+def test_an_object_that_is_no_lease_is_rejected_in_one_line(folder: ObjectPath) -> None:
+    run = registered(folder)
+    client.write(run.folder / runs.LOCK, bytes(1 << 17))
+    with (
+        pytest.raises(ConfigError, match=r"resume=r: its lock is none .*larger than 65,536 bytes.*; delete that object"),
+        runs.locked("resume", run),
+    ):
         pass
 
 
