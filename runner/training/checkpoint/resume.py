@@ -211,14 +211,14 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
     opened: list[Previous] = []
 
     def find() -> list[Any]:
-        run = named.take(config, locks, _print)
+        run = named.take(config, locks, runs.print_line)
         if run is None:
             return ["", {}, "", False]
         has_finished = bool(run.record.get("finished")) and run.record["overrides"] == recorded_overrides()
         if has_finished:
-            _print(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
+            runs.print_line(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
             return ["", {}, "", True]
-        checkpoint = named.last_whole(run, _print)
+        checkpoint = named.last_whole(run, runs.print_line)
         if checkpoint is None:
             return ["", {}, "", False]
         opened.append(Previous(run, checkpoint))
@@ -233,10 +233,6 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
     if not folder:
         return None
     return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True))
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)
 
 
 def check_devices(config: RunConfig, asked: str, previous: Previous | None) -> None:

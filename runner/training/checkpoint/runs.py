@@ -442,7 +442,7 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             if isinstance(lock, ObjectPath):
-                stack.enter_context(lease.held(lock, _print, lease.leave))
+                stack.enter_context(lease.held(lock, print_line, lease.leave))
             else:
                 stack.enter_context(locked_at_once(lock))
         except HeldError as error:
@@ -458,7 +458,8 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
         yield
 
 
-def _print(line: str) -> None:
+def print_line(line: str) -> None:
+    """Prints a line at once."""
     print(line, flush=True)
 
 

@@ -308,7 +308,7 @@ def test_an_object_that_is_no_lease_is_rejected_in_one_line(folder: ObjectPath) 
     run = registered(folder)
     client.write(run.folder / runs.LOCK, bytes(1 << 17))
     with (
-        pytest.raises(ConfigError, match=r"resume=r: its lock is none .*larger than 65,536 bytes.*; delete that object"),
+        pytest.raises(ConfigError, match=r"its lock is none .*larger than 65,536 bytes.*; delete that object"),
         runs.locked("resume", run),
     ):
         pass
