@@ -320,16 +320,9 @@ def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> A
     if earlier_end and earlier and not earlier[-1].ended:
         with suppress(OSError):
             ended = _as_text(replace(earlier[-1], ended=earlier_end))
-            _rewrite(path_of(folder, earlier[-1].number), ended)
+            _replace(path_of(folder, earlier[-1].number), ended)
     try:
         return AttemptJournal(folder, number, first, lease.leave, mesh)
     except FileExistsError:
         problem = f"another process has begun the run at the same time ({folder})"
         raise passing("name", folder.name, problem=problem, fix="wait for it or stop it") from None
-
-
-def _rewrite(path: Place, text: str) -> None:
-    if isinstance(path, ObjectPath):
-        client.write(path, text.encode())
-    else:
-        path.write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from runner.host.stores.urls import ObjectPath, Place, place
 from runner.processes import requeue
 from runner.tracking import process
 from runner.training.checkpoint import attempts, files, index, lease, recorded, storage
-from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, sync_folder, write_json
+from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, write_json
 from runner.training.checkpoint.index import BestRecord
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text, whole
@@ -84,9 +84,7 @@ def register(
       OSError: the disk is full or read-only.
     """
     own_folder = folder / (name or run)
-    if not isinstance(folder, ObjectPath) and not isinstance(own_folder, ObjectPath):
-        own_folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder)
+    files.make_folder(own_folder)
     record: dict[str, Any] = {
         "run": run,
         "tracked": tracked,

@@ -351,11 +351,11 @@ def remove(folder: Place, step: int) -> bool:
     path = place(folder, step)
     if not is_ours(path):
         return False
-    if isinstance(folder, ObjectPath) or isinstance(path, ObjectPath):
-        objects.remove(ObjectPath.of(str(path)))
+    if isinstance(path, ObjectPath):
+        objects.remove(path)
         return True
     # Renamed first, so that a process that dies in between leaves no checkpoint that lacks files.
-    hidden = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
+    hidden = path.with_name(f"{_UNFINISHED}{step:09d}-{os.getpid()}-old")
     _discard(hidden)
     path.rename(hidden)
     _discard(hidden)
