@@ -145,7 +145,7 @@ def _check_packing(config: RunConfig) -> None:
             raise invalid(
                 "dataset.pack",
                 True,
-                problem=f"needs a task with a label per step, but task={own.name} has other labels",
+                problem=f"task={own.name} has one label per example, but packed rows need one per step",
                 fix="remove dataset.pack, or set task=language_model or task=positions",
             )
     if target.is_own(config.model) and config.model.target != gpt_options.TARGET:

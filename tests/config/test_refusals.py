@@ -409,7 +409,12 @@ REFUSALS = [
     refusal(f"{_PACKED} dataset.pad=null", "dataset.pack=true", "names none", "set dataset.pad={tokens:0} too"),
     refusal(f"{_PACKED} +dataset.pad.segments=0", "dataset.pad=segments", "which dataset.pack adds"),
     refusal(f"{_PACKED} dataset.augment=[{{name:flip}}]", "dataset.augment=", "a row has several"),
-    refusal(f"{_PACKED} task=classification", "dataset.pack=true", "a label per step", "set task=language_model"),
+    refusal(
+        f"{_PACKED} task=classification",
+        "dataset.pack=true",
+        "task=classification has one label per example",
+        "set task=language_model",
+    ),
     refusal(f"{_PACKED} model=mlp", "dataset.pack=true", "keep the examples of a row apart", "set model=gpt"),
     refusal("dataset=custom dataset._target_=user_module.nope", "dataset._target_=user_module.nope", "no 'nope'"),
     refusal(
