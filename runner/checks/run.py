@@ -18,7 +18,6 @@ from runner.engine import devices, elastic, registry
 from runner.errors import invalid
 from runner.host.late import late
 from runner.host.secrets import TRACKING, reveal
-from runner.host.stores import urls
 from runner.layout import mesh
 from runner.layout.axes import batch_axis
 from runner.layout.specs import axis_size
@@ -49,7 +48,6 @@ def check(config: RunConfig) -> RunConfig:
     """
     values.check(config)
     _check_name(config)
-    _check_shared(config)
     values.check_finite(config.model.options, "model")
     checks_engine.check(config)
     checks_hardware.check_figures(config)
@@ -97,18 +95,6 @@ def check(config: RunConfig) -> RunConfig:
     if trainer.on_nan == "restore":
         checks_optimizer.check_restores(config.optimizer, trainer.nan_rate_factor, trainer.nan_restores)
     return config
-
-
-def _check_shared(config: RunConfig) -> None:
-    """Rejects checkpoints in the memory of one process for a run of several."""
-    folder = config.trainer.checkpoint.folder
-    if folder is not None and urls.is_in_memory(folder) and config.cluster.name != "single":
-        raise invalid(
-            "trainer.checkpoint.folder",
-            folder,
-            problem=f"is the memory of one process, but cluster={config.cluster.name} starts several",
-            fix="set trainer.checkpoint.folder=s3://bucket/folder or a local path",
-        )
 
 
 def _check_name(config: RunConfig) -> None:
@@ -159,7 +145,7 @@ def _check_packing(config: RunConfig) -> None:
             raise invalid(
                 "dataset.pack",
                 True,
-                problem=f"needs a task with a label per step, but task={own.name} has other labels",
+                problem=f"task={own.name} has one label per example, but packed rows need one per step",
                 fix="remove dataset.pack, or set task=language_model or task=positions",
             )
     if target.is_own(config.model) and config.model.target != gpt_options.TARGET:

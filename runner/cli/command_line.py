@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from runner.config import hydra_keys, renamed
 from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
+from runner.host.commands import command_module
 from runner.training.checkpoint.arguments import KEYS, MULTIRUN
 
 FLAGS_WITHOUT_VALUE = (
@@ -52,10 +53,12 @@ def arranged(arguments: Sequence[str]) -> list[str]:
       arguments: as typed, without the program.
 
     Raises:
-      ConfigError: an unknown flag, a flag without its value, or an override that is invalid in every config.
+      ConfigError: an unknown flag, a flag without its value, an override that is invalid in every config, or the short
+        key of another command.
     """
     flags, overrides = split(arguments)
-    overrides = [renamed.argument(text) for text in overrides]
+    module = command_module()
+    overrides = [renamed.typed_argument(text, module) for text in overrides]
     parser = OverridesParser.create()
     is_multirun = any(flag in MULTIRUN for flag in flags)
     for text in overrides:

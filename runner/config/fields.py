@@ -335,6 +335,9 @@ def path_problem(value: str) -> str | None:
 
 def folder_problem(value: str) -> str | None:
     """Returns why a string can be neither a path nor the URL of a folder in an object store, or None."""
+    if urls.is_in_memory(value):
+        # A store of tests.
+        return "is the memory of one process, which is lost when that ends"
     if urls.is_url(value):
         return urls.problem(value)
     return path_problem(value)

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from runner.errors import invalid
 
 # Old name to new name.
 KEYS = {"dataset.eval": "dataset.test", "verify.allow_unproven": "verify.allow_inconclusive"}
-# Short for a key: what the command line accepts beside the key itself.
-_SHORT_KEYS = {"prompt": "generate.prompt", "devices": "advise.devices", "step": "replay.step"}
+
+
+@dataclass(frozen=True)
+class _ShortKey:
+    """A key that one command accepts beside the key itself.
+
+    Attributes:
+      key: the key itself.
+      module: the command.
+      elsewhere: what to type in another command.
+    """
+
+    key: str
+    module: str
+    elsewhere: str
+
+
+_SHORT_KEYS = {
+    "prompt": _ShortKey("generate.prompt", "runner.generate", "set task.sample.prompt or evaluate.prompt"),
+    "devices": _ShortKey("advise.devices", "runner.advise", "set mesh=batch8, or another mesh"),
+    "step": _ShortKey("replay.step", "runner.replay", "set trainer.steps=100, or name a checkpoint: run=latest@100"),
+}
 _VERDICTS = {"proven": "verified", "not proven": "inconclusive", "differs": "mismatch"}
 VERDICT_TAG = "runner.verdict"
 
@@ -19,13 +42,34 @@ def argument(text: str) -> str:
     Example:
       >>> argument("dataset.eval='test[:100]'")
       "dataset.test='test[:100]'"
-      >>> argument("prompt=Once")
+    """
+    name = text.partition("=")[0].lstrip("+~")
+    return text.replace(name, KEYS.get(name, name), 1)
+
+
+def typed_argument(text: str, module: str) -> str:
+    """Returns an override of a command line with the current and full name of its key.
+
+    Args:
+      text: the override.
+      module: of the command, such as `runner.generate`.
+
+    Raises:
+      ConfigError: the key is short for one that only another command reads, so it would be ignored.
+
+    Example:
+      >>> typed_argument("prompt=Once", "runner.generate")
       'generate.prompt=Once'
     """
-    key, equals, value = text.partition("=")
+    key, _, value = text.partition("=")
     name = key.lstrip("+~")
-    current = KEYS.get(name) or _SHORT_KEYS.get(name, name)
-    return f"{key[: len(key) - len(name)]}{current}{equals}{value}"
+    short = _SHORT_KEYS.get(name)
+    if short is None:
+        return argument(text)
+    if short.module != module:
+        problem = f"only python -m {short.module} has this key"
+        raise invalid(name, value, problem=problem, fix=short.elsewhere)
+    return text.replace(name, short.key, 1)
 
 
 def verdict(recorded: str) -> str:

@@ -245,7 +245,8 @@ def _vectors(place: str, column: pa.ChunkedArray) -> Array:
             )
         if flat.null_count:
             break
-        shape.append(int(lengths[0]))
+        # Without entries, the lists that contain these are all empty.
+        shape.append(int(lengths[0]) if len(lengths) else 0)
         flat = pc.list_flatten(flat)
     is_numeric = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type) or pa.types.is_boolean(flat.type)
     if flat.null_count or not is_numeric:
@@ -262,7 +263,8 @@ def sequences(place: str, column: pa.ChunkedArray) -> tuple[Array, Array]:
       column: (N,), of lists of numbers, or of lists of lists of one length.
 
     Returns:
-      The steps of all lists (S, ...), and the number of steps of each, int64 (N,).
+      The steps of all lists (S, ...), and the number of steps of each, int64 (N,). If no list has a step, the steps
+      are (0,), whatever their shape and dtype elsewhere.
 
     Raises:
       DataError: a list or a step is missing, or the column has other values.
@@ -273,7 +275,11 @@ def sequences(place: str, column: pa.ChunkedArray) -> tuple[Array, Array]:
     if not _is_list(column.type):
         raise DataError(f"{place} has values of type {column.type}, but dataset.pad is for lists; remove it there")
     lengths = pc.list_value_length(column).to_numpy().astype(np.int64)
-    steps = convert_column(f"{place}, all steps in order", pc.list_flatten(column))
+    flat = pc.list_flatten(column)
+    if not len(flat):
+        # Nothing shows what a step is: the type may be null, and the length of inner lists is unknown.
+        return np.zeros(0, np.float32), lengths
+    steps = convert_column(f"{place}, all steps in order", flat)
     if not isinstance(steps, np.ndarray):
         raise DataError(f"{place} has lists of strings, but dataset.pad is for numbers; encode them first")
     return steps, lengths

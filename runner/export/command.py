@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from runner.host.late import late
 from runner.host.logs import quiet_native_log
 from runner.host.outputs import required
 from runner.host.signals import heard
+from runner.host.stores.urls import ObjectPath
 from runner.layout import mesh
 from runner.processes.team import current
 from runner.task.base import DataSpec, Task
@@ -123,12 +125,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             if data.vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
         _print(console, _written_lines(target, written))
-        if copy is not None:
-            with stages.stage(f"copying the export to {copy}"):
-                folders.upload(target, copy)
-        uri = _record(store, saved, served, target, written, compared, outputs)
-        if uri is not None:
-            _print(console, [f"MLflow model: {uri}"])
+        record_in_run = partial(_record, store, saved, served, target, written, compared, outputs)
+        _record_and_copy(console, record_in_run, target, copy)
         _print(console, store.describe())
 
 
@@ -265,6 +263,28 @@ def _written_lines(target: Path, written: Written) -> list[str]:
     if (target / PREPARATION).is_file():
         lines.append(f"the model takes arrays as the layers in {PREPARATION} prepare them")
     return lines
+
+
+def _record_and_copy(
+    console: Console, record: Callable[[], str | None], target: Path, copy: ObjectPath | None
+) -> None:
+    """Records an export in its run, and copies it then: a store that fails costs no record of a good export.
+
+    Args:
+      console: gets the lines.
+      record: records it, and returns the URI of the MLflow model, None if there is none.
+      target: folder of the export.
+      copy: folder of an object store that gets a copy; None: there is none.
+
+    Raises:
+      OSError: the store can't be written.
+    """
+    uri = record()
+    if uri is not None:
+        _print(console, [f"MLflow model: {uri}"])
+    if copy is not None:
+        with stages.stage(f"copying the export to {copy}"):
+            folders.upload(target, copy)
 
 
 def _record(

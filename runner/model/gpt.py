@@ -6,29 +6,23 @@ With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
 from runner.model import inputs as model_inputs
 from runner.model import ops
-from runner.model.gpt_options import check_options, scans
+from runner.model.gpt_options import check_options, default_feedforward, scans
 from runner.model.inputs import Inputs
 from runner.model.portable import bind
 from runner.model.remat import Remat
-from runner.model.transformer import GATED, Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
+from runner.model.transformer import Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
     from runner.task.base import OutputSpec
 
 SEGMENTS = "segments"
 POSITIONS = "positions"
-
-# Gated feed-forwards have three kernels instead of two. Llama (arXiv:2302.13971) keeps their parameters equal with 2/3
-# of the usual 4 * dim hidden units, rounded up so that many mesh sizes and tile sizes divide them.
-_GATED_UNITS_PER_DIM = (8, 3)
-_GATED_MULTIPLE = 64
 
 
 def build(
@@ -118,7 +112,7 @@ def build(
         dim=dim,
         heads=heads,
         key_value_heads=key_value_heads or heads,
-        feedforward=feedforward or _default_feedforward(dim, is_gated=activation in GATED),
+        feedforward=feedforward or default_feedforward(dim, activation),
         depth=depth,
         rotary=rotary_base,
         norm=norm,
@@ -198,14 +192,6 @@ def _assembled(
     x = make_norm(keras, sizes, "norm")(x)
     head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
-
-
-def _default_feedforward(dim: int, *, is_gated: bool) -> int:
-    """Returns the number of hidden units that the width implies."""
-    if not is_gated:
-        return 4 * dim
-    numerator, denominator = _GATED_UNITS_PER_DIM
-    return _GATED_MULTIPLE * math.ceil(numerator * dim / (denominator * _GATED_MULTIPLE))
 
 
 def _token_input(inputs: Inputs) -> tuple[str, int]:

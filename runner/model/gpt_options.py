@@ -18,11 +18,18 @@ TARGET = "runner.model.gpt.build"
 NAMES = "names"
 # The activations of a block that `saved` and `offloaded` may name: its input (B, T, D), the projected queries, keys
 # and values (B, T, heads, K), the attended values (B, T, H, K), the attention's output (B, T, D), and the hidden units
-# before the activation function (B, T, F); `gate` exists with swiglu only.
+# before the activation function (B, T, F); `gate` exists with the activations of `GATED` only.
 ACTIVATIONS = ("input", "query", "key", "value", "attended", "attention_output", "gate", "up")
 
 _NAME_LISTS = ("saved", "offloaded")
-_WITHOUT_GATE = "gelu"
+
+# Activations of a feed-forward that has a gate (Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202).
+GATED = ("swiglu", "geglu")
+
+# Gated feed-forwards have three kernels instead of two. Llama (arXiv:2302.13971) keeps their parameters equal with 2/3
+# of the usual 4 * dim hidden units, rounded up so that many mesh sizes and tile sizes divide them.
+_GATED_UNITS_PER_DIM = (8, 3)
+_GATED_MULTIPLE = 64
 
 _SIZE = Constraint(at_least=1)
 CONSTRAINTS: Mapping[str, Constraint] = {
@@ -86,8 +93,8 @@ def _check_names(options: Mapping[str, Any]) -> None:
         if options[name] and options["remat"] != NAMES:
             problem = f"has no effect with model.remat={options['remat']}"
             raise invalid(f"model.{name}", list(options[name]), problem=problem, fix=f"set model.remat={NAMES}")
-        if "gate" in options[name] and options["activation"] == _WITHOUT_GATE:
-            problem = f"model.activation={_WITHOUT_GATE} has no gate"
+        if "gate" in options[name] and options["activation"] not in GATED:
+            problem = f"model.activation={options['activation']} has no gate"
             raise invalid(f"model.{name}", list(options[name]), problem=problem, fix="remove gate")
     if options["remat"] == NAMES and not options["saved"] and not options["offloaded"]:
         fix = "set model.saved=[attended], or model.remat=full"
@@ -119,6 +126,14 @@ def check_device(config: ModelConfig, device: str) -> None:
         )
 
 
+def default_feedforward(dim: int, activation: str) -> int:
+    """Returns the number of hidden units of a block that its width implies."""
+    if activation not in GATED:
+        return 4 * dim
+    numerator, denominator = _GATED_UNITS_PER_DIM
+    return _round_up(-(-numerator * dim // denominator), _GATED_MULTIPLE)
+
+
 def recomputed_share(options: Mapping[str, Any]) -> float:
     """Returns the share of the forward pass that a step computes a second time, by the multiplications of a block.
 
@@ -134,14 +149,15 @@ def recomputed_share(options: Mapping[str, Any]) -> float:
     heads = int(options["heads"])
     head = int(options.get("head_dim") or dim // heads)
     groups = head * int(options["key_value_heads"] or heads)
-    hidden = int(options["feedforward"] or 4 * dim)
+    hidden = int(options["feedforward"] or default_feedforward(dim, options["activation"]))
     # All products of a block have the model width as one dim, and these as the other.
     widths = {"query": heads * head, "key": groups, "value": groups, "attention_output": heads * head, "up": hidden}
-    if options["activation"] != _WITHOUT_GATE:
+    if options["activation"] in GATED:
         widths["gate"] = hidden
     kept = {*options["saved"], *options["offloaded"]}
     saved = sum(width for name, width in widths.items() if name in kept)
-    # The product that ends a block is never repeated: only its input is needed. It counts as the others do.
+    # The product that ends a block is not repeated, because no gradient of the block needs its result. It is counted
+    # as repeated nonetheless: then the share without a kept product is that of `full`, a whole forward pass.
     return 1.0 - saved / (sum(widths.values()) + hidden)
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from runner.model import attention, scope
+from runner.model.gpt_options import GATED
 from runner.model.portable import PortableLayer, Tensor, bind
 from runner.model.remat import Remat
 
@@ -24,9 +25,6 @@ _STDDEV = 0.02
 
 # The dropout layers of a block, in the order in which it calls them.
 _DROPOUTS = ("attention_dropout", "feedforward_dropout")
-
-# Activations of a feed-forward that has a gate (Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202).
-GATED = ("swiglu", "geglu")
 
 # Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
 _INITIALLY_ONE = ("gamma", "scale")
@@ -74,7 +72,7 @@ class Sizes:
 
     @property
     def is_gated(self) -> bool:
-        """Whether the feed-forward has a gate."""
+        """Returns whether the feed-forward has a gate."""
         return self.activation in GATED
 
 

@@ -16,7 +16,7 @@ from runner.host import cores
 from runner.host.signals import SIGNALS, StopRequest, at_exit
 from runner.processes import secret, team
 from runner.processes.member import Ending, Member
-from runner.processes.place import address_of, find
+from runner.processes.place import address_of, find, from_launcher, has_launcher
 from runner.processes.team import ProcessError, current
 from runner.processes.timeouts import REASON_S
 
@@ -41,7 +41,7 @@ _failure: list[tuple[str, bool]] = []
 
 def launches(config: ClusterConfig) -> bool:
     """Returns whether this process only starts the others (`cluster=local`)."""
-    return config.name == "local" and find(config) is None and (config.processes or 1) > 1
+    return has_launcher(config) and from_launcher() is None
 
 
 def is_one_of_several(config: ClusterConfig) -> bool:

@@ -105,7 +105,8 @@ def find(config: ClusterConfig) -> Place | None:
         return None
     launched = from_launcher()
     if launched is not None or config.name == "local":
-        return launched
+        # The launcher also starts a single process, see `has_launcher`.
+        return launched if launched is not None and launched.count > 1 else None
     scheduled_place = _scheduled() if config.name == "auto" else None
     # Keys of the config replace what the scheduler gives.
     index = config.index
@@ -157,6 +158,20 @@ def count(config: ClusterConfig) -> int:
     if place is None or not place.count:
         raise _not_scheduled(place)
     return place.count
+
+
+def has_launcher(config: ClusterConfig) -> bool:
+    """Returns whether a launcher starts the run's processes (`cluster=local`), and starts them again after a loss.
+
+    With `cluster.elastic`, the devices that are left may need a single process at one start and several at the next.
+    So the launcher starts that one too, because nothing else would start the run again.
+
+    Args:
+      config: checked; its number of processes is that of this start.
+    """
+    if config.name != "local":
+        return False
+    return count(config) > 1 or (config.elastic and config.restarts > 0)
 
 
 def _scheduled() -> Place | None:

@@ -95,6 +95,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
     previous = resume.open_previous(config, content, until_exit)
+    resume.check_devices(config, str(OmegaConf.select(composed, "mesh.device")), previous)
     _print_config(console, config, composed, content, folder)
     yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))
     with required(folder):

@@ -91,9 +91,10 @@ class Classification(Supervised):
             raise invalid(
                 "task.target",
                 list(self.target_names),
-                problem="task=classification needs one array of classes",
+                problem=f"task={config.name} needs one array of classes",
                 fix="name one array, or set task=multilabel or task=regression",
             )
+        self._name = config.name
         self._target = self.target_names[0]
         self._options = options
         target_spec = data.arrays[self._target]
@@ -184,7 +185,7 @@ class Classification(Supervised):
             raise invalid(
                 "task.target",
                 self._target,
-                problem="task=classification predicts one class per example, but this array has "
+                problem=f"task={self._name} predicts one class per example, but this array has "
                 f"{labels.shape[1]} integers per example, up to {high} in the {split} split",
                 fix=tags_fix(self._target, high + 1),
             )

@@ -409,7 +409,12 @@ REFUSALS = [
     refusal(f"{_PACKED} dataset.pad=null", "dataset.pack=true", "names none", "set dataset.pad={tokens:0} too"),
     refusal(f"{_PACKED} +dataset.pad.segments=0", "dataset.pad=segments", "which dataset.pack adds"),
     refusal(f"{_PACKED} dataset.augment=[{{name:flip}}]", "dataset.augment=", "a row has several"),
-    refusal(f"{_PACKED} task=classification", "dataset.pack=true", "a label per step", "set task=language_model"),
+    refusal(
+        f"{_PACKED} task=classification",
+        "dataset.pack=true",
+        "task=classification has one label per example",
+        "set task=language_model",
+    ),
     refusal(f"{_PACKED} model=mlp", "dataset.pack=true", "keep the examples of a row apart", "set model=gpt"),
     refusal("dataset=custom dataset._target_=user_module.nope", "dataset._target_=user_module.nope", "no 'nope'"),
     refusal(
@@ -430,6 +435,8 @@ REFUSALS = [
     refusal("tracking.uri=postgres://h/d", "tracking.uri=postgres://h/d", "did you mean postgresql://?"),
     refusal("tracking.uri=mlruns", "tracking.uri=mlruns", "set tracking.uri=sqlite:///mlruns.db"),
     refusal("tracking.name=foo", "tracking.name=foo", "one of mlflow, none"),
+    refusal("devices=8", "devices=8", "only python -m runner.advise has this key", "set mesh=batch8"),
+    refusal("step=100", "step=100", "only python -m runner.replay has this key", "set trainer.steps=100"),
     refusal("cluster.restarts=3", "cluster.restarts=3", "needs resume=auto", "add resume=auto name=exp1"),
     refusal(
         "cluster.restarts=3 resume=auto name=exp1",

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from runner.cli import command_line
 from runner.cli.command_line import arranged
 from runner.config import renamed
+from runner.errors import ConfigError
 from runner.training.checkpoint.arguments import without
 
 
@@ -21,8 +23,25 @@ def test_a_renamed_key_is_taken_by_its_old_name_and_no_other_is_touched(old: str
     assert renamed.argument(old) == new
 
 
-def test_the_number_of_devices_has_a_short_key() -> None:
-    assert arranged(["devices=64"]) == ["advise.devices=64"]
+@pytest.mark.parametrize(
+    ("module", "short", "full", "fix"),
+    [
+        ("runner.advise", "devices=64", "advise.devices=64", "set mesh=batch8"),
+        ("runner.replay", "step=9", "replay.step=9", "set trainer.steps=100"),
+        ("runner.generate", "prompt=Once", "generate.prompt=Once", "set task.sample.prompt"),
+    ],
+)
+def test_a_command_has_its_own_short_keys_and_rejects_those_of_others(
+    module: str, short: str, full: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "command_module", lambda: module)
+    assert arranged([short]) == [full]
+    assert arranged([full]) == [full]
+    for other in ("runner", "runner.plan"):
+        monkeypatch.setattr(command_line, "command_module", lambda other=other: other)
+        assert arranged([full]) == [full]
+        with pytest.raises(ConfigError, match=f"only python -m {module} has this key; {fix}"):
+            arranged([short])
 
 
 def test_old_names_are_taken_on_a_command_line_and_in_a_config() -> None:

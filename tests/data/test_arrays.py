@@ -287,3 +287,12 @@ def test_keys_that_can_not_work_are_rejected_in_one_line(keys: dict[str, object]
     with pytest.raises(ConfigError, match=said) as caught:
         opened(**keys)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_files_of_sequences_and_of_arrays_are_not_one_column() -> None:
+    Path("data").mkdir()
+    table = pa.table({"tokens": [[1, 2], [3]]})
+    pyarrow.parquet.write_table(table, "data/train-0.parquet")
+    np.savez("data/train-1.npz", tokens=np.zeros((2, 2), np.int32))
+    with pytest.raises(DataError, match=r"npz, tokens has values of one shape, but sequences in other files"):
+        opened("data", pad={"tokens": 0})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from runner.config import values
 from runner.config.schema_data import AugmentConfig, DatasetConfig
-from runner.data import blocks, images, loading
+from runner.data import blocks, images, loading, tables
 from runner.data import checks as checks_data
 from runner.data.base import Array, Dataset, DataSource, Encoding
 from runner.data.sampler import Draw, shuffled, shuffled_in_windows, train_plan
@@ -292,6 +292,23 @@ def test_values_that_no_array_can_represent_are_errors_of_the_first_start(
         read("a.parquet")
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["parquet", "arrays"])
+def test_a_row_group_whose_sequences_are_all_empty_is_padded(name: str) -> None:
+    nested = pa.array([[], [], [[1.0, 2.0, 3.0]], []], pa.list_(pa.list_(pa.float32())))
+    content = pa.table({"features": nested, "none": pa.array([[]] * 4, pa.list_(pa.null()))})
+    pq.write_table(content, "houses.parquet", row_group_size=2)
+    data = read(name=name, pad={"features": 0.5, "none": 0})
+    rows = data.train.read(np.arange(4))
+    assert rows["features"].shape == (4, 1, 3)
+    assert rows["features"][:, 0, 0].tolist() == [0.5, 0.5, 1.0, 0.5]
+    assert (rows["none"].dtype, rows["none"].tolist()) == (np.int32, [[0]] * 4)
+
+
+def test_lists_without_entries_are_an_empty_array() -> None:
+    nested = pa.array([[], []], pa.list_(pa.list_(pa.float32())))
+    assert tables.convert_column("x", pa.chunked_array([nested])).shape == (2, 0, 0)  # type: ignore[union-attr]
 
 
 def test_files_that_differ_or_are_broken_are_errors() -> None:

@@ -78,7 +78,8 @@ def check(command: Command, page: str) -> None:
     elif module.split(".")[0] == "runner":
         if not {"--help", "--version", "-h"} & set(command.words):
             # A plan opens no ports, so it does not need cluster.open_ports.
-            with patch("runner.processes.checks.command_module", lambda: module):
+            own = {"command_module": lambda: module}
+            with patch.multiple("runner.processes.checks", **own), patch.multiple("runner.cli.command_line", **own):
                 composing.composed(command.arguments)
     elif module:
         assert find_spec(module) is not None

@@ -10,7 +10,8 @@ pytest.importorskip("obstore")
 
 from runner.config.schema import ExportConfig
 from runner.errors import ConfigError
-from runner.export import folder
+from runner.export import command, folder
+from runner.host.console import Console
 from runner.host.stores import client
 from runner.host.stores.client import StoreError
 from runner.host.stores.urls import ObjectPath
@@ -57,6 +58,20 @@ def test_a_copy_that_fails_is_no_export(tmp_path: Path, monkeypatch: pytest.Monk
     assert client.size(path / folder.RECORD) is None
     # The next export may replace what is there.
     assert folder.store_target(ExportConfig(str(path))) == path
+
+
+def test_an_export_is_recorded_although_its_copy_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ObjectPath.of(URL + "recorded")
+    export(tmp_path / "model", "first")
+    recorded: list[str] = []
+
+    def fail(_: Path, path: ObjectPath) -> None:
+        raise StoreError(f"{path}: 503")
+
+    monkeypatch.setattr(client, "upload", fail)
+    with pytest.raises(StoreError):
+        command._record_and_copy(Console(), lambda: recorded.append("in MLflow"), tmp_path / "model", path)
+    assert recorded == ["in MLflow"]
 
 
 def test_a_folder_with_other_objects_is_rejected() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.renamed import argument
+from runner.config.renamed import typed_argument
 from runner.config.schema import GenerateConfig
 from runner.errors import ConfigError
 from runner.generate.prompts import prompts_of
@@ -16,7 +16,7 @@ from runner.generate.prompts import prompts_of
 def test_prompts_come_from_one_key(tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_bytes("one \r\n\n two\u2028three".encode())
-    assert argument("prompt=a") == "generate.prompt=a"
+    assert typed_argument("prompt=a", "runner.generate") == "generate.prompt=a"
     assert prompts_of(GenerateConfig(prompt="a")) == ("generate.prompt", ["a"])
     assert prompts_of(GenerateConfig(prompts=["a", "b"])) == ("generate.prompts", ["a", "b"])
     assert prompts_of(GenerateConfig(file=str(file))) == ("generate.file", ["one ", " two\u2028three"])

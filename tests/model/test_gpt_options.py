@@ -107,6 +107,13 @@ def test_offloading_needs_memory_beside_the_host_s() -> None:
         # Of 4 D + 2 F = 12 D with F = 4 D: queries, keys and values are 3 D; the hidden units are 4 D.
         ({"remat": "names", "saved": ["query", "key"], "offloaded": ["value"]}, 0.75),
         ({"remat": "names", "saved": ["query", "key", "value", "attention_output", "up"]}, 1 / 3),
+        # Of 4 D + 3 F with D = 4096 and F = 10,944, the multiple of 64 above 8/3 D.
+        ({"remat": "names", "saved": ["up", "gate"], "activation": "swiglu", "dim": 4096}, 27328 / 49216),
+        (
+            {"remat": "names", "saved": ["query", "key", "value", "attention_output"]}
+            | {"activation": "geglu", "dim": 4096},
+            32832 / 49216,
+        ),
     ],
 )
 def test_a_step_computes_again_what_is_not_kept(options: dict[str, Any], share: float) -> None:

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
+from runner.checks.composed import convert
 from runner.config.durations import seconds_of
 from runner.config.fields import duration_problem
 from runner.config.schema import ClusterConfig, RunConfig
 from runner.errors import EXIT_REFUSED, ConfigError, EngineError, NotFiniteError, PassingError
-from runner.processes import checks, restarts
+from runner.processes import checks, lifecycle, place, restarts
 from runner.processes.restarts import Restarts
 from runner.processes.team import ProcessError
+from tests.config.test_config import composed
 
 
 def ends(*codes: int, notes_at: int | None = None) -> tuple[list[str], list[float], int]:
@@ -139,6 +141,30 @@ def test_a_restart_would_return_to_a_step_that_is_named(monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match=r"each restart would return .*; set cluster\.restarts=0"):
         checks._check_restarts(config)
     checks._check_restarts(replace(config, cluster=ClusterConfig(restarts=3)))
+
+
+@pytest.mark.parametrize("devices", [5, 4, 1])
+def test_the_launcher_starts_the_single_process_that_fits_and_starts_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: int
+) -> None:
+    monkeypatch.delenv(restarts.FINAL_VARIABLE, raising=False)
+    monkeypatch.setattr(checks, "command_module", lambda: "runner")
+    file = tmp_path / "devices.txt"
+    file.write_text(str(devices))
+    config = composed(
+        *("mesh=batch8", "mesh.device=cpu", "engine=jax", "dataset.batch_size=48", "resume=auto", "name=exp1"),
+        *("cluster=local", "cluster.processes=2", "cluster.restarts=3", "cluster.elastic=true"),
+        f"cluster.devices_file='{file}'",
+    )
+    fitted = convert(config)
+    assert fitted.cluster.processes == 1
+    assert lifecycle.launches(fitted.cluster)
+    # The process itself starts nothing, and is not one of several.
+    monkeypatch.setattr(place, "_launched", [place.Place(0, 1, "127.0.0.1", 1, "", "local", "cpu")])
+    monkeypatch.setenv(restarts.FINAL_VARIABLE, str(tmp_path / "final"))
+    fitted = convert(config)
+    assert not lifecycle.launches(fitted.cluster)
+    assert not lifecycle.is_one_of_several(fitted.cluster)
 
 
 @pytest.mark.parametrize(

@@ -90,21 +90,29 @@ def _wait_for_a_new_checkpoint(process: subprocess.Popen[str], run: Path, number
         time.sleep(0.02)
 
 
-def test_the_launcher_starts_as_many_processes_as_fit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("processes", "left", "where"),
+    [
+        (4, 6, "6 virtual CPU devices in 3 processes"),
+        # The launcher starts a single process too.
+        (2, 4, "4 virtual CPU devices"),
+    ],
+)
+def test_the_launcher_starts_as_many_processes_as_fit(tmp_path: Path, processes: int, left: int, where: str) -> None:
     whole = undisturbed(tmp_path / "whole", "jax")
     folder = tmp_path / "elastic"
     folder.mkdir()
     devices = folder / "devices.txt"
     devices.write_text("8")
-    line = [sys.executable, "-m", "runner", "engine=jax", *BASE, "cluster=local", "cluster.processes=4"]
+    line = [sys.executable, "-m", "runner", "engine=jax", *BASE, "cluster=local", f"cluster.processes={processes}"]
     line += ["cluster.elastic=true", "cluster.devices_file=devices.txt", "cluster.restarts=9"]
     run = folder / "outputs" / "checkpoints" / "exp1"
     process = subprocess.Popen(line, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True)
     _wait_for_a_new_checkpoint(process, run, 1)
-    devices.write_text("6")
+    devices.write_text(str(left))
     os.kill(int(attempts.read(run)[-1].pid), signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
-    assert attempts.read(run)[-1].mesh == "batch=6"
-    assert "mesh batch=6 on 6 virtual CPU devices in 3 processes, in place of batch=8 (cluster.elastic)" in output
+    assert attempts.read(run)[-1].mesh == f"batch={left}"
+    assert f"mesh batch={left} on {where}, in place of batch=8 (cluster.elastic)" in output
     check(folder, whole)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +21,11 @@ SPECS = {"x": ArraySpec((4,), "float32"), "label": ArraySpec((), "int32", names=
 OPTIONS = {"temperature": 2.0, "student_loss_weight": 0.25, "label_smoothing": 0.0, "class_weights": None}
 
 
-def task(folder: Path) -> Task:
+def task(folder: Path, specs: Mapping[str, ArraySpec] = SPECS, **keys: Any) -> Task:
     file = folder / "big.keras"
     file.touch()
     options = {**OPTIONS, "top_k": None, "classes": None}
-    return make_task(TaskConfig("distillation", teachers={"big": str(file)}, options=options), SPECS)
+    return make_task(TaskConfig("distillation", teachers={"big": str(file)}, options=options, **keys), specs)
 
 
 def batch(taught: np.ndarray) -> dict[str, np.ndarray]:
@@ -49,6 +51,11 @@ def test_the_loss_is_the_weighted_mean_of_cross_entropy_and_divergence(tmp_path:
     metrics = made.metrics(OPS, outputs, batch(taught))
     assert set(metrics) == set(made.step_metrics) == {"accuracy", "distillation_loss"}
     assert metrics["distillation_loss"] == pytest.approx(divergence, rel=1e-4)
+
+
+def test_an_error_names_the_task_that_was_typed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"task\.target=\[label,y\]: task=distillation needs one array of classes"):
+        task(tmp_path, {**SPECS, "y": SPECS["label"]}, target=["label", "y"])
 
 
 def test_an_evaluation_leaves_out_padding(tmp_path: Path) -> None:

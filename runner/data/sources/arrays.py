@@ -237,6 +237,11 @@ def _concatenate(pieces: Sequence[tuple[Path, Column | Ragged]], name: str) -> C
                 f"{pieces[0][0]}; all files need one shape"
             )
     if sequences:
+        if arrays or strings:
+            file = next(file for file, piece in pieces if not isinstance(piece, Ragged))
+            raise DataError(
+                f"{file}, {name} has values of one shape, but sequences in other files; use one kind in all files"
+            )
         return Ragged(sequences)
     if not strings:
         return np.concatenate(arrays)

@@ -47,7 +47,7 @@ class ScannedColumn:
 
     Attributes:
       shape: of one example; empty for strings and images.
-      dtype: of the array; `string` or `image` for these.
+      dtype: of the array; `string` or `image` for these; empty if a column of `dataset.pad` has no steps.
       strings: the distinct strings, at most one more than a category may have.
       sizes: distinct [height, width] of the images, at most 64.
       gray: whether all images are gray.
@@ -96,7 +96,8 @@ class ScannedTable:
             if name in pad:
                 steps, lengths = sequences(place, table.column(name))
                 array = numeric_array(place, steps)
-                _add_kind(scanned, place, array.shape[1:], str(array.dtype))
+                if len(steps):
+                    _add_kind(scanned, place, array.shape[1:], str(array.dtype))
                 scanned.longest = max(scanned.longest, int(lengths.max(initial=0)))
                 decoded[name] = np.empty((len(lengths), scanned.longest, *array.shape[1:]), array.dtype)
                 continue
@@ -236,6 +237,9 @@ class Columns:
     def _padded(self, name: str, place: str, steps: Array, lengths: Array) -> Array:
         """Returns sequences (N, T, ...), padded at their end."""
         spec = self.specs[name]
+        padded = np.full((len(lengths), *spec.shape), self.padding[name], spec.dtype)
+        if not len(steps):
+            return padded
         array = numeric_array(place, steps)
         if array.shape[1:] != spec.shape[1:]:
             raise DataError(
@@ -248,7 +252,6 @@ class Columns:
                 f"{place}: row {row + 1} has {lengths[row]} steps, more than {spec.shape[0]}; shorten it, or train "
                 f"with dataset.pad_length={lengths.max()}"
             )
-        padded = np.full((len(lengths), *spec.shape), self.padding[name], spec.dtype)
         # In the order of the rows, as the steps are.
         padded[np.arange(spec.shape[0]) < lengths[:, None]] = array
         return padded
@@ -315,6 +318,8 @@ def combine(
     decoders: dict[str, ImageDecoder] = {}
     for name in raw_names:
         columns = {file: scan.columns[name] for file, scan in scans.items()}
+        if name in padding:
+            columns = _with_steps(columns, padding[name])
         first_file, first = next(iter(columns.items()))
         for file, column in columns.items():
             are_numbers = column.dtype not in _NOT_NUMBERS and first.dtype not in _NOT_NUMBERS
@@ -350,6 +355,15 @@ def combine(
     if config.pack:
         specs[SEGMENTS] = ArraySpec((max(lengths.values()),), "int32")
     return Columns(specs, raw_names, categories, classes, decoders, padding, config.pack)
+
+
+def _with_steps(columns: Mapping[str, ScannedColumn], padding: float) -> dict[str, ScannedColumn]:
+    """Returns the columns that have steps, by file; if none has, the value of padding decides the type."""
+    with_steps = {file: column for file, column in columns.items() if column.dtype}
+    if with_steps:
+        return with_steps
+    dtype = "int32" if float(padding).is_integer() else "float32"
+    return {file: ScannedColumn(dtype=dtype) for file in columns}
 
 
 def _categories(place: str, columns: Mapping[str, ScannedColumn], rows: int) -> tuple[str, ...]:

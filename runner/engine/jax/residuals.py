@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax.extend
@@ -103,7 +103,7 @@ class _Value:
     aval: Any
     inputs: Sequence[_Value] | None = None
     is_argument: bool = False
-    is_written: bool = field(default=False)
+    is_written: bool = False
 
 
 def held(jaxpr: Any, outputs: Iterable[Any]) -> list[Any]:

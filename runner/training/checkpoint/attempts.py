@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import threading
 import time
@@ -25,7 +24,7 @@ from runner.host import outputs, work
 from runner.host.stores import client
 from runner.host.stores.urls import ObjectPath, Place
 from runner.tracking import process
-from runner.training.checkpoint import files
+from runner.training.checkpoint import files, lease
 from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json
 
 # Seconds between two writes. What an attempt that is killed has not recorded is at most this long.
@@ -122,13 +121,13 @@ def _read(path: Place) -> Attempt:
     return attempt
 
 
-def is_silent(folder: Place, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
+def is_silent(folder: Path, say: Callable[[str], object], sleep: Callable[[float], None] = time.sleep) -> bool:
     """Returns whether the last attempt of a run no longer writes its file, which this waits for.
 
     Only the content of the file is compared, never the clocks of two machines.
 
     Args:
-      folder: of the run's checkpoints.
+      folder: of the run's checkpoints, not in a store, whose runs have a lease.
       say: is called with one line before the wait.
       sleep: waits for so many seconds.
     """
@@ -147,11 +146,9 @@ def is_silent(folder: Place, say: Callable[[str], object], sleep: Callable[[floa
     return True
 
 
-def _content(path: Place) -> bytes:
+def _content(path: Path) -> bytes:
     # Opened each time: a network file system checks for another machine's write when a file is opened.
     try:
-        if isinstance(path, ObjectPath):
-            return client.read(path, LARGEST_RECORD)
         return path.read_bytes()
     except OSError:
         return b""
@@ -323,25 +320,9 @@ def begin(folder: Place, first: int, earlier_end: str = "", mesh: str = "") -> A
     if earlier_end and earlier and not earlier[-1].ended:
         with suppress(OSError):
             ended = _as_text(replace(earlier[-1], ended=earlier_end))
-            _rewrite(path_of(folder, earlier[-1].number), ended)
+            _replace(path_of(folder, earlier[-1].number), ended)
     try:
-        return AttemptJournal(folder, number, first, _leave, mesh)
+        return AttemptJournal(folder, number, first, lease.leave, mesh)
     except FileExistsError:
         problem = f"another process has begun the run at the same time ({folder})"
         raise passing("name", folder.name, problem=problem, fix="wait for it or stop it") from None
-
-
-def _rewrite(path: Place, text: str) -> None:
-    if isinstance(path, ObjectPath):
-        client.write(path, text.encode())
-    else:
-        path.write_text(text, encoding="utf-8")
-
-
-def _leave(why: str) -> None:
-    """Ends this process at once: it was suspended for so long that another one has taken its run.
-
-    To save or to record anything would overwrite what the other process has written.
-    """
-    outputs.warn(why)
-    os._exit(1)

@@ -198,6 +198,18 @@ def exists(path: Place) -> bool:
     return os.path.lexists(path)
 
 
+def make_folder(folder: Place) -> None:
+    """Makes a folder that is on the disk when this returns; a store has no folders.
+
+    Raises:
+      OSError: the disk is full or read-only.
+    """
+    if isinstance(folder, ObjectPath):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes renames in a folder durable; systems that can't open a folder don't need it."""
     if os.name == "posix":

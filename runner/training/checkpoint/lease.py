@@ -183,6 +183,9 @@ def _holder(content: Mapping[str, Any]) -> str:
 
 
 def leave(why: str) -> None:
-    """Ends this process at once: to save or to record anything would overwrite what another process has written."""
+    """Ends this process at once: it was suspended for so long that another one has taken its run.
+
+    To save or to record anything would overwrite what the other process has written.
+    """
     outputs.warn(why)
     os._exit(1)

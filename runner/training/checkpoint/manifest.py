@@ -133,7 +133,8 @@ class Manifest:
       arrays: by canonical path.
       went_back: the returns to earlier checkpoints that lead to this one.
       about: the whole content as plain values, with run, config, seed, versions, time and last metrics.
-      files_folder: the folder of the files below that of the manifest; empty: the same, as in a local folder.
+      files_folder: the folder of the files below that of the manifest; empty: the same, as in a local folder that is
+        no copy from a store.
     """
 
     step: int
@@ -152,6 +153,11 @@ def arrays_file(process: int) -> str:
 def is_own(name: str) -> bool:
     """Returns whether a file of that name is part of a checkpoint."""
     return name in (NAME, HISTORY) or _ARRAYS_FILE.fullmatch(name) is not None
+
+
+def is_files_folder(name: str) -> bool:
+    """Returns whether a folder of that name may hold the files of a checkpoint in a store, or of a copy of it."""
+    return _FILES_FOLDER.fullmatch(name) is not None
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
@@ -224,7 +230,7 @@ def _parse(content: dict[str, Any]) -> Manifest:
         raise MisfitError(f"files must be {', '.join(sorted(used_files))}, which hold its arrays and its history")
     went_back = _lineage(content.get(WENT_BACK, []))
     files_folder = text(content.get(FILES_FOLDER, ""), FILES_FOLDER)
-    if files_folder and not _FILES_FOLDER.fullmatch(files_folder):
+    if files_folder and not is_files_folder(files_folder):
         raise MisfitError(f"{FILES_FOLDER} must be a hexadecimal number")
     return Manifest(whole(content["step"], "step"), files, arrays, went_back, content, files_folder)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError, invalid
@@ -54,7 +55,9 @@ def take(config: RunConfig, locks: ExitStack, say: Callable[[str], object]) -> S
     try:
         runs.check_not_running(_KEY, run)
     except ConfigError:
-        # The last process is another machine's. Locks may not reach that machine, but its writes do.
+        # The last process is another machine's. Locks may not reach that machine, but its writes do. In a store, the
+        # lease does.
+        assert isinstance(place, Path)
         if not attempts.is_silent(place, say):
             # It may have come to its end during the wait, and has then said so in the record.
             run = runs.begun(_KEY, place)

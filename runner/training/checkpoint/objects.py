@@ -166,7 +166,7 @@ def clean(folder: ObjectPath) -> None:
     Raises:
       OSError: the store can't be read or written.
     """
-    named: dict[str, set[str]] = {}
+    named: dict[str, set[str] | None] = {}
     for path in client.below(folder):
         match = _FILE.fullmatch(path)
         # A file of the user stays.
@@ -175,19 +175,26 @@ def clean(folder: ObjectPath) -> None:
         step_folder = match[1]
         if step_folder not in named:
             named[step_folder] = _named_folders(folder / step_folder)
-        if match[2] not in named[step_folder]:
+        folders = named[step_folder]
+        if folders is not None and match[2] not in folders:
             client.remove(folder / path)
 
 
-def _named_folders(folder: ObjectPath) -> set[str]:
-    """Returns the folders of files below a checkpoint's that a manifest names, be it aside or unreadable.
+def _named_folders(folder: ObjectPath) -> set[str] | None:
+    """Returns the folders of files below a checkpoint's that a manifest names, be it aside or invalid.
+
+    The result is None if a manifest can't be read: it may name any of them.
 
     Raises:
       OSError: the store does not answer.
     """
     named: set[str] = set()
     for name in (manifest.NAME, _ASIDE):
-        with suppress(DamagedError):
+        try:
             content: dict[str, Any] = files.read_json(folder / name, manifest.LARGEST)
-            named.add(str(content.get(manifest.FILES_FOLDER)))
+        except DamagedError:
+            if files.exists(folder / name):
+                return None
+            continue
+        named.add(str(content.get(manifest.FILES_FOLDER)))
     return named

@@ -75,8 +75,9 @@ class Checkpoint(Mapping[str, Array]):
         # The copies of objects were compared with their digests above.
         if not trusted and not isinstance(folder, ObjectPath):
             for name, entry in content.files.items():
-                if files.digest(folder / name) != entry.sha256:
-                    raise DamagedError(f"{folder / name} is corrupted (SHA-256 mismatch)")
+                path = self._local(name, trusted=True)
+                if files.digest(path) != entry.sha256:
+                    raise DamagedError(f"{path} is corrupted (SHA-256 mismatch)")
         self.step = content.step
         self.about = content.about
         self._arrays = dict(content.arrays)
@@ -202,7 +203,7 @@ class Checkpoint(Mapping[str, Array]):
 
 
 def files_folder(folder: Place, content: Manifest) -> Place:
-    """Returns the folder of a checkpoint's files, which is its own in a local one."""
+    """Returns the folder of a checkpoint's files: its own in a local one, unless that is a copy from a store."""
     if content.files_folder:
         return folder / content.files_folder
     return folder

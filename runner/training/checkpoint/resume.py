@@ -5,7 +5,7 @@ The order of a resume, with the reason for each place:
 1. `open_previous`, before anything else of the run: the run is found, locked, found once more under the lock, checked
    for a process that still runs it, and its checkpoint is verified byte by byte. Until the lock is taken, another
    process may still change the run. All of it takes no framework, so an error is reported within a second.
-2. `check_order`, in the same call: the config must see the same examples in the same order.
+2. `check_order`, in the same call: the config must see the same examples in the same order. `check_devices` is next.
 3. `check_data`, when the data is loaded: its SHA-256 is what the checkpoint records.
 4. `check_unfinished`, when the task is known: the run has the task's metrics, and steps are left to train. Up to here
    nothing was changed, and the run's record in the tracking store was not opened; there, a rejected config would show
@@ -26,7 +26,9 @@ from runner.config.convert import flatten
 from runner.config.schema import AUTO, RunConfig
 from runner.data.base import Encoding
 from runner.engine.base import Engine
-from runner.errors import EXIT_DONE, ConfigError, invalid
+from runner.engine.devices import CPU
+from runner.errors import EXIT_DONE, ConfigError, invalid, passing
+from runner.host.accelerators import GPU, TPU
 from runner.host.stores.urls import place
 from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
@@ -209,14 +211,14 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
     opened: list[Previous] = []
 
     def find() -> list[Any]:
-        run = named.take(config, locks, _print)
+        run = named.take(config, locks, runs.print_line)
         if run is None:
             return ["", {}, "", False]
         has_finished = bool(run.record.get("finished")) and run.record["overrides"] == recorded_overrides()
         if has_finished:
-            _print(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
+            runs.print_line(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
             return ["", {}, "", True]
-        checkpoint = named.last_whole(run, _print)
+        checkpoint = named.last_whole(run, runs.print_line)
         if checkpoint is None:
             return ["", {}, "", False]
         opened.append(Previous(run, checkpoint))
@@ -233,8 +235,25 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
     return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True))
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
+def check_devices(config: RunConfig, asked: str, previous: Previous | None) -> None:
+    """Checks that an elastic run doesn't continue on CPUs because its accelerators are gone.
+
+    `mesh.device=auto` would choose virtual CPU devices, on which the run would go on far more slowly, unnoticed.
+
+    Args:
+      config: checked.
+      asked: `mesh.device` as it was typed.
+      previous: that the run continues from; None: it is a new one.
+
+    Raises:
+      PassingError: no accelerator is left.
+    """
+    if previous is None or not config.cluster.elastic or asked != AUTO or config.mesh.device != CPU:
+        return
+    before = dict(flatten(previous.checkpoint.about["config"])).get("mesh.device")
+    if before in (GPU, TPU):
+        problem = f"the run was trained on {before.upper()}s, and none is left (cluster.elastic)"
+        raise passing("mesh.device", asked, problem=problem, fix="wait for them, or set mesh.device=cpu")
 
 
 def check_order(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from runner.errors import ConfigError, PassingError, invalid, passing
 from runner.host.lock import HeldError, locked_at_once
+from runner.host.stores.client import TooLargeError
 from runner.host.stores.urls import ObjectPath, Place, place
 from runner.processes import requeue
 from runner.tracking import process
 from runner.training.checkpoint import attempts, files, index, lease, recorded, storage
-from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, sync_folder, write_json
+from runner.training.checkpoint.files import LARGEST_RECORD, DamagedError, read_json, write_json
 from runner.training.checkpoint.index import BestRecord
 from runner.training.checkpoint.reading import Checkpoint, read_manifest
 from runner.training.checkpoint.typed import MisfitError, flag, items, mapping, number, text, whole
@@ -83,9 +84,7 @@ def register(
       OSError: the disk is full or read-only.
     """
     own_folder = folder / (name or run)
-    if not isinstance(folder, ObjectPath) and not isinstance(own_folder, ObjectPath):
-        own_folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder)
+    files.make_folder(own_folder)
     record: dict[str, Any] = {
         "run": run,
         "tracked": tracked,
@@ -443,17 +442,21 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
 
     Raises:
       PassingError: another process has the run, or its folder is read-only.
+      ConfigError: what is in the place of its lease is none.
     """
     lock = run.folder / LOCK
     with ExitStack() as stack:
         try:
             if isinstance(lock, ObjectPath):
-                stack.enter_context(lease.held(lock, _print, lease.leave))
+                stack.enter_context(lease.held(lock, print_line, lease.leave))
             else:
                 stack.enter_context(locked_at_once(lock))
         except HeldError as error:
             problem = f"the run is in use by process {error.holder} ({run.folder})"
             raise passing(key, run.id, problem=problem, fix="wait for it or stop it") from None
+        except TooLargeError as error:
+            problem = f"its lock is none that a run has written ({error})"
+            raise invalid(key, run.id, problem=problem, fix="delete that object") from None
         except OSError as error:
             problem = f"its folder {run.folder} can't be written ({error.strerror})"
             fix = "make it writable, or name a folder that is"
@@ -461,7 +464,8 @@ def locked(key: str, run: SavedRun) -> Iterator[None]:
         yield
 
 
-def _print(line: str) -> None:
+def print_line(line: str) -> None:
+    """Prints a line at once."""
     print(line, flush=True)
 
 

@@ -21,7 +21,8 @@ from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine, Shard
 from runner.errors import Interrupted
 from runner.host import work
-from runner.host.stores.urls import Place
+from runner.host.stores import cache
+from runner.host.stores.urls import ObjectPath, Place
 from runner.processes.team import ALONE, ProcessError, Team
 from runner.training.checkpoint import index as checkpoint_index
 from runner.training.checkpoint import storage
@@ -253,8 +254,8 @@ class CheckpointSaver(Saver):
     def save_last(self, step: int, recorder: MetricRecorder) -> str | None:
         """Saves the state that a run ends with, and waits for it.
 
-        If that fails, it is tried once more. If the disk is full, the checkpoints before the last intact one are
-        removed first: they would be removed in any case as soon as this one is written.
+        If that fails, it is tried once more. If the disk of the checkpoints is full, those before the last intact one
+        are removed first: they would be removed in any case as soon as this one is written.
 
         Returns:
           Why the state could not be saved, and what to do; None: it is saved.
@@ -262,7 +263,8 @@ class CheckpointSaver(Saver):
         self.save(step, recorder)
         self._wait()
         if self._failed is not None:
-            if self._failed.disk_is_full:
+            # In a store, a full disk is the local one that files wait on for their upload.
+            if self._failed.disk_is_full and not isinstance(self._folder, ObjectPath):
                 self._make_room()
             self.save(step, recorder)
             self._wait()
@@ -273,10 +275,12 @@ class CheckpointSaver(Saver):
             then = "start the run again"
         else:
             then = f"continue from step {newest:,} with resume={self._folder.as_posix()}"
-        return (
-            f"the state of step {step:,} could not be saved ({self._failed.reason}); free space in {self._folder} or "
-            f"make it writable, then {then}"
-        )
+        fix = f"free space in {self._folder} or make it writable"
+        if isinstance(self._folder, ObjectPath):
+            fix = f"make {self._folder} writable"
+            if self._failed.disk_is_full:
+                fix = f"free space in {cache.folder()}, where files wait for their upload"
+        return f"the state of step {step:,} could not be saved ({self._failed.reason}); {fix}, then {then}"
 
     def _make_room(self) -> None:
         removed = self._index.make_room()

@@ -37,7 +37,7 @@ from runner.processes.team import ALONE, Team
 from runner.training.checkpoint import files, manifest, objects
 from runner.training.checkpoint import tensors as tensors_file
 from runner.training.checkpoint.manifest import FORMAT, Lineage
-from runner.training.checkpoint.reading import REPLACED, folder_name, read_manifest
+from runner.training.checkpoint.reading import REPLACED, files_folder, folder_name, read_manifest
 
 _UNFINISHED = ".unfinished-"
 _STEP = re.compile(r"step-(0\d{8}|[1-9]\d{8,})(?:\.replaced)?", re.ASCII)
@@ -138,7 +138,7 @@ def _write_objects(folder: ObjectPath, content: Content, team: Team) -> Place:
 
         def finish() -> str:
             nonlocal is_committing
-            data = _write_history(unfinished, content, contributions, files_folder=unfinished.name)
+            data = _write_history(unfinished, content, contributions, below_manifest=unfinished.name)
             is_committing = True
             return str(objects.commit(unfinished, data))
 
@@ -226,7 +226,7 @@ def _place_in_grid(shard: Shard) -> tuple[int, int]:
 
 
 def _write_history(
-    folder: Place, content: Content, contributions: Sequence[Contribution], files_folder: str = ""
+    folder: Place, content: Content, contributions: Sequence[Contribution], below_manifest: str = ""
 ) -> bytes:
     """Writes the history, and returns the manifest of everything that the processes have written."""
     written: dict[str, Any] = {}
@@ -246,8 +246,8 @@ def _write_history(
     entries: dict[str, Any] = {"format": FORMAT, "step": content.step}
     if content.went_back:
         entries[manifest.WENT_BACK] = content.went_back
-    if files_folder:
-        entries[manifest.FILES_FOLDER] = files_folder
+    if below_manifest:
+        entries[manifest.FILES_FOLDER] = below_manifest
     entries |= {**content.about, "files": written, "arrays": arrays}
     return manifest.sealed(entries)
 
@@ -333,7 +333,11 @@ def is_ours(path: Place) -> bool:
         return objects.is_ours(path)
     try:
         content = read_manifest(path)
-        return {child.name for child in path.iterdir()} <= {manifest.NAME, *content.files}
+        of_files = {path / manifest.NAME, *(files_folder(path, content) / name for name in content.files)}
+        if content.files_folder and files.is_folder(path / content.files_folder):
+            # A local copy of a checkpoint in a store.
+            of_files.add(path / content.files_folder)
+        return set(path.rglob("*")) <= of_files
     except (ConfigError, OSError):
         return False
 
@@ -347,11 +351,11 @@ def remove(folder: Place, step: int) -> bool:
     path = place(folder, step)
     if not is_ours(path):
         return False
-    if isinstance(folder, ObjectPath) or isinstance(path, ObjectPath):
-        objects.remove(ObjectPath.of(str(path)))
+    if isinstance(path, ObjectPath):
+        objects.remove(path)
         return True
     # Renamed first, so that a process that dies in between leaves no checkpoint that lacks files.
-    hidden = folder / f"{_UNFINISHED}{step:09d}-{os.getpid()}-old"
+    hidden = path.with_name(f"{_UNFINISHED}{step:09d}-{os.getpid()}-old")
     _discard(hidden)
     path.rename(hidden)
     _discard(hidden)
@@ -402,7 +406,7 @@ def size(folder: Place, step: int) -> int:
         return sum(client.below(path).values())
     if not path.is_dir():
         return 0
-    return sum(child.lstat().st_size for child in path.iterdir() if child.is_file())
+    return sum(child.lstat().st_size for child in path.rglob("*") if child.is_file())
 
 
 def written_at(folder: Place, step: int) -> float:
@@ -419,8 +423,10 @@ def remove_records(folder: Place, names: Sequence[str]) -> None:
     Raises:
       OSError: the folder can't be written.
     """
+    # A folder that was copied from a store has the list of steps, too.
+    names = [*names, objects.STEPS]
     if isinstance(folder, ObjectPath):
-        for name in (*names, objects.STEPS):
+        for name in names:
             client.remove(folder / name)
         return
     remove_files(folder, names)
@@ -432,7 +438,9 @@ def _discard(path: Path) -> None:
     if not files.is_folder(path):
         return
     for child in path.iterdir():
-        if manifest.is_own(child.name) or _LEFT_BY_SAFETENSORS.fullmatch(child.name):
+        if manifest.is_files_folder(child.name):
+            _discard(child)
+        elif manifest.is_own(child.name) or _LEFT_BY_SAFETENSORS.fullmatch(child.name):
             unlink(child)
     # A file of the user keeps the folder.
     with suppress(OSError):

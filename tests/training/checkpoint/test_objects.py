@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import threading
@@ -15,8 +16,7 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from runner.checks.run import check
-from runner.config.schema import CheckpointConfig, RunConfig
+from runner.config.schema import CheckpointConfig
 from runner.errors import ConfigError
 from runner.host.lock import HeldError
 from runner.host.stores import cache, client
@@ -30,7 +30,6 @@ from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.checkpoint.saver import CheckpointSaver
 from runner.training.recorder import MetricRecorder
-from tests.configs import with_keys
 from tests.training.checkpoint.test_storage import WHOLE, content
 
 # The contents that are saved here do not depend on it.
@@ -94,6 +93,36 @@ def test_a_checkpoint_of_the_same_step_replaces_the_former_one_at_once(folder: O
     np.testing.assert_array_equal(opened["d1/kernel"], WHOLE)
 
 
+def _copied(folder: ObjectPath, target: Path) -> Path:
+    """Copies a folder of a store to the disk, as `aws s3 sync` does."""
+    for name in client.below(folder):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(client.read(folder / name))
+    return target
+
+
+def test_a_local_copy_is_verified_and_removed_like_any_other_checkpoint(folder: ObjectPath, tmp_path: Path) -> None:
+    storage.write(folder, content())
+    copy = _copied(folder, tmp_path / "copy")
+    place = storage.place(copy, 3)
+    assert isinstance(place, Path)
+    np.testing.assert_array_equal(Checkpoint(place)["d1/kernel"], WHOLE)
+    assert storage.size(copy, 3) == storage.size(folder, 3)
+    (arrays,) = place.glob(f"*/{manifest.ARRAYS}")
+    notes = arrays.with_name("notes.txt")
+    notes.write_text("mine")
+    assert not storage.remove(copy, 3)
+    notes.unlink()
+    data = bytearray(arrays.read_bytes())
+    data[-1] ^= 1
+    arrays.write_bytes(data)
+    with pytest.raises(DamagedError, match="SHA-256 mismatch"):
+        Checkpoint(place)
+    assert storage.remove(copy, 3)
+    storage.remove_records(copy, [])
+    assert not copy.exists()
+
+
 def test_a_store_that_lists_late_still_shows_the_last_checkpoint(
     folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +150,21 @@ def test_a_damaged_checkpoint_is_put_aside(folder: ObjectPath) -> None:
     assert storage.steps(folder) == []
     storage.clean(folder)
     assert len(client.below(folder)) == 4
+
+
+@pytest.mark.parametrize("name", [manifest.NAME, objects._ASIDE])
+def test_files_stay_beside_a_manifest_that_can_not_be_read(folder: ObjectPath, name: str) -> None:
+    place = storage.write(folder, content())
+    assert isinstance(place, ObjectPath)
+    data = client.read(place / manifest.NAME)
+    client.remove(place / manifest.NAME)
+    client.write(place / name, data[:-20])
+    before = set(client.below(place))
+    storage.clean(folder)
+    assert set(client.below(place)) == before
+    client.remove(place / name)
+    storage.clean(folder)
+    assert client.below(place) == {}
 
 
 def test_every_corruption_is_found(folder: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +255,28 @@ def test_the_index_keeps_the_newest_and_the_best(folder: ObjectPath) -> None:
     assert index.read_best(folder) is None
 
 
+def test_a_full_local_disk_removes_no_checkpoint_in_the_store(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = CheckpointSaver(
+        CheckpointConfig(every_steps=1, keep=3, best=None), folder, lambda step, _: content(step), lambda _: None
+    )
+    for step in (1, 2):
+        saver.save(step, RECORDER)
+    saver._wait()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(storage, "write", full)
+        unsaved = saver.save_last(3, RECORDER)
+    saver.close()
+    assert unsaved is not None
+    assert f"free space in {cache.folder()}, where files wait for their upload, then continue from step 2" in unsaved
+    assert storage.steps(folder) == [1, 2]
+
+
 def registered(folder: ObjectPath) -> SavedRun:
     run = runs.register(folder, "r", tracked=False, overrides=["mesh=batch8"])
     storage.write(run.folder, content())
@@ -235,6 +301,16 @@ def test_a_run_is_locked_once_and_free_again(folder: ObjectPath, monkeypatch: py
         with pytest.raises(ValueError, match="the run is in use by process"):
             second.__enter__()
     with runs.locked("resume", run):
+        pass
+
+
+def test_an_object_that_is_no_lease_is_rejected_in_one_line(folder: ObjectPath) -> None:
+    run = registered(folder)
+    client.write(run.folder / runs.LOCK, bytes(1 << 17))
+    with (
+        pytest.raises(ConfigError, match=r"its lock is none .*larger than 65,536 bytes.*; delete that object"),
+        runs.locked("resume", run),
+    ):
         pass
 
 
@@ -274,12 +350,6 @@ def test_a_process_whose_lease_was_taken_leaves(folder: ObjectPath, monkeypatch:
     assert len(left) == 1
     # The other process still has it.
     assert b"elsewhere" in client.read(folder / "lock")
-
-
-def test_memory_is_for_one_process() -> None:
-    config = with_keys(RunConfig(), {"trainer.checkpoint.folder": "memory://a", "cluster.name": "local"})
-    with pytest.raises(ConfigError, match="the memory of one process, but cluster=local starts several"):
-        check(config)
 
 
 def test_an_attempt_is_begun_once(folder: ObjectPath) -> None:

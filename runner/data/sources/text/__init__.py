@@ -273,7 +273,6 @@ def _sequences(
       ConfigError: it has no complete sequence, or no label that counts.
       DataError: it has fewer than two tokens.
     """
-    sequences = PackedSequences(stored.stream, stored.starts, length, apart)
     needed = 2
     if not apart:
         # A sequence can be padded only with document masks, so without them it must be complete, with its last label.
@@ -295,4 +294,4 @@ def _sequences(
         raise no_label_counts(split)
     if pack:
         return WholeDocuments(stored.stream, stored.starts, length)
-    return sequences.in_memory()
+    return PackedSequences(stored.stream, stored.starts, length, apart).in_memory()
