@@ -376,14 +376,15 @@ def explored(
             continue
         programs.add(program)
         fitting: list[tuple[str, str | None, int]] = []
-        too_large_states: set[str] = set()
+        # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
+        too_large_states: set[tuple[str, bool]] = set()
         for saver in candidates.savers(options):
             state, remat, steps = saver
             candidate = replace(start, remat=remat, accumulate=steps, state=state)
             if any(candidates.is_beyond(options, saver, other) for other in fitting):
                 dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
                 continue
-            if state in too_large_states:
+            if (state, steps > 1) in too_large_states:
                 dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
                 continue
             try:
@@ -397,7 +398,9 @@ def explored(
                 fitting.append(saver)
             elif entry.verdict == ranking.TOO_LARGE:
                 # Else it may fit: only estimates are above the memory.
-                too_large_states.add(state)
+                too_large_states.add((state, True))
+                if steps == 1:
+                    too_large_states.add((state, False))
     return planned, dropped
 
 
