@@ -1,12 +1,8 @@
-"""Advice as text: the ranked table, the reasons, and the best candidate as a preset."""
+"""Advice as text: the ranked table and the reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString
+from collections.abc import Sequence
 
 from runner.advise import ranking
 from runner.layout import mesh
@@ -15,7 +11,6 @@ from runner.report.tables import size
 
 # Candidates that the table shows.
 SHOWN = 10
-_GROUP_SEPARATOR = "/"
 
 
 def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
@@ -107,52 +102,3 @@ def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropp
     for reason, count, detail in ranking.reasons(dropped):
         lines.append(f"  {count} {reason}, such as: {detail}")
     return lines
-
-
-def preset(overrides: Sequence[str], command: str) -> str:
-    """Returns overrides as a preset, YAML that `experiment=<name>` applies.
-
-    Args:
-      overrides: of a training command. Deletions (`~key`) have no counterpart in a preset and are left out.
-      command: that applies the preset.
-    """
-    import yaml  # type: ignore[import-untyped] # only this command writes YAML
-
-    options: list[Any] = []
-    content: dict[str, Any] = {}
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        if override.is_delete():
-            continue
-        key = override.key_or_group
-        value = _plain(override.value())
-        is_group = "." not in key and isinstance(value, str) and key not in ("name", "branch", "run", "resume")
-        if is_group and key == "experiment":
-            options.insert(0, value)
-        elif is_group:
-            options.append({f"override /{key}": value})
-        else:
-            _set(content, key.split("."), value)
-    body = {"defaults": [*options, "_self_"], **content}
-    text = yaml.safe_dump(body, sort_keys=False, default_flow_style=False, width=110)
-    return f"# @package _global_\n# The advice of runner.advise.\n#   {command}\n{text}"
-
-
-def _set(content: dict[str, Any], names: Sequence[str], value: object) -> None:
-    for name in names[:-1]:
-        content = content.setdefault(name, {})
-    existing = content.get(names[-1])
-    if isinstance(existing, dict) and isinstance(value, Mapping):
-        existing.update(value)
-    else:
-        content[names[-1]] = value
-
-
-def _plain(value: object) -> Any:
-    """Returns a parsed value with plain strings and keys."""
-    if isinstance(value, QuotedString):
-        return value.text
-    if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.advise import arithmetic, candidates, compiled, ranking, show
+from runner.advise import arithmetic, candidates, compiled, ranking
 from runner.advise.candidates import Allowed, Candidate
 from runner.config.schema import EngineConfig, ModelConfig, RunConfig
 from runner.model import gpt_options
@@ -87,7 +87,7 @@ def test_what_the_command_line_sets_stays_as_it_is() -> None:
     assert fixed == Allowed(("batch",), ("fsdp",), (None,), (1,), ("float32",))
 
 
-def test_a_candidate_is_written_as_overrides_and_the_best_without_those_that_change_nothing() -> None:
+def test_a_candidate_is_written_as_overrides() -> None:
     assert START.overrides() == [
         "mesh=single",
         "mesh.axes={batch:8}",
@@ -96,7 +96,6 @@ def test_a_candidate_is_written_as_overrides_and_the_best_without_those_that_cha
         "trainer.accumulate_steps=1",
         "engine.state=float32",
     ]
-    assert compiled.without_options_of(START, ["model=gpt"]) == ["mesh.axes={batch:8}", "layout=fsdp"]
 
 
 def test_candidates_that_fit_come_first_and_measured_before_predicted() -> None:
@@ -140,16 +139,6 @@ def test_reasons_count_dropped_candidates_with_an_example() -> None:
     dropped = [ranking.Dropped(START, "lint", "a"), ranking.Dropped(START, "invalid", "b")]
     dropped.append(ranking.Dropped(START, "lint", "c"))
     assert ranking.reasons(dropped) == [("lint", 2, "a"), ("invalid", 1, "b")]
-
-
-def test_a_preset_has_the_overrides_as_groups_and_keys() -> None:
-    words = ["experiment=mine", "model=gpt", "model.dim=64", "mesh.axes={batch:4,model:2}", "+model.x='a b'", "~name"]
-    text = show.preset(words, "python -m runner experiment=advised")
-    assert text == (
-        "# @package _global_\n# The advice of runner.advise.\n#   python -m runner experiment=advised\n"
-        "defaults:\n- mine\n- override /model: gpt\n- _self_\n"
-        "model:\n  dim: 64\n  x: a b\nmesh:\n  axes:\n    batch: 4\n    model: 2\n"
-    )
 
 
 def test_a_cpus_program_takes_the_time_of_all_its_devices() -> None:
