@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import psutil
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.text import Text
@@ -28,7 +27,7 @@ from runner.host import paths, stages
 from runner.host.outputs import required, spared
 from runner.layout import transformers
 from runner.layout.axes import SEQUENCE
-from runner.plan import depth, rates
+from runner.plan import depth, host_memory, rates
 from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
@@ -138,7 +137,7 @@ def this_machine(devices: int) -> HardwareConfig:
     return HardwareConfig(
         name="this machine",
         kind="cpu",
-        memory_gib=psutil.virtual_memory().total / devices / _GIB,
+        memory_gib=host_memory.of_virtual_device(devices, machines=1) / _GIB,
         peak_tflops={"float32": cores * rates.CPU_GFLOPS_PER_CORE / devices / 1e3},
         memory_gb_s=rates.CPU_GB_S / devices,
         link_gb_s=rates.CPU_GB_S / devices,

@@ -234,6 +234,7 @@ class Plan:
       program: memory and operations of the step's program per device, if its compiler counts them.
       proposed: the layout that `layout=auto` chose, as YAML with reasons; empty for other layouts.
       processes: number of processes that share the mesh.
+      machines: that share a mesh of virtual CPU devices; 1: all processes are on this one.
       crossing: axes whose devices are in several processes.
       steps: training steps of the run; 0: not known.
       schedule: the learning rate's schedule in words; empty if it is constant.
@@ -255,6 +256,7 @@ class Plan:
     program: ProgramCost | None = None
     proposed: str = ""
     processes: int = 1
+    machines: int = 1
     crossing: tuple[str, ...] = ()
     steps: int = 0
     schedule: str = ""

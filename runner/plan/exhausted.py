@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import psutil
-
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.engine import make_engine, registry
 from runner.errors import OutOfMemoryError
 from runner.layout import mesh
-from runner.plan import changes, memory
+from runner.plan import changes, host_memory, memory
 from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart, Plan
 from runner.plan.make import memory_parts
+from runner.processes import checks as checks_cluster
 from runner.report.tables import size
 from runner.task import registry as task_registry
 from runner.task.base import DataSpec
@@ -123,15 +121,8 @@ def capacity(config: RunConfig) -> int:
     """
     if mesh.device_kind(config.mesh) != "cpu":
         return 0
-    total: int = psutil.virtual_memory().total
-    if os.name == "posix":
-        import resource  # Windows has no such module
-
-        for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-            soft, _ = resource.getrlimit(limit)
-            if soft != resource.RLIM_INFINITY:
-                total = min(total, soft)
-    return total // mesh.size(config.mesh.axes)
+    machines = checks_cluster.machines(config.cluster, "cpu")
+    return host_memory.of_virtual_device(mesh.size(config.mesh.axes), machines)
 
 
 def _parts(attempt: Attempt) -> tuple[MemoryPart, ...]:
