@@ -228,7 +228,7 @@ def recorded(rows: Sequence[Result], more: Mapping[str, Errors]) -> dict[str, di
             ),
             "published runs",
         ),
-        "step time": (time_errors(rows), "published runs"),
+        "step time": (time_errors(rows), "published runs, with an efficiency fitted on other sources"),
     }
     content: dict[str, dict[str, object]] = {}
     for name, (errors, of) in entries.items():

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu, optimizers, plan_errors, plans, plans_here
+from benchmarks import gpu, optimizers, plan_errors, plan_rows, plans, plans_here
+from runner.plan import known_errors
 
 
 def test_a_child_that_its_parent_kills_writes_below_the_parent_s_folder(
@@ -66,3 +67,11 @@ def test_a_record_of_plans_errors_keeps_those_that_a_call_has_not_measured(
     here = {"memory here": {"runs": 4, "median": 0.05, "p90": 0.08, "of": "runs"}}
     assert json.loads(file.read_text()) == before | here
     assert "| memory, target | median 10%, p90 20% over 3 published runs |" in capsys.readouterr().out
+
+
+def test_the_error_of_step_times_says_whose_efficiency_it_has() -> None:
+    row = plan_rows.Result(0, "source", "model", predicted_seconds=1.1, published_seconds=1.0)
+    content = plan_errors.recorded([row], {})["step time"]
+    assert content["median"] == pytest.approx(0.1)
+    shipped = json.loads(known_errors.FILE.read_text())["step time"]
+    assert content["of"] == shipped["of"] == "published runs, with an efficiency fitted on other sources"
