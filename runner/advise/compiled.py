@@ -22,7 +22,7 @@ from runner.engine import registry
 from runner.host import children, cores, paths
 from runner.host.outputs import spared
 from runner.plan import forecast, rates
-from runner.plan.base import ARITHMETIC
+from runner.plan.base import Forecast
 from runner.processes.launch import AS_TYPED, LAUNCHER_VARIABLE
 
 _CACHE = "advise_cache"
@@ -92,7 +92,7 @@ class Children:
             if content.get("forecast") is None:
                 results.append(of_program(entry, content["program"], os.cpu_count() or 1))
             else:
-                results.append(of_forecast(entry, content["forecast"]))
+                results.append(ranking.of_forecast(entry.candidate, Forecast.from_dict(content["forecast"])))
         return results
 
     def measured(self, entries: Sequence[ranking.Planned], devices: int) -> list[ranking.Planned | str]:
@@ -175,35 +175,6 @@ def _keep(file: Path, content: Mapping[str, Any]) -> None:
         part = file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps({"forecast": content["forecast"], "program": content["program"]}))
         part.replace(file)
-
-
-def of_forecast(entry: ranking.Planned, content: Mapping[str, Any]) -> ranking.Planned:
-    """Returns a candidate with the forecast that a plan.json has."""
-    memory = tuple((part["kind"], int(part["bytes"])) for part in content["memory"])
-    peak = sum(size for _, size in memory)
-    capacity = int(content["capacity_bytes"])
-    verdict = ranking.FITS
-    if capacity and peak > capacity:
-        verdict = ranking.TOO_LARGE
-        counted = sum(part["bytes"] for part in content["memory"] if part["source"] == "counted")
-        if content["depth"] == ARITHMETIC and counted <= capacity:
-            verdict = ranking.MAY_FIT
-    fastest, slowest = content["step_seconds"]
-    parts = (
-        (forecast.COMPUTE, sum(content["compute_seconds"]) / 2),
-        (forecast.MEMORY, float(content["memory_seconds"])),
-        (forecast.LINKS, float(content["link_seconds"]) / forecast.LINK_EFFICIENCY),
-    )
-    return replace(
-        entry,
-        verdict=verdict,
-        peak_bytes=peak,
-        memory=memory,
-        step_seconds=(float(fastest), float(slowest)),
-        bound=str(content["bound"]),
-        parts=parts,
-        depth=str(content["depth"]),
-    )
 
 
 def of_program(entry: ranking.Planned, program: Mapping[str, Any], cores: int) -> ranking.Planned:

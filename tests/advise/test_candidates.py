@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from runner.advise import arithmetic, candidates, compiled, ranking
 from runner.advise.candidates import Allowed, Candidate
 from runner.config.schema import EngineConfig, ModelConfig, RunConfig
 from runner.model import gpt_options
+from runner.plan.base import Basis, Change, Forecast, MemoryPart
+from tests.plan.test_hardware import a_forecast
 
 START = Candidate((("batch", 8),), "fsdp", False, "none", 1, "float32")
 OPEN = Allowed(("batch", "model"), (), ("none", "full"), (1, 2), ("float32", "master"))
@@ -149,20 +152,31 @@ def test_a_cpus_program_takes_the_time_of_all_its_devices() -> None:
     assert entry.peak_bytes == 11
 
 
-def test_a_compilers_forecast_replaces_that_of_arithmetic() -> None:
-    content = {
-        "memory": [{"kind": "weights", "bytes": 6, "source": "counted"}],
-        "capacity_bytes": 5,
-        "depth": "target",
-        "step_seconds": [1.0, 4.0],
-        "compute_seconds": [1.0, 2.0],
-        "memory_seconds": 0.5,
-        "link_seconds": 2.0,
-        "bound": "links",
-    }
-    entry = compiled.of_forecast(planned(START, memory=1, seconds=9.0), content)
-    assert entry.verdict == ranking.TOO_LARGE
-    assert (entry.peak_bytes, entry.seconds, entry.bound, entry.depth) == (6, 2.0, "links", "target")
-    assert compiled.of_forecast(entry, {**content, "depth": "arithmetic"}).verdict == ranking.TOO_LARGE
-    estimated = {**content, "depth": "arithmetic", "memory": [{"kind": "x", "bytes": 6, "source": "estimated"}]}
-    assert compiled.of_forecast(entry, estimated).verdict == ranking.MAY_FIT
+@pytest.mark.parametrize(
+    ("source", "depth", "capacity", "verdict"),
+    [
+        ("counted", "arithmetic", 6, ranking.FITS),
+        ("counted", "target", 5, ranking.TOO_LARGE),
+        ("counted", "arithmetic", 5, ranking.TOO_LARGE),
+        ("estimated", "target", 5, ranking.TOO_LARGE),
+        ("estimated", "arithmetic", 5, ranking.MAY_FIT),
+    ],
+)
+def test_a_candidate_has_the_forecast_that_a_file_has(source: Basis, depth: str, capacity: int, verdict: str) -> None:
+    forecast = a_forecast(
+        memory=(MemoryPart("weights", 6, source),),
+        capacity_bytes=capacity,
+        depth=depth,
+        step_seconds=(1.0, 4.0),
+        compute_seconds=(1.0, 2.0),
+        memory_seconds=0.5,
+        link_seconds=0.67,
+        bound="links",
+        changes=(Change("layout=fsdp", 3),),
+    )
+    read = Forecast.from_dict(json.loads(json.dumps(asdict(forecast))))
+    assert read == forecast
+    entry = ranking.of_forecast(START, read)
+    assert entry.verdict == verdict
+    assert (entry.peak_bytes, entry.seconds, entry.bound, entry.depth) == (6, 2.0, "links", depth)
+    assert entry.parts == (("compute", 1.5), ("memory", 0.5), ("links", 1.0))
