@@ -241,7 +241,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
         picture.draw(folder / "advise.png", entries, round((config.hardware.memory_gib or 0.0) * _GIB), title)
     console.print(Text(title, style="bold"))
     console.print()
-    console.print(rich_table(content, console.width))
+    console.print(rich_table(content, console.width, show.DROP))
     console.print()
     for line in lines:
         console.print(Text(line), soft_wrap=True)

@@ -11,6 +11,8 @@ from runner.report.tables import size
 
 # Candidates that the table shows.
 SHOWN = 10
+# Columns that a narrow terminal drops, the largest number first. Where times are measured, predicted ones matter less.
+DROP = {"bound": 2, "step time": 1}
 
 
 def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
@@ -18,34 +20,47 @@ def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
     lines: list[tuple[str, ...]] = []
     measures = any(entry.measured_seconds is not None for entry in entries)
     for number, entry in enumerate(entries[:SHOWN], 1):
-        cells = [str(number), mesh.describe(entry.candidate.sizes), entry.candidate.layout, _others(entry)]
-        cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _milliseconds(*entry.step_seconds)]
+        cells = [str(number), mesh.describe(entry.candidate.sizes), _options(entry)]
+        cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _range(*entry.step_seconds)]
         if measures:
             measured = entry.measured_seconds
-            cells.append("-" if measured is None else f"{_digits(1000 * measured)} ms")
+            cells.append("-" if measured is None else _seconds(measured))
         lines.append(tuple(cells))
-    columns = ["", "mesh", "layout", "also", "bound", "verdict", "memory", "step time"]
+    columns = ["", "mesh", "layout, also", "bound", "verdict", "memory", "step time"]
     if measures:
         columns.append("measured here")
     numbers = 3 if measures else 2
     return rows.Rows("Candidates, the best first; memory per device", tuple(columns), numbers, tuple(lines))
 
 
-def _others(entry: ranking.Planned) -> str:
-    """Returns the options beside mesh and layout, in short."""
+def _options(entry: ranking.Planned) -> str:
+    """Returns the layout, and the other options beside the mesh, in short."""
     candidate = entry.candidate
-    words = []
+    words = [candidate.layout]
     if candidate.remat not in (None, "none"):
         words.append(f"remat={candidate.remat}")
     if candidate.accumulate > 1:
         words.append(f"accumulate={candidate.accumulate}")
     if candidate.state != "float32":
         words.append(f"state={candidate.state}")
-    return " ".join(words) or "-"
+    return " ".join(words)
 
 
-def _milliseconds(fastest: float, slowest: float) -> str:
-    return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
+def _range(fastest: float, slowest: float) -> str:
+    """Returns a range of times in one unit, short enough for a column that is never wrapped.
+
+    >>> _range(0.0865, 0.175), _range(0.2, 175.3)
+    ('86.5 to 175 ms', '0.2 to 175 s')
+    """
+    if slowest < 1:
+        return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
+    return f"{_digits(fastest)} to {_digits(slowest)} s"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{_digits(1000 * seconds)} ms"
+    return f"{_digits(seconds)} s"
 
 
 def _digits(number: float) -> str:
