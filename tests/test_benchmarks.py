@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu, optimizers
+from benchmarks import gpu, optimizers, plan_errors, plan_rows, plans, plans_here
+from runner.plan import known_errors
 
 
 def test_a_child_that_its_parent_kills_writes_below_the_parent_s_folder(
@@ -50,3 +52,26 @@ def test_a_run_that_failed_has_its_reason_in_the_table() -> None:
     assert failed[:2] == ("1b,none", "failed: out of memory")
     assert len(failed) == len(gpu.HEADER)
     assert gpu.row("1b,none", {"code": -11, "output": []}, {})[1] == "failed: signal 11"
+
+
+def test_a_record_of_plans_errors_keeps_those_that_a_call_has_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "errors.json"
+    before = {"memory, target": {"runs": 3, "median": 0.1, "p90": 0.2, "of": "published runs"}}
+    file.write_text(json.dumps(before))
+    measured = {"memory here": plan_errors.Errors(4, 0.05, 0.08, 0.09)}
+    monkeypatch.setattr(plans_here, "run", lambda: ([["config"], ["gpt"]], measured))
+    monkeypatch.setattr(sys, "argv", ["plans", "--here", "--record", str(file)])
+    plans.main()
+    here = {"memory here": {"runs": 4, "median": 0.05, "p90": 0.08, "of": "runs"}}
+    assert json.loads(file.read_text()) == before | here
+    assert "| memory, target | median 10%, p90 20% over 3 published runs |" in capsys.readouterr().out
+
+
+def test_the_error_of_step_times_says_whose_efficiency_it_has() -> None:
+    row = plan_rows.Result(0, "source", "model", predicted_seconds=1.1, published_seconds=1.0)
+    content = plan_errors.recorded([row], {})["step time"]
+    assert content["median"] == pytest.approx(0.1)
+    shipped = json.loads(known_errors.FILE.read_text())["step time"]
+    assert content["of"] == shipped["of"] == "published runs, with an efficiency fitted on other sources"

@@ -5,7 +5,7 @@ from PIL import Image, ImageDraw
 rng = np.random.default_rng(1)
 for kind in ("round", "square"):
     folder = Path("photos") / kind
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for number in range(200):
         width, height = rng.integers(80, 160, 2)
         image = Image.new("RGB", (int(width), int(height)), tuple(int(v) for v in rng.integers(0, 120, 3)))

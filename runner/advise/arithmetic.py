@@ -27,8 +27,8 @@ from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement
 from runner.optim.paths import owner_of
-from runner.plan import forecast, memory
-from runner.plan.base import ARITHMETIC, Forecast
+from runner.plan import memory
+from runner.plan.base import ARITHMETIC
 from runner.plan.make import make_plan
 from runner.task.base import DataSpec
 
@@ -260,7 +260,7 @@ class Arithmetic:
         places = [""] * len(changed.layout.rules)
         plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
         assert plan.forecast is not None
-        return of_forecast(candidate, plan.forecast)
+        return ranking.of_forecast(candidate, plan.forecast)
 
     def _traced(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> TracedModel:
         """Returns the model with these options: scaled from two traces if it can be, else traced."""
@@ -317,31 +317,6 @@ def _layout_option(name: str) -> LayoutConfig:
     return content
 
 
-def of_forecast(candidate: Candidate, verdict: Forecast) -> ranking.Planned:
-    """Returns a candidate with what a plan forecasts of it."""
-    answer = ranking.TOO_LARGE
-    if verdict.fits:
-        answer = ranking.FITS
-    elif verdict.is_open:
-        answer = ranking.MAY_FIT
-    parts = (
-        (forecast.COMPUTE, sum(verdict.compute_seconds) / 2),
-        (forecast.MEMORY, verdict.memory_seconds),
-        (forecast.LINKS, verdict.link_seconds / forecast.LINK_EFFICIENCY),
-    )
-    return ranking.Planned(
-        candidate=candidate,
-        verdict=answer,
-        peak_bytes=verdict.peak_bytes,
-        step_seconds=verdict.step_seconds,
-        bound=verdict.bound,
-        parts=parts,
-        memory=tuple((part.kind, part.bytes) for part in verdict.memory),
-        tokens=verdict.tokens,
-        depth=verdict.depth,
-    )
-
-
 def explored(
     arithmetic: Arithmetic, devices: int, options: candidates.Allowed, note: Callable[[str], None]
 ) -> tuple[list[ranking.Planned], list[ranking.Dropped]]:
@@ -376,14 +351,15 @@ def explored(
             continue
         programs.add(program)
         fitting: list[tuple[str, str | None, int]] = []
-        too_large_states: set[str] = set()
+        # Sums of gradients are counted as state, so a state may be too large only where microbatches need them.
+        too_large_states: set[tuple[str, bool]] = set()
         for saver in candidates.savers(options):
             state, remat, steps = saver
             candidate = replace(start, remat=remat, accumulate=steps, state=state)
             if any(candidates.is_beyond(options, saver, other) for other in fitting):
                 dropped.append(ranking.Dropped(candidate, NEEDLESS, "less is enough on this mesh and layout"))
                 continue
-            if state in too_large_states:
+            if (state, steps > 1) in too_large_states:
                 dropped.append(ranking.Dropped(candidate, STATE, f"{' '.join(candidate.overrides())}"))
                 continue
             try:
@@ -397,7 +373,9 @@ def explored(
                 fitting.append(saver)
             elif entry.verdict == ranking.TOO_LARGE:
                 # Else it may fit: only estimates are above the memory.
-                too_large_states.add(state)
+                too_large_states.add((state, True))
+                if steps == 1:
+                    too_large_states.add((state, False))
     return planned, dropped
 
 

@@ -11,28 +11,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import psutil
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.text import Text
 
-from runner.advise import arithmetic, candidates, compiled, picture, ranking, show
+from runner.advise import arithmetic, candidates, compiled, picture, preset, ranking, show, words
 from runner.advise.arithmetic import Arithmetic
-from runner.config import search_path, typed
-from runner.config.convert import choices
+from runner.config import typed
+from runner.config.convert import as_typed, choices
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.data import loading
 from runner.engine import registry
 from runner.errors import EngineError
-from runner.host import paths, session, stages
+from runner.host import paths, stages
 from runner.host.outputs import required, spared
 from runner.layout import transformers
 from runner.layout.axes import SEQUENCE
-from runner.plan import depth
+from runner.plan import depth, host_memory, rates
 from runner.plan.base import ARITHMETIC
 from runner.plan.files import table_markdown
 from runner.plan.table import plan_console, rich_table
-from runner.sweep.identity import code_version
+from runner.sweep.identity import code_version, whole_package_digest
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.training.checkpoint.arguments import key_of
@@ -40,15 +39,11 @@ from runner.training.checkpoint.arguments import key_of
 logger = logging.getLogger(__name__)
 
 _GIB = 1 << 30
-# Rates of this machine for the order of its candidates: those of `runner.plan.rates`.
-_GFLOPS_PER_CORE = 30.0
-_GB_S = 10.0
 # Candidates that a compiler plans: as many as must fit until it stops, and the most that it tries. On this machine
 # it tries more, because arithmetic alone ranks its virtual devices poorly.
 _FITTING = 3
 _MOST_COMPILED = 8
 _MOST_COMPILED_HERE = 24
-_PRESET = "advised"
 
 
 @dataclass(frozen=True)
@@ -77,14 +72,13 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       EngineError: no candidate can be planned, or none fits.
     """
     del composed
-    environment = dict(os.environ)
     folder = Path(HydraConfig.get().runtime.output_dir)
     start = time.perf_counter()
     devices = config.advise.devices
     assert devices is not None
-    overrides = compiled.kept_overrides(HydraConfig.get().overrides.task)
-    folders = search_path.searchpath(session.current().arguments)
-    children = compiled.Children((*folders, *overrides), environment, code_version(config))
+    overrides = words.kept(as_typed(HydraConfig.get().overrides.task))
+    version = code_version(config) + whole_package_digest()
+    children = compiled.Children(tuple(typed.composed_with()), overrides, version, words.composed_here)
     compiler = depth.settled(config).plan.compiler
     advice = _arithmetic(config, devices, start)
     entries = advice.entries
@@ -143,45 +137,65 @@ def this_machine(devices: int) -> HardwareConfig:
     return HardwareConfig(
         name="this machine",
         kind="cpu",
-        memory_gib=psutil.virtual_memory().total / devices / _GIB,
-        peak_tflops={"float32": cores * _GFLOPS_PER_CORE / devices / 1e3},
-        memory_gb_s=_GB_S / devices,
-        link_gb_s=_GB_S / devices,
+        memory_gib=host_memory.of_virtual_device(devices, machines=1) / _GIB,
+        peak_tflops={"float32": cores * rates.CPU_GFLOPS_PER_CORE / devices / 1e3},
+        memory_gb_s=rates.CPU_GB_S / devices,
+        link_gb_s=rates.CPU_GB_S / devices,
     )
 
 
 def _compile(children: compiled.Children, entries: Sequence[ranking.Planned], compiler: str) -> list[ranking.Planned]:
     """Returns the candidates with the best ones planned by a compiler, and ranked by what it says.
 
-    Candidates that it finds to fit come before those that it has not seen.
+    Candidates that it finds to fit come before those that it has not seen, and those that it can't compile or finds
+    too large after these.
     """
     most = _MOST_COMPILED_HERE if compiler == depth.CPU else _MOST_COMPILED
     wanted = most if compiler == depth.CPU else _FITTING
     # By time alone: arithmetic overestimates the memory of some models, so that what may fit is tried too.
     tried = [entry for entry in entries if entry.verdict != ranking.TOO_LARGE]
     tried.sort(key=lambda entry: entry.seconds)
-    seen: list[ranking.Planned] = []
-    workers = os.cpu_count() or 1
     with stages.stage(f"planning the best candidates with plan.compiler={compiler}"):
-        position = 0
-        while position < min(len(tried), most):
-            part = tried[position : position + workers]
-            position += len(part)
-            for entry, result in zip(part, children.plans(part, compiler), strict=True):
-                if isinstance(result, str):
-                    logger.info("%s: %s", " ".join(entry.candidate.overrides()), result)
-                    continue
-                seen.append(result)
-            if sum(1 for entry in seen if entry.verdict == ranking.FITS) >= wanted:
-                break
+        seen, failed = _seen(children, tried[:most], compiler, wanted)
+        if seen and not _fitting(seen):
+            # What may fit is fast because it saves no memory. If none of that fits, what fits by arithmetic is next.
+            certain = [entry for entry in tried[most:] if entry.verdict == ranking.FITS]
+            more, more_failed = _seen(children, certain[:most], compiler, 1)
+            seen += more
+            failed += more_failed
     if not seen:
         return list(entries)
-    others = []
-    names = {entry.candidate for entry in seen}
-    for entry in entries:
-        if entry.candidate not in names:
-            others.append(entry)
-    return [*ranking.ranked(seen), *others]
+    names = {entry.candidate for entry in (*seen, *failed)}
+    others = [entry for entry in entries if entry.candidate not in names]
+    usable = [entry for entry in seen if entry.verdict != ranking.TOO_LARGE]
+    too_large = [entry for entry in seen if entry.verdict == ranking.TOO_LARGE]
+    unseen = [entry for entry in others if entry.verdict != ranking.TOO_LARGE]
+    unseen_too_large = [entry for entry in others if entry.verdict == ranking.TOO_LARGE]
+    return [*ranking.ranked(usable), *unseen, *failed, *ranking.ranked(too_large), *unseen_too_large]
+
+
+def _seen(
+    children: compiled.Children, entries: Sequence[ranking.Planned], compiler: str, wanted: int
+) -> tuple[list[ranking.Planned], list[ranking.Planned]]:
+    """Returns the candidates that a compiler plans until so many fit, and those that it can't compile."""
+    seen: list[ranking.Planned] = []
+    failed: list[ranking.Planned] = []
+    step = children.concurrency
+    for start in range(0, len(entries), step):
+        part = entries[start : start + step]
+        for entry, result in zip(part, children.plans(part, compiler), strict=True):
+            if isinstance(result, str):
+                logger.info("%s: %s", " ".join(entry.candidate.overrides()), result)
+                failed.append(entry)
+                continue
+            seen.append(result)
+        if _fitting(seen) >= wanted:
+            break
+    return seen, failed
+
+
+def _fitting(entries: Sequence[ranking.Planned]) -> int:
+    return sum(1 for entry in entries if entry.verdict == ranking.FITS)
 
 
 def _measure(
@@ -214,14 +228,11 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
     title = f"{devices} devices of hardware={name}, global batch {config.dataset.batch_size}"
     lines = [*show.why(best, entries), *show.left_out(entries, advice.dropped)]
     lines.append(f"found in {advice.seconds:.0f} s, with figures from {_depths(entries)}")
-    training = [*compiled.for_training(overrides), *compiled.without_options_of(best.candidate, overrides)]
+    kept = words.for_training(overrides)
+    training = [*kept, *words.short(best.candidate, kept, words.composed_here)]
     command = shlex.join(["python", "-m", "runner", *typed.composed_with(), *training])
-    preset_folder = folder / "conf"
-    preset_command = f"python -m runner --config-dir {shlex.quote(paths.shown(preset_folder))} experiment={_PRESET}"
     with required(folder):
-        (preset_folder / "experiment").mkdir(parents=True, exist_ok=True)
-        preset_file = preset_folder / "experiment" / f"{_PRESET}.yaml"
-        preset_file.write_text(show.preset(training, preset_command))
+        preset_command = preset.write(Path(paths.shown(folder / "conf")), training, words.composed_here(training))
         (folder / "advise.json").write_text(json.dumps([asdict(entry) for entry in entries], indent=2) + "\n")
         notes = "- " + "\n- ".join(line.strip() for line in lines)
         text = f"# Advice\n\n{title}\n\n{table_markdown(content)}\n\n{notes}\n\n```sh\n{command}\n```\n"
@@ -230,14 +241,17 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
         picture.draw(folder / "advise.png", entries, round((config.hardware.memory_gib or 0.0) * _GIB), title)
     console.print(Text(title, style="bold"))
     console.print()
-    console.print(rich_table(content, console.width))
+    console.print(rich_table(content, console.width, show.DROP))
     console.print()
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     console.print()
     console.print(f"the best: {command}", soft_wrap=True, markup=False)
-    console.print(f"the same: {preset_command}", soft_wrap=True, markup=False)
-    console.print(f"written: advise.md, advise.json, advise.png, {preset_file.name} in {folder}", soft_wrap=True)
+    written = "advise.md, advise.json, advise.png"
+    if preset_command is not None:
+        console.print(f"the same: {preset_command}", soft_wrap=True, markup=False)
+        written += ", conf/experiment/advised.yaml"
+    console.print(f"written: {written} in {folder}", soft_wrap=True)
     if best.verdict == ranking.TOO_LARGE:
         raise EngineError(
             f"no mesh of {devices} devices of hardware={name} fits; lower dataset.batch_size, or add devices"

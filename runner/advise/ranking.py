@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.advise.candidates import Candidate
+from runner.plan import forecast
+from runner.plan.base import Forecast
 
 FITS = "fits"
 MAY_FIT = "may fit"
@@ -51,6 +53,26 @@ class Planned:
         return math.sqrt(fastest * slowest)
 
 
+def of_forecast(candidate: Candidate, verdict: Forecast) -> Planned:
+    """Returns a candidate with what a plan forecasts of it."""
+    answer = TOO_LARGE
+    if verdict.fits:
+        answer = FITS
+    elif verdict.is_open:
+        answer = MAY_FIT
+    return Planned(
+        candidate=candidate,
+        verdict=answer,
+        peak_bytes=verdict.peak_bytes,
+        step_seconds=verdict.step_seconds,
+        bound=verdict.bound,
+        parts=tuple(forecast.times(verdict.compute_seconds, verdict.memory_seconds, verdict.link_seconds).items()),
+        memory=tuple((part.kind, part.bytes) for part in verdict.memory),
+        tokens=verdict.tokens,
+        depth=verdict.depth,
+    )
+
+
 @dataclass(frozen=True)
 class Dropped:
     """A candidate that was not planned.
@@ -69,9 +91,9 @@ class Dropped:
 def ranked(planned: Iterable[Planned]) -> list[Planned]:
     """Returns candidates, the best first.
 
-    Those that fit come first. Then a measured time counts more than a predicted one, and of equal times the one with
-    the one that saves memory in fewer ways wins, because plans price recomputation of products only; then the smaller
-    memory, then fewer mesh axes.
+    Those that fit come first. Then a measured time counts more than a predicted one. Of equal times, the candidate
+    that saves memory in fewer ways comes first, because plans price recomputation of products only; then the one with
+    the smaller memory, then the one with fewer mesh axes.
     """
 
     def rank(entry: Planned) -> tuple[int, bool, float, int, float, int]:

@@ -1,12 +1,8 @@
-"""Advice as text: the ranked table, the reasons, and the best candidate as a preset."""
+"""Advice as text: the ranked table and the reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString
+from collections.abc import Sequence
 
 from runner.advise import ranking
 from runner.layout import mesh
@@ -15,7 +11,8 @@ from runner.report.tables import size
 
 # Candidates that the table shows.
 SHOWN = 10
-_GROUP_SEPARATOR = "/"
+# Columns that a narrow terminal drops, the largest number first. Where times are measured, predicted ones matter less.
+DROP = {"bound": 2, "step time": 1}
 
 
 def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
@@ -23,34 +20,47 @@ def table(entries: Sequence[ranking.Planned]) -> rows.Rows:
     lines: list[tuple[str, ...]] = []
     measures = any(entry.measured_seconds is not None for entry in entries)
     for number, entry in enumerate(entries[:SHOWN], 1):
-        cells = [str(number), mesh.describe(entry.candidate.sizes), entry.candidate.layout, _others(entry)]
-        cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _milliseconds(*entry.step_seconds)]
+        cells = [str(number), mesh.describe(entry.candidate.sizes), _options(entry)]
+        cells += [entry.bound, entry.verdict, size(entry.peak_bytes), _range(*entry.step_seconds)]
         if measures:
             measured = entry.measured_seconds
-            cells.append("-" if measured is None else f"{_digits(1000 * measured)} ms")
+            cells.append("-" if measured is None else _seconds(measured))
         lines.append(tuple(cells))
-    columns = ["", "mesh", "layout", "also", "bound", "verdict", "memory", "step time"]
+    columns = ["", "mesh", "layout, also", "bound", "verdict", "memory", "step time"]
     if measures:
         columns.append("measured here")
     numbers = 3 if measures else 2
     return rows.Rows("Candidates, the best first; memory per device", tuple(columns), numbers, tuple(lines))
 
 
-def _others(entry: ranking.Planned) -> str:
-    """Returns the options beside mesh and layout, in short."""
+def _options(entry: ranking.Planned) -> str:
+    """Returns the layout, and the other options beside the mesh, in short."""
     candidate = entry.candidate
-    words = []
+    words = [candidate.layout]
     if candidate.remat not in (None, "none"):
         words.append(f"remat={candidate.remat}")
     if candidate.accumulate > 1:
         words.append(f"accumulate={candidate.accumulate}")
     if candidate.state != "float32":
         words.append(f"state={candidate.state}")
-    return " ".join(words) or "-"
+    return " ".join(words)
 
 
-def _milliseconds(fastest: float, slowest: float) -> str:
-    return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
+def _range(fastest: float, slowest: float) -> str:
+    """Returns a range of times in one unit, short enough for a column that is never wrapped.
+
+    >>> _range(0.0865, 0.175), _range(0.2, 175.3)
+    ('86.5 to 175 ms', '0.2 to 175 s')
+    """
+    if slowest < 1:
+        return f"{_digits(1000 * fastest)} to {_digits(1000 * slowest)} ms"
+    return f"{_digits(fastest)} to {_digits(slowest)} s"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{_digits(1000 * seconds)} ms"
+    return f"{_digits(seconds)} s"
 
 
 def _digits(number: float) -> str:
@@ -107,52 +117,3 @@ def left_out(planned: Sequence[ranking.Planned], dropped: Sequence[ranking.Dropp
     for reason, count, detail in ranking.reasons(dropped):
         lines.append(f"  {count} {reason}, such as: {detail}")
     return lines
-
-
-def preset(overrides: Sequence[str], command: str) -> str:
-    """Returns overrides as a preset, YAML that `experiment=<name>` applies.
-
-    Args:
-      overrides: of a training command. Deletions (`~key`) have no counterpart in a preset and are left out.
-      command: that applies the preset.
-    """
-    import yaml  # type: ignore[import-untyped] # only this command writes YAML
-
-    options: list[Any] = []
-    content: dict[str, Any] = {}
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        if override.is_delete():
-            continue
-        key = override.key_or_group
-        value = _plain(override.value())
-        is_group = "." not in key and isinstance(value, str) and key not in ("name", "branch", "run", "resume")
-        if is_group and key == "experiment":
-            options.insert(0, value)
-        elif is_group:
-            options.append({f"override /{key}": value})
-        else:
-            _set(content, key.split("."), value)
-    body = {"defaults": [*options, "_self_"], **content}
-    text = yaml.safe_dump(body, sort_keys=False, default_flow_style=False, width=110)
-    return f"# @package _global_\n# The advice of runner.advise.\n#   {command}\n{text}"
-
-
-def _set(content: dict[str, Any], names: Sequence[str], value: object) -> None:
-    for name in names[:-1]:
-        content = content.setdefault(name, {})
-    existing = content.get(names[-1])
-    if isinstance(existing, dict) and isinstance(value, Mapping):
-        existing.update(value)
-    else:
-        content[names[-1]] = value
-
-
-def _plain(value: object) -> Any:
-    """Returns a parsed value with plain strings and keys."""
-    if isinstance(value, QuotedString):
-        return value.text
-    if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
-from runner.config import hydra_keys, renamed
+from runner.config import free_keys, hydra_keys, renamed
 from runner.config.search_path import FLAG, NAME_FLAG, folders
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host.commands import command_module
@@ -41,8 +41,6 @@ _FLAGS_OF_A_CHOICE = ("--cfg", "-c", "--info", "-i")
 _FLAGS_OF_A_FOLDER = (FLAG, "-cd")
 # Recorded command lines are searched for the long form only.
 _LONG_FORM = {"-cd": FLAG, "-cn": NAME_FLAG}
-# Mappings whose keys the user chooses. In Hydra's config a key that is not there yet would be a mistake.
-_FREE_MAPPINGS = ("mesh.axes", "layout.inputs", "tracking.tags")
 _SHOWN_CHARACTERS = 200  # of an argument: longer ones would fill the terminal, and their end says nothing new
 
 
@@ -63,7 +61,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     is_multirun = any(flag in MULTIRUN for flag in flags)
     for text in overrides:
         _check(text, parser, is_multirun=is_multirun)
-    return [*flags, *_with_free_keys(overrides)]
+    return [*flags, *free_keys.arranged(overrides)]
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -109,23 +107,6 @@ def _checked_value(flag: str, value: str) -> str:
     if flag in _FLAGS_OF_A_FOLDER and not Path(value).is_dir():
         raise ConfigError(f"{flag} {value}: must be an existing folder; name one that has groups, as conf has")
     return value
-
-
-def _with_free_keys(overrides: Sequence[str]) -> Iterator[str]:
-    """Lets a command line name the axes of a mesh and the tags of a run freely.
-
-    Yields:
-      `mesh.axes={...}` as overrides that replace the axes, `mesh.axes.model=2` as one that sets or adds an axis.
-    """
-    for text in overrides:
-        mapping = next((key for key in _FREE_MAPPINGS if text.startswith((f"{key}={{", f"{key}."))), None)
-        if mapping is None:
-            yield text
-        elif text.startswith(f"{mapping}."):
-            yield f"++{text}"
-        else:
-            yield f"~{mapping}"
-            yield f"+{text}"
 
 
 def _check(text: str, parser: OverridesParser, *, is_multirun: bool) -> None:

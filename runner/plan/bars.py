@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import psutil
 from PIL import ImageDraw
 
 from runner.layout import mesh
-from runner.plan import lettering, rows
+from runner.plan import host_memory, lettering, rows
 from runner.plan.base import Plan
 from runner.plan.forecast import LINK_EFFICIENCY
 from runner.report import palette, tables
@@ -76,7 +75,7 @@ def limit(plan: Plan) -> int:
         return plan.forecast.capacity_bytes
     if plan.rates.device != "cpu":
         return 0
-    return int(psutil.virtual_memory().total) * plan.processes // mesh.size(dict(plan.axes))
+    return host_memory.of_virtual_device(mesh.size(dict(plan.axes)), plan.machines)
 
 
 def links(plan: Plan) -> list[Segment]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from runner.engine.base import ProgramCost
 
@@ -170,9 +170,11 @@ class Forecast:
       capacity_bytes: of one device's memory; 0: not known.
       memory: at the peak, by kind.
       compute_seconds: of one step's products at the attained shares of the peak rate.
-      memory_seconds: of the state's and the activations' way through the device's memory.
-      link_seconds: of all collectives, without overlap.
-      step_seconds: of one step: with everything overlapped, and with nothing overlapped.
+      memory_seconds: of the state and the results of products, which go through the device's memory.
+      link_seconds: of all collectives at the links' whole bandwidth.
+      step_seconds: of one step, at the largest and the smallest attained share of the peak rate. Each is the sum of
+        compute and memory, or the time of the collectives at the bandwidth that they attain, if that is longer: these
+        run beside the rest.
       bound: what takes longest: `compute`, `memory` or `links`.
       examples: of a step.
       tokens: of a step; 0: the task counts none.
@@ -195,6 +197,16 @@ class Forecast:
     price: float = 0.0
     changes: tuple[Change, ...] = ()
     host_bytes: int = 0
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Forecast:
+        """Returns the forecast of a plan.json of this version."""
+        fields = dict(content)
+        fields["memory"] = tuple(MemoryPart(**part) for part in content["memory"])
+        fields["changes"] = tuple(Change(**change) for change in content["changes"])
+        for name in ("compute_seconds", "step_seconds"):
+            fields[name] = tuple(content[name])
+        return cls(**fields)
 
     @property
     def peak_bytes(self) -> int:
@@ -234,6 +246,7 @@ class Plan:
       program: memory and operations of the step's program per device, if its compiler counts them.
       proposed: the layout that `layout=auto` chose, as YAML with reasons; empty for other layouts.
       processes: number of processes that share the mesh.
+      machines: that share a mesh of virtual CPU devices; 1: all processes are on this one.
       crossing: axes whose devices are in several processes.
       steps: training steps of the run; 0: not known.
       schedule: the learning rate's schedule in words; empty if it is constant.
@@ -255,6 +268,7 @@ class Plan:
     program: ProgramCost | None = None
     proposed: str = ""
     processes: int = 1
+    machines: int = 1
     crossing: tuple[str, ...] = ()
     steps: int = 0
     schedule: str = ""

@@ -40,6 +40,7 @@ def smallest(
     room = forecast.capacity_bytes - excess
     # Only another layout makes the state smaller.
     state_fits = sum(part.bytes for part in parts if part.source == "counted") <= room
+    config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
     with stages.stage("looking for a change that fits"):
         for override, changed in candidates(config, overrides, keeps_layout=state_fits):
             peak = _peak(changed, data)
@@ -56,7 +57,6 @@ def candidates(config: RunConfig, overrides: Sequence[str], *, keeps_layout: boo
       overrides: of the command line.
       keeps_layout: also yield changes that leave the layout as it is.
     """
-    config = replace(config, plan=replace(config.plan, compiler=ARITHMETIC))
     if keeps_layout:
         options = config.model.options
         if config.model.target == gpt_options.TARGET and options.get("remat") != "full":
@@ -77,6 +77,15 @@ def candidates(config: RunConfig, overrides: Sequence[str], *, keeps_layout: boo
     assert isinstance(layout, LayoutConfig)
     if not sets_keys and layout != config.layout:
         yield f"layout={_FSDP}", replace(config, layout=layout)
+
+
+def is_valid(config: RunConfig) -> bool:
+    """Returns whether a run would accept a changed config, such as a batch that the mesh divides."""
+    try:
+        run.check(config)
+    except ConfigError:
+        return False
+    return True
 
 
 def _peak(config: RunConfig, data: DataSpec) -> int | None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import psutil
-
 from runner.config.schema import HardwareConfig, RunConfig
 from runner.engine import make_engine, registry
 from runner.errors import OutOfMemoryError
 from runner.layout import mesh
-from runner.plan import changes, memory
-from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart, Plan
+from runner.layout.axes import batch_axis
+from runner.layout.specs import axis_size
+from runner.plan import changes, host_memory, memory
+from runner.plan.base import ARITHMETIC, Change, Forecast, MemoryPart, Plan, Total
 from runner.plan.make import memory_parts
+from runner.processes import checks as checks_cluster
 from runner.report.tables import size
 from runner.task import registry as task_registry
 from runner.task.base import DataSpec
@@ -123,15 +123,8 @@ def capacity(config: RunConfig) -> int:
     """
     if mesh.device_kind(config.mesh) != "cpu":
         return 0
-    total: int = psutil.virtual_memory().total
-    if os.name == "posix":
-        import resource  # Windows has no such module
-
-        for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-            soft, _ = resource.getrlimit(limit)
-            if soft != resource.RLIM_INFINITY:
-                total = min(total, soft)
-    return total // mesh.size(config.mesh.axes)
+    machines = checks_cluster.machines(config.cluster, "cpu")
+    return host_memory.of_virtual_device(mesh.size(config.mesh.axes), machines)
 
 
 def _parts(attempt: Attempt) -> tuple[MemoryPart, ...]:
@@ -176,7 +169,7 @@ def _change(attempt: Attempt, parts: Sequence[MemoryPart]) -> Change | None:
     if limit:
         room = min(room, limit)
     if not _is_arithmetic(attempt.config):
-        return _estimated_change(attempt.config, parts, room)
+        return _estimated_change(attempt, room)
     config = _elsewhere(attempt.config, room)
     verdict = Forecast(
         hardware=config.hardware.name,
@@ -195,19 +188,29 @@ def _change(attempt: Attempt, parts: Sequence[MemoryPart]) -> Change | None:
     return found[0] if found else None
 
 
-def _estimated_change(config: RunConfig, parts: Sequence[MemoryPart], room: int) -> Change | None:
-    """Returns the first of the usual changes that is enough if it divides what it can by all that it could."""
-    by_kind = {part.kind: part.bytes for part in parts}
-    activations = by_kind.get(memory.ACTIVATIONS, 0)
-    state = sum(by_kind.values()) - activations
+def _estimated_change(attempt: Attempt, room: int) -> Change | None:
+    """Returns the first of the changes of a plan that is enough if it divides what it can by all that it could."""
+    config = attempt.config
+    if attempt.plan is None:
+        return None
+    totals = attempt.plan.totals
+    activations = totals["activations"] if "activations" in totals else Total(0, 0, "estimated")
+    state = sum(total.bytes_per_device for total in totals.values()) - activations.bytes_per_device
+    whole_state = sum(total.bytes for total in totals.values()) - activations.bytes
     steps = config.trainer.accumulate_steps
     batch = config.dataset.batch_size
-    for factor in (2, 4, 8):
-        if state + activations // factor <= room and batch % (steps * factor) == 0:
-            return Change(f"trainer.accumulate_steps={steps * factor}", state + activations // factor)
-    devices = mesh.size(config.mesh.axes)
-    if devices > 1 and state // devices + activations <= room:
-        return Change("layout=fsdp", state // devices + activations)
+    for override, changed in changes.candidates(config, attempt.overrides, keeps_layout=True):
+        if changed.layout != config.layout:
+            shards = axis_size(config.mesh.axes, batch_axis(changed.layout, config.mesh.axes))
+            peak = (whole_state + activations.bytes) // shards
+        elif (changed.trainer, changed.dataset) != (config.trainer, config.dataset):
+            examples = changed.dataset.batch_size * steps
+            peak = state + activations.bytes_per_device * examples // (batch * changed.trainer.accumulate_steps)
+        else:
+            # How much of the activations activation checkpointing computes again is not known.
+            continue
+        if peak <= room and changes.is_valid(changed):
+            return Change(override, peak)
     return None
 
 

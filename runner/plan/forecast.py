@@ -79,7 +79,7 @@ def forecast(
     attained_link_seconds = link_seconds / LINK_EFFICIENCY
     fastest = max(compute[0] + memory_seconds, attained_link_seconds)
     slowest = max(compute[1] + memory_seconds, attained_link_seconds)
-    times = {COMPUTE: sum(compute) / 2, MEMORY: memory_seconds, LINKS: attained_link_seconds}
+    parts_of_step = times(compute, memory_seconds, link_seconds)
     if program is not None:
         parts = compiled_parts(parts, program)
     return Forecast(
@@ -91,11 +91,22 @@ def forecast(
         memory_seconds=memory_seconds,
         link_seconds=link_seconds,
         step_seconds=(fastest, slowest),
-        bound=max(times, key=lambda name: times[name]),
+        bound=max(parts_of_step, key=lambda name: parts_of_step[name]),
         examples=config.dataset.batch_size,
         tokens=tokens,
         price=config.plan.price or 0.0,
     )
+
+
+def times(compute_seconds: tuple[float, float], memory_seconds: float, link_seconds: float) -> dict[str, float]:
+    """Returns the seconds that a step consists of, by what takes them: the middle of the range of products' times.
+
+    Args:
+      compute_seconds: of products: fastest and slowest.
+      memory_seconds: of what goes through the device's memory.
+      link_seconds: of all collectives at the links' whole bandwidth.
+    """
+    return {COMPUTE: sum(compute_seconds) / 2, MEMORY: memory_seconds, LINKS: link_seconds / LINK_EFFICIENCY}
 
 
 def _compute_seconds(config: RunConfig, flops: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Errors by figure, such as "memory, arithmetic" and "step time".
-_FILE = Path(__file__).with_name("known_errors.json")
+FILE = Path(__file__).with_name("known_errors.json")
 MEMORY = "memory"
 STEP_TIME = "step time"
 
@@ -52,7 +52,7 @@ def errors(figure: str, depth: str) -> Errors | None:
 
 @functools.cache
 def _all() -> dict[str, Errors]:
-    content = json.loads(_FILE.read_text())
+    content = json.loads(FILE.read_text())
     return {name: Errors(**values) for name, values in content.items()}
 
 

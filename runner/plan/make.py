@@ -31,6 +31,7 @@ from runner.optim.paths import owner_of
 from runner.plan import communication, estimate, forecast, memory
 from runner.plan.base import ARITHMETIC, LayerPlan, MemoryPart, Plan, Rates, Total, Traffic, VariablePlan
 from runner.plan.rates import hardware_rates, rates, traffic
+from runner.processes import checks as checks_cluster
 from runner.processes import place
 from runner.task.base import DataSpec
 
@@ -145,6 +146,7 @@ def make_plan(
         program=program,
         proposed=proposed,
         processes=processes,
+        machines=checks_cluster.machines(config.cluster, "cpu"),
         crossing=tuple(crossing),
         steps=total_steps,
         schedule=schedules.description(config.optimizer),

@@ -104,7 +104,7 @@ def _moments(
     vocabularies = _vocabularies(model)
     for shape, dtype in saved:
         size = _array_bytes(model, shape, dtype, examples)
-        is_weight = shape in _weight_shapes(model)
+        is_weight = shape in model.weight_shapes
         if examples in shape and not is_weight and shape[-1] in vocabularies:
             logits += size
         else:
@@ -137,7 +137,7 @@ def _bytes(parts: Iterable[MemoryPart]) -> int:
 def _vocabularies(model: estimate.PlacedModel) -> set[int]:
     """Returns the sizes of the vocabularies: of tables and heads the larger dim."""
     sizes = set()
-    for path, role in _structure(model).roles.items():
+    for path, role in model.structure.roles.items():
         if role.noun == transformers.VOCABULARY:
             sizes.add(max(model.placements[path].shape))
     return sizes
@@ -169,7 +169,7 @@ def _array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str
     """
     size = math.prod(shape) * width_of(dtype)
     divisor = 1
-    weights = _weight_shapes(model)
+    weights = model.weight_shapes
     if shape not in weights:
         rest = list(shape)
         if model.batch_axis is not None and examples in rest:
@@ -180,22 +180,12 @@ def _array_bytes(model: estimate.PlacedModel, shape: tuple[int, ...], dtype: str
         if model.tokens is not None and model.tokens[0] in rest:
             divisor *= model.axes[model.tokens[1]]
             rest.remove(model.tokens[0])
-        sharded = _sharded_sizes(model)
+        sharded = model.sharded_sizes
         counts = [sharded[dim] for dim in rest if dim in sharded]
         divisor *= max(counts, default=1)
     else:
         divisor = weights[shape]
     return size // divisor
-
-
-def _sharded_sizes(model: estimate.PlacedModel) -> dict[int, int]:
-    """Returns size of a weight's dim that is sharded where layers use it -> number of its shards."""
-    return model.sharded_sizes
-
-
-def _weight_shapes(model: estimate.PlacedModel) -> dict[tuple[int, ...], int]:
-    """Returns shape of a weight where layers use it -> number of its shards."""
-    return model.weight_shapes
 
 
 def blocks(model: estimate.PlacedModel) -> dict[str, list[Placement]]:
@@ -211,7 +201,7 @@ def depths(model: estimate.PlacedModel) -> dict[str, int]:
 
     All variables of a scanned stack have the depth as their first dim.
     """
-    stacked = _structure(model).stacked
+    stacked = model.structure.stacked
     counts = {}
     for name, variables in blocks(model).items():
         counts[name] = 1
@@ -226,7 +216,7 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
     The loss has the gradient of the largest array of the examples, such as logits, which is as large as the array. A
     block has its gathered weights, values and gradients.
     """
-    roles = _structure(model).roles
+    roles = model.structure.roles
     vocabulary = {path for path, role in roles.items() if role.noun == transformers.VOCABULARY}
     counts = depths(model)
     block = 0
@@ -244,10 +234,6 @@ def _temporaries(model: estimate.PlacedModel, saved: Saved, examples: int, compu
         if shape[:1] == (examples,):
             loss = max(loss, _array_bytes(model, shape, dtype, examples))
     return loss, block
-
-
-def _structure(model: estimate.PlacedModel) -> transformers.Structure:
-    return model.structure
 
 
 def product_bytes(model: estimate.PlacedModel, compute_width: int) -> int:

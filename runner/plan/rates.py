@@ -27,8 +27,8 @@ _NETWORKS = {"gpu": (25.0, "a DGX A100's"), "tpu": (300.0, "a TPU v4 slice's")}
 _CPU_NETWORK_GB_S = 0.04
 # All virtual devices of a CPU share its cores and its memory. Both rates are round numbers of the size that server
 # CPUs have; they give orders of magnitude, not predictions.
-_CPU_GB_S = 10.0
-_CPU_GFLOPS_PER_CORE = 30.0
+CPU_GB_S = 10.0
+CPU_GFLOPS_PER_CORE = 30.0
 
 
 def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Rates:
@@ -45,9 +45,9 @@ def rates(config: PlanConfig, mesh_config: MeshConfig, processes: int = 1) -> Ra
     if kind == "cpu":
         count = mesh.size(mesh_config.axes)
         cores = os.cpu_count() or 1
-        bandwidth = _CPU_GB_S / count
-        gflops = _CPU_GFLOPS_PER_CORE * cores / count
-        note = f"this machine's {cores} cores at {_CPU_GFLOPS_PER_CORE:g} GFLOP/s and {_CPU_GB_S:g} GB/s"
+        bandwidth = CPU_GB_S / count
+        gflops = CPU_GFLOPS_PER_CORE * cores / count
+        note = f"this machine's {cores} cores at {CPU_GFLOPS_PER_CORE:g} GFLOP/s and {CPU_GB_S:g} GB/s"
         if count > 1:
             note += f", shared by {count} virtual devices"
     else:

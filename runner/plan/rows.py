@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import psutil
-
 from runner.layout import mesh
 from runner.layout.rules import alike_once
-from runner.plan import known_errors
+from runner.plan import host_memory, known_errors
 from runner.plan.base import ARITHMETIC, Plan, Traffic, VariablePlan
 from runner.plan.fold import Fold, folded, unfolded
 from runner.report.tables import size
@@ -336,10 +334,10 @@ def in_a_line(plan: Plan) -> str:
             state += total.bytes_per_device
     line = f"{size(state)} of state and {size(activations)} of activations per device"
     if plan.rates.device == "cpu":
-        # The virtual devices of a process share its machine's memory.
-        devices = mesh.size(dict(plan.axes)) // plan.processes
+        # The virtual devices of a machine's processes share its memory.
+        devices = mesh.size(dict(plan.axes)) // plan.machines
         needed = devices * (state + activations)
-        memory = psutil.virtual_memory().total
+        memory = host_memory.total()
         verdict = "does not fit"
         if needed < memory:
             verdict = "fits"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from rich.console import Group
 from rich.text import Text
@@ -16,7 +18,7 @@ from runner.report.tables import Column, fitted
 # Columns if the output is no terminal: the widest table of the presets fits.
 WIDTH = 108
 # A narrow terminal drops these columns first.
-_DROP = {"rule": 1}
+_DROP: Mapping[str, int] = MappingProxyType({"rule": 1})
 
 
 def plan_console() -> Console:
@@ -52,10 +54,16 @@ def show(plan: Plan, console: Console) -> None:
         console.print(Text(line))
 
 
-def rich_table(content: rows.Rows, width: int = WIDTH) -> Group:
-    """Returns a table for a terminal of `width` columns."""
+def rich_table(content: rows.Rows, width: int = WIDTH, drop: Mapping[str, int] = _DROP) -> Group:
+    """Returns a table for a terminal of `width` columns.
+
+    Args:
+      content: of the table.
+      width: of the terminal.
+      drop: by title, columns that a narrow terminal drops, the largest number first.
+    """
     text_columns = len(content.columns) - content.numbers
     columns = []
     for index, name in enumerate(content.columns):
-        columns.append(Column(name, index >= text_columns, _DROP.get(name, 0)))
+        columns.append(Column(name, index >= text_columns, drop.get(name, 0)))
     return fitted(columns, content.rows, width, title=content.title, has_sum=content.has_sum)

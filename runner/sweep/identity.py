@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from runner.config.convert import flatten
 from runner.config.import_paths import import_paths
@@ -139,13 +139,24 @@ def _data_files(path: str | None) -> Iterator[bytes]:
 
 
 @cache
-def _package_digest() -> str:
+def whole_package_digest() -> str:
+    """Returns a digest of all of this package's code, with the parts that no run computes with."""
+    return _digest(b"".join(f"{inner}\0".encode() + path.read_bytes() for inner, path in _modules()))
+
+
+def _modules() -> Iterator[tuple[PurePosixPath, Path]]:
+    """Yields this package's modules: path inside the package, and path."""
     root = Path(paths.__file__).parents[1]
-    digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        inner = path.relative_to(root)
-        if inner.parts[0] not in _PARTS_WITHOUT_ARITHMETIC or inner.as_posix() == _SEEDS:
-            digest.update(inner.as_posix().encode() + b"\0" + path.read_bytes())
+        yield PurePosixPath(path.relative_to(root).as_posix()), path
+
+
+@cache
+def _package_digest() -> str:
+    digest = hashlib.sha256()
+    for inner, path in _modules():
+        if inner.parts[0] not in _PARTS_WITHOUT_ARITHMETIC or str(inner) == _SEEDS:
+            digest.update(f"{inner}\0".encode() + path.read_bytes())
     for name, version in installed(_LIBRARIES).items():
         digest.update(f"{name}=={version}".encode())
     return digest.hexdigest()

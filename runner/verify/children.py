@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,13 +13,10 @@ from typing import Required, TypedDict
 
 from runner.engine import registry
 from runner.errors import ConfigError, EngineError
+from runner.host import children
 from runner.processes.place import Place
 
 WORKER = "runner.verify.worker"
-# A side computes for seconds to minutes: 20 ms more are not noticed, and 50 looks per second take no CPU time.
-_POLL_S = 0.02
-
-Child = subprocess.Popen[bytes]
 
 
 class SideResult(TypedDict, total=False):
@@ -65,27 +62,18 @@ def run_children(
       ConfigError: the config is invalid for a side.
       EngineError: a side failed, or its process ended without a result.
     """
-    waiting = list(sides)
-    running: dict[str, Child] = {}
     results: dict[str, SideResult] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < concurrency:
-                side = waiting.pop(0)
-                running[side] = _start(side, folder, logs, worker, places.get(side))
-            for side, child in list(running.items()):
-                if child.poll() is not None:
-                    del running[side]
-                    results[side] = _result(side, child.returncode, folder, logs, places.get(side))
-            time.sleep(_POLL_S)
-    finally:
-        for child in running.values():
-            child.kill()
-            child.wait()
+
+    def ended(side: str, code: int | None) -> None:
+        assert code is not None, "no side has a limit of time"
+        results[side] = _result(side, code, folder, logs, places.get(side))
+
+    starts = {side: functools.partial(_start, side, folder, logs, worker, places.get(side)) for side in sides}
+    children.run_all(starts, ended, concurrency=concurrency)
     return {side: results[side] for side in sides}
 
 
-def _start(side: str, folder: Path, logs: Path, worker: str, place: Place | None) -> Child:
+def _start(side: str, folder: Path, logs: Path, worker: str, place: Place | None) -> children.Child:
     command = [sys.executable, "-m", worker, side, str(folder)]
     # This process may have prepared its own environment for an engine; each side prepares another.
     environment = registry.environment_for_children()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.advise import arithmetic, candidates, compiled, ranking, show
+from runner.advise import arithmetic, candidates, compiled, ranking
 from runner.advise.candidates import Allowed, Candidate
 from runner.config.schema import EngineConfig, ModelConfig, RunConfig
 from runner.model import gpt_options
+from runner.plan.base import Basis, Change, Forecast, MemoryPart
+from tests.plan.test_hardware import a_forecast
 
 START = Candidate((("batch", 8),), "fsdp", False, "none", 1, "float32")
 OPEN = Allowed(("batch", "model"), (), ("none", "full"), (1, 2), ("float32", "master"))
@@ -87,7 +90,7 @@ def test_what_the_command_line_sets_stays_as_it_is() -> None:
     assert fixed == Allowed(("batch",), ("fsdp",), (None,), (1,), ("float32",))
 
 
-def test_a_candidate_is_written_as_overrides_and_the_best_without_those_that_change_nothing() -> None:
+def test_a_candidate_is_written_as_overrides() -> None:
     assert START.overrides() == [
         "mesh=single",
         "mesh.axes={batch:8}",
@@ -96,7 +99,6 @@ def test_a_candidate_is_written_as_overrides_and_the_best_without_those_that_cha
         "trainer.accumulate_steps=1",
         "engine.state=float32",
     ]
-    assert compiled.without_options_of(START, ["model=gpt"]) == ["mesh.axes={batch:8}", "layout=fsdp"]
 
 
 def test_candidates_that_fit_come_first_and_measured_before_predicted() -> None:
@@ -142,16 +144,6 @@ def test_reasons_count_dropped_candidates_with_an_example() -> None:
     assert ranking.reasons(dropped) == [("lint", 2, "a"), ("invalid", 1, "b")]
 
 
-def test_a_preset_has_the_overrides_as_groups_and_keys() -> None:
-    words = ["experiment=mine", "model=gpt", "model.dim=64", "mesh.axes={batch:4,model:2}", "+model.x='a b'", "~name"]
-    text = show.preset(words, "python -m runner experiment=advised")
-    assert text == (
-        "# @package _global_\n# The advice of runner.advise.\n#   python -m runner experiment=advised\n"
-        "defaults:\n- mine\n- override /model: gpt\n- _self_\n"
-        "model:\n  dim: 64\n  x: a b\nmesh:\n  axes:\n    batch: 4\n    model: 2\n"
-    )
-
-
 def test_a_cpus_program_takes_the_time_of_all_its_devices() -> None:
     program = {"flops": 30e9, "accessed_bytes": 5e9, "argument_bytes": 7, "temporary_bytes": 4}
     entry = compiled.of_program(planned(START, memory=1, seconds=1.0), program, cores=2)
@@ -160,20 +152,31 @@ def test_a_cpus_program_takes_the_time_of_all_its_devices() -> None:
     assert entry.peak_bytes == 11
 
 
-def test_a_compilers_forecast_replaces_that_of_arithmetic() -> None:
-    content = {
-        "memory": [{"kind": "weights", "bytes": 6, "source": "counted"}],
-        "capacity_bytes": 5,
-        "depth": "target",
-        "step_seconds": [1.0, 4.0],
-        "compute_seconds": [1.0, 2.0],
-        "memory_seconds": 0.5,
-        "link_seconds": 2.0,
-        "bound": "links",
-    }
-    entry = compiled.of_forecast(planned(START, memory=1, seconds=9.0), content)
-    assert entry.verdict == ranking.TOO_LARGE
-    assert (entry.peak_bytes, entry.seconds, entry.bound, entry.depth) == (6, 2.0, "links", "target")
-    assert compiled.of_forecast(entry, {**content, "depth": "arithmetic"}).verdict == ranking.TOO_LARGE
-    estimated = {**content, "depth": "arithmetic", "memory": [{"kind": "x", "bytes": 6, "source": "estimated"}]}
-    assert compiled.of_forecast(entry, estimated).verdict == ranking.MAY_FIT
+@pytest.mark.parametrize(
+    ("source", "depth", "capacity", "verdict"),
+    [
+        ("counted", "arithmetic", 6, ranking.FITS),
+        ("counted", "target", 5, ranking.TOO_LARGE),
+        ("counted", "arithmetic", 5, ranking.TOO_LARGE),
+        ("estimated", "target", 5, ranking.TOO_LARGE),
+        ("estimated", "arithmetic", 5, ranking.MAY_FIT),
+    ],
+)
+def test_a_candidate_has_the_forecast_that_a_file_has(source: Basis, depth: str, capacity: int, verdict: str) -> None:
+    forecast = a_forecast(
+        memory=(MemoryPart("weights", 6, source),),
+        capacity_bytes=capacity,
+        depth=depth,
+        step_seconds=(1.0, 4.0),
+        compute_seconds=(1.0, 2.0),
+        memory_seconds=0.5,
+        link_seconds=0.67,
+        bound="links",
+        changes=(Change("layout=fsdp", 3),),
+    )
+    read = Forecast.from_dict(json.loads(json.dumps(asdict(forecast))))
+    assert read == forecast
+    entry = ranking.of_forecast(START, read)
+    assert entry.verdict == verdict
+    assert (entry.peak_bytes, entry.seconds, entry.bound, entry.depth) == (6, 2.0, "links", depth)
+    assert entry.parts == (("compute", 1.5), ("memory", 0.5), ("links", 1.0))

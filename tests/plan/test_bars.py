@@ -32,12 +32,14 @@ def test_memory_is_that_of_the_forecast_else_what_the_plan_counts() -> None:
     assert bars.limit(counted) == 0
 
 
-def test_the_virtual_devices_of_a_process_share_its_machines_memory() -> None:
+def test_the_virtual_devices_of_a_machine_share_its_memory() -> None:
     on_cpu = Rates("cpu", 1.0, 1.0, "")
     one = bars.limit(cases.plan(rates=on_cpu, axes={"batch": 1}))
     assert bars.limit(cases.plan(rates=on_cpu, axes={"batch": 8})) == one // 8
     # Two processes on two machines have the memory of both.
-    assert bars.limit(cases.plan(rates=on_cpu, axes={"batch": 8}, processes=2)) == one * 2 // 8
+    assert bars.limit(cases.plan(rates=on_cpu, axes={"batch": 8}, processes=2, machines=2)) == one * 2 // 8
+    # Two on this machine, as with cluster=local, have no more than one.
+    assert bars.limit(cases.plan(rates=on_cpu, axes={"batch": 8}, processes=2)) == one // 8
 
 
 def test_collectives_are_added_up_by_axis() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
-from runner.config.schema import DatasetConfig, MeshConfig, RunConfig
+from runner.config.schema import ClusterConfig
+from runner.engine import devices
 from runner.errors import EngineError, OutOfMemoryError
-from runner.plan import exhausted, memory
-from runner.plan.base import MemoryPart, Total
+from runner.notebook.composing import compose
+from runner.plan import exhausted, host_memory
+from runner.plan.base import Total
 from runner.task.base import DataSpec
 from tests.plan import cases
 
@@ -37,12 +42,19 @@ def test_the_errors_of_both_libraries_are_recognized(error: Exception, is_memory
     assert exhausted.is_out_of_memory(error) is is_memory
 
 
-def attempt(**totals: Total) -> exhausted.Attempt:
-    """Returns a run of engine=keras_dtensor, which has no plan by arithmetic."""
-    config = RunConfig(mesh=MeshConfig(axes={"batch": 8}, device="gpu"), dataset=DatasetConfig(batch_size=64))
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a config's devices be there, as they are in a run."""
+    monkeypatch.setattr(devices, "settled", lambda config: config.mesh)
+
+
+def attempt(*overrides: str, axes: Mapping[str, int] | None = None, **totals: Total) -> exhausted.Attempt:
+    """Returns a run of engine=keras_dtensor on GPUs, which has no plan by arithmetic."""
+    config = compose("dataset=digits", "dataset.batch_size=64", "mesh=batch8", *overrides)
+    config = replace(config, mesh=replace(config.mesh, device="gpu", axes=dict(axes or {"batch": 8})))
     data = DataSpec({}, None)  # type: ignore[arg-type] # the engine of this run is not built
     plan = cases.plan(totals=totals) if totals else None
-    return exhausted.Attempt(config, data, [], plan)
+    return exhausted.Attempt(config, data, overrides, plan)
 
 
 def test_the_last_lines_are_the_plans_memory_and_the_smallest_change_that_fits() -> None:
@@ -81,7 +93,42 @@ def test_other_errors_pass() -> None:
         raise ValueError("other")
 
 
+GIB = 1 << 30
+ALL_STATE = {"slots": Total(8 * GIB, 8 * GIB, "counted")}
+ALL_ACTIVATIONS = {"activations": Total(64 * GIB, 8 * GIB, "estimated")}
+
+
+def change(run: exhausted.Attempt, room: int) -> str:
+    found = exhausted._estimated_change(run, room)
+    return "" if found is None else found.override
+
+
 def test_no_change_is_suggested_where_none_is_enough() -> None:
-    run = attempt(parameters=Total(8, 8, "counted"))
-    parts = (MemoryPart(memory.WEIGHTS, 8, "counted"),)
-    assert exhausted._estimated_change(run.config, parts, room=0) is None
+    assert change(attempt(parameters=Total(8, 8, "counted")), room=0) == ""
+
+
+def test_a_layout_that_the_run_has_is_not_suggested() -> None:
+    assert change(attempt(**ALL_STATE), room=2 * GIB) == "layout=fsdp"
+    assert change(attempt("layout=fsdp", **ALL_STATE), room=2 * GIB) == ""
+    # FSDP shards over the batch axis only, which has one device here.
+    assert change(attempt(axes={"batch": 1, "model": 8}, **ALL_STATE), room=2 * GIB) == ""
+
+
+def test_what_the_batch_axis_does_not_divide_is_not_suggested() -> None:
+    run = attempt("dataset.batch_size=32", **ALL_ACTIVATIONS)
+    assert change(run, room=2 * GIB) == "trainer.accumulate_steps=4"
+    # Eight microbatches would have half of an example per device.
+    assert change(run, room=GIB) == ""
+    assert change(attempt("dataset.batch_size=8", **ALL_ACTIVATIONS), room=4 * GIB) == ""
+
+
+def test_accumulation_is_not_suggested_for_custom_steps() -> None:
+    overrides = ["engine=jax", "task=step", "task._target_=tests.task.own_steps.Line", "dataset.batch_size=64"]
+    assert change(attempt(*overrides, **ALL_ACTIVATIONS), room=4 * GIB) == "dataset.batch_size=32"
+
+
+@pytest.mark.parametrize(("cluster", "machines"), [(ClusterConfig("local", 2), 1), (ClusterConfig("auto", 2), 2)])
+def test_virtual_devices_share_the_memory_of_their_machine(cluster: ClusterConfig, machines: int) -> None:
+    config = attempt().config
+    config = replace(config, mesh=replace(config.mesh, device="cpu"), cluster=cluster)
+    assert exhausted.capacity(config) == host_memory.total() * machines // 8

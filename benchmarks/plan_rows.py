@@ -1,0 +1,201 @@
+"""Plans of published runs: a row of the file, planned by arithmetic or by the target's compiler."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks import published
+from runner.config.schema import RunConfig
+from runner.data import loading
+from runner.engine import make_engine, registry
+from runner.notebook.composing import compose
+from runner.plan import depth
+from runner.plan.base import Plan
+from runner.plan.command import compile_step
+from runner.plan.forecast import LINK_EFFICIENCY
+from runner.plan.make import make_plan
+from runner.task.base import DataSpec
+from runner.task.registry import make_task
+
+GIB = 1 << 30
+
+
+@dataclass
+class Result:
+    """A row's plan beside its published figures.
+
+    Attributes:
+      row: number in the file, from 0.
+      source: first words of the source.
+      model: as published.
+      card: option of `hardware`.
+      overrides: of the config.
+      problem: why there is no plan; empty: there is one.
+      predicted_gib: memory per device at the peak.
+      counted_gib: of these, what is counted exactly.
+      capacity_gib: of the device.
+      published_gib: null: not published.
+      is_alike: activation checkpointing is that of the run.
+      ran_out: the run ended out of memory.
+      products_seconds: of the step at the peak rate, with attention at its own cost.
+      memory_seconds: through the device's memory.
+      links_seconds: of the collectives.
+      model_seconds: of the model's FLOPs at the peak rate, without recomputation: the MFU's numerator.
+      published_seconds: of a step; null: not published.
+      tokens: of a step per device.
+      accumulates: microbatches.
+      predicted_seconds: with an efficiency fitted on other sources.
+      constant_seconds: the opponent's.
+      compiled_gib: by the target's compiler; null: not compiled.
+      framework_gib: what the run's framework holds in known arrays beyond the runner.
+      range_seconds: of a step, as the plan prints it, with the efficiencies of conf/hardware.
+      parts: GiB by kind of memory.
+    """
+
+    row: int
+    source: str
+    model: str
+    card: str = ""
+    overrides: tuple[str, ...] = ()
+    problem: str = ""
+    predicted_gib: float = math.nan
+    counted_gib: float = math.nan
+    capacity_gib: float = math.nan
+    published_gib: float | None = None
+    is_alike: bool = True
+    ran_out: bool = False
+    products_seconds: float = math.nan
+    memory_seconds: float = math.nan
+    links_seconds: float = math.nan
+    model_seconds: float = math.nan
+    published_seconds: float | None = None
+    tokens: float = math.nan
+    accumulates: int = 1
+    predicted_seconds: float | None = None
+    constant_seconds: float | None = None
+    compiled_gib: float | None = None
+    framework_gib: float = 0.0
+    range_seconds: tuple[float, float] = (math.nan, math.nan)
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """Returns what the plan says: `fits`, `may not fit` or `does not fit`."""
+        if self.predicted_gib <= self.capacity_gib:
+            return "fits"
+        return "may not fit" if self.counted_gib <= self.capacity_gib else "does not fit"
+
+    def seconds(self, efficiency: float) -> float:
+        """Returns the step time at an attained share of the peak rate, as `runner.plan.forecast` has it."""
+        return max(self.products_seconds / efficiency + self.memory_seconds, self.links_seconds)
+
+
+def planned(overrides: Sequence[str], *, compiled: bool = False) -> tuple[Plan, RunConfig]:
+    """Returns a config's plan, by arithmetic or by the target's compiler, and the config.
+
+    Args:
+      overrides: of the config.
+      compiled: use the compiler.
+    """
+    compiler = "target" if compiled else "arithmetic"
+    config = depth.settled(compose(*overrides, f"plan.compiler={compiler}"))
+    registry.prepare(config)
+    data = loading.load_run(config)
+    task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+    spec = DataSpec(task.arrays, task)
+    engine = make_engine(config, spec, 1, planning=True)
+    engine.build()
+    if compiled:
+        compile_step(engine, spec, config.dataset.batch_size, 1)
+    return make_plan(config, engine, spec, {}, [""] * len(config.layout.rules)), config
+
+
+def results(rows: Iterable[Mapping[str, str]], report: Callable[[str], None], cache: Path | None) -> list[Result]:
+    """Returns the plans of published runs by arithmetic.
+
+    Args:
+      rows: of a CSV file.
+      report: is called with a line per row that has no plan.
+      cache: file with the results so far, which is continued; None: none.
+    """
+    found: list[Result] = []
+    if cache is not None and cache.is_file():
+        found = [Result(**values) for values in json.loads(cache.read_text())]
+    for number, row in enumerate(rows):
+        if number < len(found):
+            continue
+        if cache is not None:
+            save(cache, found)
+        result = Result(number, row["source"].split(",")[0], row["model"])
+        found.append(result)
+        try:
+            run = published.mapped(row)
+            result.source = run.source
+            result.card = run.card
+            result.overrides = run.overrides
+            plan, config = planned(run.overrides)
+        except Exception as error:  # A row that can't be planned is a result too, with the reason.
+            result.problem = f"{error}".splitlines()[0]
+            report(f"row {number} ({row['model']}): {result.problem}")
+            continue
+        _fill(result, run, plan, config)
+    return found
+
+
+def save(path: Path, rows: Sequence[Result]) -> None:
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+
+
+def _fill(result: Result, run: published.Published, plan: Plan, config: RunConfig) -> None:
+    """Writes the figures of a plan and of its published run into the result."""
+    forecast = plan.forecast
+    assert forecast is not None
+    result.counted_gib = 0.0
+    for part in forecast.memory:
+        result.parts[part.kind] = part.bytes / GIB
+        if part.source == "counted":
+            result.counted_gib += part.bytes / GIB
+    result.predicted_gib = forecast.peak_bytes / GIB
+    result.capacity_gib = forecast.capacity_bytes / GIB
+    result.published_gib = run.memory_gib
+    result.framework_gib = run.framework_bytes / GIB
+    result.is_alike = run.is_alike
+    result.ran_out = run.ran_out
+    peaks = config.hardware.peak_tflops
+    peak = (peaks.get(config.engine.precision) or max(peaks.values())) * 1e12
+    result.model_seconds = plan.flops_per_device / peak
+    # The range's fast end is that of the largest efficiency.
+    result.products_seconds = forecast.compute_seconds[0] * config.hardware.efficiency[1]
+    result.memory_seconds = forecast.memory_seconds
+    result.range_seconds = forecast.step_seconds
+    result.links_seconds = forecast.link_seconds / LINK_EFFICIENCY
+    result.tokens = run.tokens_per_device
+    result.accumulates = run.accumulates
+    if run.has_time and not run.ran_out:
+        result.published_seconds = run.step_seconds(plan.flops_per_device, peak)
+
+
+def compile_some(rows: Sequence[Result], count: int) -> None:
+    """Compiles rows with the target's compiler, each in a process of its own, spread over the rows that have one."""
+    able = [row for row in rows if not row.problem and row.card in ("h100", "h200", "a100_40g", "a100_80g", "b200")]
+    step = max(len(able) // count, 1)
+    # Those with a published memory first.
+    able.sort(key=lambda row: row.published_gib is None)
+    with_memory = sum(row.published_gib is not None for row in able)
+    chosen = able[: min(with_memory, count // 2)] + able[with_memory::step]
+    for row in chosen[:count]:
+        command = [sys.executable, "-m", "benchmarks.plans", "--child-target", json.dumps(row.overrides)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            print(f"row {row.row}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr, flush=True)
+            continue
+        row.compiled_gib = float(done.stdout.splitlines()[-1])
+        print(
+            f"row {row.row}: compiled {row.compiled_gib:.1f} GiB, arithmetic {row.predicted_gib:.1f}", file=sys.stderr
+        )

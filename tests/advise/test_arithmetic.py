@@ -1,0 +1,51 @@
+"""The search of candidates: what is left out, and why."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from runner.advise import arithmetic, ranking
+from runner.advise.arithmetic import Arithmetic
+from runner.advise.candidates import Allowed, Candidate
+from tests.advise.test_candidates import planned
+
+OPEN = Allowed(("batch",), ("fsdp",), ("none", "full"), (1, 2), ("float32",))
+
+
+class Search:
+    """Plans that a table gives, by remat and accumulation."""
+
+    def __init__(self, verdicts: dict[tuple[str, int], str]) -> None:
+        self.verdicts = verdicts
+
+    def placed(self, _: Candidate) -> dict[str, Any]:
+        return {}
+
+    def lint(self, *_: object) -> None:
+        return None
+
+    def planned(self, candidate: Candidate, _: dict[str, Any]) -> ranking.Planned:
+        assert candidate.remat is not None
+        verdict = self.verdicts[candidate.remat, candidate.accumulate]
+        return planned(candidate, memory=1, seconds=1.0, verdict=verdict)
+
+
+def explored(verdicts: dict[tuple[str, int], str]) -> tuple[dict[tuple[str | None, int], str], set[str]]:
+    found, dropped = arithmetic.explored(cast("Arithmetic", Search(verdicts)), 8, OPEN, print)
+    by_option = {(entry.candidate.remat, entry.candidate.accumulate): entry.verdict for entry in found}
+    return by_option, {entry.reason for entry in dropped}
+
+
+def test_sums_of_gradients_that_do_not_fit_leave_out_accumulation_only() -> None:
+    found, dropped = explored(
+        {("none", 1): ranking.MAY_FIT, ("none", 2): ranking.TOO_LARGE, ("full", 1): ranking.FITS}
+    )
+    assert found["full", 1] == ranking.FITS
+    assert ("full", 2) not in found
+    assert dropped == {arithmetic.NEEDLESS}
+
+
+def test_a_state_that_does_not_fit_alone_does_not_fit_with_sums_of_gradients() -> None:
+    found, dropped = explored({("none", 1): ranking.TOO_LARGE})
+    assert found == {("none", 1): ranking.TOO_LARGE}
+    assert dropped == {arithmetic.STATE}
