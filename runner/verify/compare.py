@@ -63,7 +63,7 @@ PERTURBED_RUNS = 3
 MORE_RUNS = 12
 # Kinds of checks of the training from the start, see `Check.kind`.
 FROM_THE_START = {"loss", "gradient", points.STEPPED, "parameter", "statistic", "slot", "average"}
-# At equal normal noise, the largest of three draws is below a quarter of another draw in 1.1% of the cases for a single
+# At equal normal noise, the largest of three draws is below a quarter of another draw in 1.1% of the cases for one
 # number, and in fewer for an array. The perturbed runs' noise is the larger one, so false alarms are far rarer.
 FACTOR = 4.0
 # A value is stored with half an ulp, and a step's few operations on one entry add about as much each.
