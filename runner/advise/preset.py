@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from runner.host import session
 
 _NAME = "advised"
 _GROUP = "experiment"
+# Paths that Hydra's grammar reads without quotes.
+_PLAIN = re.compile(r"[A-Za-z][\w./:-]*", re.ASCII)
 
 
 def write(folder: Path, training: Sequence[str], wanted: DictConfig) -> str | None:
@@ -59,11 +62,16 @@ def folders(folder: Path, arguments: Sequence[str], search_path: Sequence[str]) 
     if not any(argument.startswith(f"{FLAG}=") for argument in arguments):
         return [f"{FLAG}={folder.as_posix()}", *arguments]
     others = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
-    quoted = []
-    for path in (*search_path, f"file://{folder.as_posix()}"):
-        escaped = path.replace("'", "\\'")
-        quoted.append(f"'{escaped}'")
-    return [*others, f"{KEY}=[{','.join(quoted)}]"]
+    paths = ",".join(_as_element(path) for path in (*search_path, f"file://{folder.as_posix()}"))
+    return [*others, f"{KEY}=[{paths}]"]
+
+
+def _as_element(path: str) -> str:
+    """Returns a path as an element of a list in Hydra's grammar, in quotes only if it needs them."""
+    if _PLAIN.fullmatch(path):
+        return path
+    escaped = path.replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def is_same(arguments: Sequence[str], wanted: DictConfig) -> bool:

@@ -99,11 +99,11 @@ def test_the_users_own_folder_of_options_stays_in_the_presets_command() -> None:
     assert preset.folders(own, ["--config-dir=mine", "--config-name=c"], []) == [
         "--config-dir=mine",
         "--config-name=c",
-        "hydra.searchpath=['file://outputs/conf']",
+        "hydra.searchpath=[file://outputs/conf]",
     ]
     typed = ["--config-dir=mine", "hydra.searchpath=['file://more']"]
-    assert preset.folders(own, typed, ["file://more"]) == [
+    assert preset.folders(own, typed, ["file://my options"]) == [
         "--config-dir=mine",
-        "hydra.searchpath=['file://more','file://outputs/conf']",
+        "hydra.searchpath=['file://my options',file://outputs/conf]",
     ]
     assert preset.folders(own, typed[1:], ["file://more"]) == ["--config-dir=outputs/conf", typed[1]]
