@@ -257,6 +257,7 @@ class Arithmetic:
         remat = changed.model.options.get("remat")
         traced = self._trace(remat, candidate.accumulate, candidate.state, _parts(candidate))
         engine: Any = traced.on(placements, changed.mesh.axes)
+        # One place per rule, though empty: `make_plan` takes a rule without a place for one that the runner has added.
         places = [""] * len(changed.layout.rules)
         plan = make_plan(changed, cast("Engine", engine), self._data, self._choices, places)
         assert plan.forecast is not None
@@ -288,6 +289,7 @@ class Arithmetic:
             trainer=replace(config.trainer, accumulate_steps=accumulate),
             engine=replace(config.engine, state=state),
         )
+        # The length of the run, here one step, changes no shape.
         engine = make_engine(own, self._data, 1, planning=True)
         engine.build()
         assert isinstance(engine, KnowsSaved)

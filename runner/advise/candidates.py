@@ -68,6 +68,7 @@ class Candidate:
     def overrides(self) -> list[str]:
         """Returns the candidate as on a command line."""
         axes = ",".join(f"{name}:{size}" for name, size in self.axes)
+        # The axes of the option are replaced by those of the second override, see `runner.config.free_keys`.
         words = ["mesh=single", f"mesh.axes={{{axes}}}", f"layout={self.layout}"]
         if self.sequence:
             words.append(f"layout.sequence={SEQUENCE}")
@@ -116,6 +117,7 @@ def allowed(config: RunConfig, typed: Sequence[str], choices: Mapping[str, str],
     if "trainer.accumulate_steps" in typed:
         accumulates = (config.trainer.accumulate_steps,)
     states: tuple[str, ...] = (config.engine.state,)
+    # The checks of the engine reject another state than float32 with other precisions.
     if config.engine.precision == _BFLOAT16 and "engine.state" not in typed:
         states = ("float32", "master", _BFLOAT16)
     return Allowed(tuple(axes), layouts, remats, accumulates, states)
@@ -201,6 +203,8 @@ def savers(options: Allowed) -> list[tuple[str, str | None, int]]:
     for state_index, state in enumerate(options.states):
         for remat_index, remat in enumerate(options.remats):
             for steps_index, steps in enumerate(options.accumulates):
+                # The sum comes first: a combination that saves no more than another one in any of the three has a
+                # smaller sum, so `explored` tries it first.
                 ranks = (state_index + remat_index + steps_index, state_index, remat_index)
                 combinations.append((ranks, (state, remat, steps)))
     # By ranks alone: None and text can't be compared.

@@ -127,6 +127,7 @@ def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
     has_sequence = any(SEQUENCE in spec.arrays[name].dims for name in spec.task.input_names)
     if has_sequence and roles:
         axes.append(candidates.SEQUENCE)
+    # Last, because the last axis fills a node first: the sums of activations over it are to stay inside one node.
     axes.append(candidates.MODEL)
     return axes
 
@@ -134,6 +135,7 @@ def _axes_of(search: Arithmetic, spec: DataSpec) -> list[str]:
 def this_machine(devices: int) -> HardwareConfig:
     """Returns the figures of one of this machine's virtual CPU devices, which share its cores and memory."""
     cores = os.cpu_count() or 1
+    # Devices share the cores and the memory's bandwidth equally, and also communicate through the memory.
     return HardwareConfig(
         name="this machine",
         kind="cpu",
@@ -252,6 +254,7 @@ def _report(config: RunConfig, advice: _Advice, folder: Path, overrides: Sequenc
         console.print(f"the same: {preset_command}", soft_wrap=True, markup=False)
         written += ", conf/experiment/advised.yaml"
     console.print(f"written: {written} in {folder}", soft_wrap=True)
+    # Only after the table and the files, which show by how much the candidates are too large.
     if best.verdict == ranking.TOO_LARGE:
         raise EngineError(
             f"no mesh of {devices} devices of hardware={name} fits; lower dataset.batch_size, or add devices"

@@ -108,6 +108,7 @@ class Children:
         here = ["mesh.device=cpu", f"mesh.cpu_devices={devices}"]
         for number, entry in enumerate(entries):
             commands[str(number)] = [*training, *entry.candidate.overrides(), *here]
+        # One at a time, because the devices of each measurement use all cores of this machine.
         contents = self._run_all(_TIMING, commands, FILE, concurrency=1)
         results: list[ranking.Planned | str] = []
         for number, entry in enumerate(entries):
@@ -163,6 +164,8 @@ def _result(folder: Path, code: int | None, file: str) -> dict[str, Any] | str:
         return f"took more than {_LONGEST_S:.0f} s"
     if code:
         lines = (folder / _ERRORS).read_text(errors="replace").strip().splitlines()
+        # A command prints its error last. One that was killed may have printed nothing, and then has its exit code
+        # alone.
         return [f"ended with exit code {code}", *lines][-1].removeprefix("error: ")
     content: dict[str, Any] = json.loads((folder / _RUN / file).read_text())
     return content
@@ -203,6 +206,7 @@ def of_program(entry: ranking.Planned, program: Mapping[str, Any], cores: int) -
         entry,
         peak_bytes=sum(size for _, size in memory),
         memory=memory,
+        # At best a device computes while it reads and writes; at worst it does one after the other.
         step_seconds=(max(compute, moved), compute + moved),
         bound=bound,
         parts=((forecast.COMPUTE, compute), (forecast.MEMORY, moved), (forecast.LINKS, 0.0)),

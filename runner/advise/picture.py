@@ -41,6 +41,7 @@ def draw(path: Path, entries: Sequence[ranking.Planned], capacity_bytes: int, ti
         across = [entry.peak_bytes / _GIB for entry in front]
         up = [1000 * entry.seconds for entry in front]
         label = "no candidate beats these"
+        # In steps: with less memory than the next candidate needs, only the one before it can be used.
         axes.plot(across, up, color=palette.OTHER, zorder=0, drawstyle="steps-post", label=label)
     best = entries[0]
     place = (best.peak_bytes / _GIB, 1000 * best.seconds)

@@ -42,6 +42,7 @@ def write(folder: Path, training: Sequence[str], wanted: DictConfig) -> str | No
     arguments = [*folders(folder, typed.composed_with(), HydraConfig.get().searchpath), f"{_GROUP}={_NAME}"]
     command = shlex.join(["python", "-m", "runner", *arguments])
     file.write_text(text(training, command))
+    # The file is written before it is checked, because the command composes it.
     if is_same(arguments, wanted):
         return command
     file.unlink()
@@ -61,6 +62,8 @@ def folders(folder: Path, arguments: Sequence[str], search_path: Sequence[str]) 
     """
     if not any(argument.startswith(f"{FLAG}=") for argument in arguments):
         return [f"{FLAG}={folder.as_posix()}", *arguments]
+    # A later value of `hydra.searchpath` would replace an earlier one, so one value has the user's folders and the
+    # preset's.
     others = [argument for argument in arguments if not argument.startswith(f"{KEY}=")]
     paths = ",".join(_as_element(path) for path in (*search_path, f"file://{folder.as_posix()}"))
     return [*others, f"{KEY}=[{paths}]"]
@@ -87,6 +90,7 @@ def is_same(arguments: Sequence[str], wanted: DictConfig) -> bool:
     with session.composing(arguments):
         composed = words.content(compose([argument for argument in arguments if not argument.startswith("--")]))
     content = words.content(wanted)
+    # Dicts are equal in any order of their keys, but the order of the mesh axes numbers the devices.
     return composed == content and words.axes_of(composed) == words.axes_of(content)
 
 
@@ -107,6 +111,8 @@ def text(overrides: Sequence[str], command: str) -> str:
         key = override.key_or_group
         value = _plain(override.value())
         is_group = "." not in key and isinstance(value, str) and key not in ("name", "branch", "run", "resume")
+        # Hydra 1.3 rejects a defaults list with an option after an override, so the preset that this one includes
+        # comes first.
         if is_group and key == "experiment":
             options.insert(0, value)
         elif is_group:

@@ -113,6 +113,7 @@ def front(planned: Sequence[Planned]) -> list[Planned]:
     """Returns the candidates that no other one beats in both memory and time, the smallest memory first."""
     best: list[Planned] = []
     for entry in sorted(planned, key=lambda entry: (entry.peak_bytes, entry.seconds)):
+        # All entries before this one need no more memory, and the last of the front is the fastest of them.
         if not best or entry.seconds < best[-1].seconds:
             best.append(entry)
     return best

@@ -79,6 +79,8 @@ def why(best: ranking.Planned, entries: Sequence[ranking.Planned]) -> list[str]:
     times = ", ".join(f"{name} {_digits(1000 * seconds)} ms" for name, seconds in best.parts if seconds)
     largest = max(best.memory, key=lambda part: part[1])
     lines = [f"bound by {best.bound}: {times}; its largest part of memory is {largest[0]}, {size(largest[1])}"]
+    # bfloat16 has 8 significant bits, so its numbers are 1/128 to 1/256 of their size apart. A change of less than
+    # half of the smaller distance is always rounded away.
     if best.candidate.state == "bfloat16":
         lines.append("engine.state=bfloat16 costs precision: no update smaller than 1/512 of a weight has an effect")
     for number, entry in enumerate(entries[1:4], 2):

@@ -37,6 +37,7 @@ def kept(overrides: Sequence[str]) -> tuple[str, ...]:
     """
     remaining = []
     for override in overrides:
+        # Hydra's signs before a key: + adds it, ++ sets or adds it, and ~ deletes it.
         key = override.lstrip("+~").partition("=")[0]
         if key not in _REPLACED_GROUPS and not key.startswith(_REPLACED):
             remaining.append(override)
@@ -103,6 +104,8 @@ def short(candidate: Candidate, overrides: Sequence[str], compose: Compose) -> l
         elif _value(before, key) != _value(wanted, key):
             needed.append(word)
     shortened = content(compose([*overrides, *needed]))
+    # Each override was looked at by itself, so what the shorter command line composes is compared as a whole. Dicts
+    # are equal in any order of their keys, but the order of the mesh axes numbers the devices.
     if shortened == wanted and axes_of(shortened) == axes_of(wanted):
         return needed
     return words

@@ -169,11 +169,13 @@ def of_difference(step: int, start: int, one: Replay, other: Replay, tolerance: 
     paths = differing(one.states[step], other.states[step], tolerance)
     arrays = one.arrays()
     others = other.arrays()
+    # Step 0 is the state before training, which has no loss.
     losses = [side.metrics(step).get("loss", float("nan")) for side in (one, other)] if step else []
 
     def is_different(name: str) -> bool:
         return name not in others or not are_close(arrays[name], others[name], tolerance)
 
+    # No step has been computed between the start and this state, so there is no order of computation to look through.
     if step == start:
         return _cause(step, START, False, arrays, paths, losses, layer=_layer_of(paths[0]))
     return _first(step, False, arrays, paths, losses, is_different, _row_differs(arrays, others))

@@ -81,6 +81,7 @@ def replay(run: SavedRun, folder: Path, options: Sequence[str]) -> Replay:
     ]
     command += [f"replay.{option}" for option in options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # A replay that is rejected early has not made its folder, and its output is stored all the same.
     folder.mkdir(exist_ok=True)
     (folder / "output.log").write_text(done.stdout + done.stderr)
     result = folder / _RESULT

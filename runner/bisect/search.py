@@ -136,6 +136,7 @@ def _part(first: _Side, second: _Side, folder: Path, tolerance: float | None) ->
             f"(another version of a library, or code that has changed since); {folder} has the replays"
         )
         return
+    # Runs that differ at their start differ at `low`, but a replay has to compute one step at least.
     options = [f"step={max(step, low + 1)}", *_records(low, 1, step), "arrays=true"]
     replays = [
         replay(side.run, folder / "step" / name, options) for name, side in (("run", first), ("against", second))
@@ -171,6 +172,7 @@ def _bounds(first: _Side, second: _Side, tolerance: float) -> tuple[int, int | N
             highs.append(step)
             break
     low = 0
+    # In ascending order, and only up to the first difference: every byte of a checkpoint is read to open it.
     for step in sorted(set(first.steps) & set(second.steps)):
         if highs and step >= highs[0]:
             break
@@ -191,6 +193,8 @@ def _are_close(one: Mapping[str, float], other: Mapping[str, float], tolerance: 
     for name in set(one) & set(other):
         difference = abs(one[name] - other[name])
         is_equal = one[name] == other[name] or (math.isnan(one[name]) and math.isnan(other[name]))
+        # Not `difference > ...`: if one of the values is NaN, so is the difference, and every comparison with it is
+        # false.
         if not is_equal and not difference <= tolerance * abs(one[name]):
             return False
     return True
@@ -198,6 +202,7 @@ def _are_close(one: Mapping[str, float], other: Mapping[str, float], tolerance: 
 
 def _stride(low: int, high: int) -> int:
     """Returns the steps between the states that a first replay records."""
+    # Of n steps, a first replay records n / k states and a second one k. Their sum is the smallest for k = sqrt(n).
     return 1 if high - low <= _ONE_BY_ONE else math.isqrt(high - low)
 
 

@@ -91,6 +91,7 @@ class PackedSequences:
         inputs = len(self.stream) - 1
         if self.apart:
             return -(-inputs // self.length)
+        # Joined documents have no label weights that could leave padding out, so an incomplete sequence is dropped.
         return inputs // self.length
 
     def read(self, rows: Rows) -> dict[str, Array]:
@@ -98,6 +99,7 @@ class PackedSequences:
         first_tokens = np.asarray(rows, np.int64) * self.length
         # T + 1 tokens per sequence: the inputs, and one more for the label of the last input.
         positions = first_tokens[:, None] + np.arange(self.length + 1)
+        # With documents apart, the last window reaches beyond the stream. `is_token` sets what is clipped to 0.
         window = np.asarray(self.stream[np.minimum(positions, len(self.stream) - 1)], np.int32)
         if not self.apart:
             return {TOKENS: window[:, :-1].copy(), LABEL: window[:, 1:].copy()}
@@ -164,6 +166,7 @@ class WholeDocuments:
     def _pieces(self) -> tuple[Rows, Rows]:
         """First token and number of inputs of each example, int64 (N,)."""
         starts = np.asarray(self.starts, np.int64)
+        # The label of an input is the next token of its document, so the last token is no input.
         inputs = np.diff(starts, append=len(self.stream)) - 1
         counts = -(-inputs // self.length)
         document = np.repeat(np.arange(len(starts)), counts)

@@ -201,6 +201,7 @@ class Forecast:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Forecast:
         """Returns the forecast of a plan.json of this version."""
+        # JSON has lists where the dataclasses have tuples.
         fields = dict(content)
         fields["memory"] = tuple(MemoryPart(**part) for part in content["memory"])
         fields["changes"] = tuple(Change(**change) for change in content["changes"])
@@ -304,4 +305,5 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """Returns the content of plan.json."""
+        # `asdict` leaves properties out.
         return {"format": FORMAT, **asdict(self), "flops_per_device": self.flops_per_device}

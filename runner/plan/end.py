@@ -32,6 +32,7 @@ def end(code: int) -> int:
         main.compare(sweep)
     if "tensorflow" not in sys.modules:
         return code
+    # `os._exit` runs no exit handlers and flushes no buffers, so both are done here.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

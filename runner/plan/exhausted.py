@@ -130,6 +130,7 @@ def capacity(config: RunConfig) -> int:
 def _parts(attempt: Attempt) -> tuple[MemoryPart, ...]:
     """Returns one device's memory by kind: by arithmetic where the engine can, else from the run's plan."""
     if _is_arithmetic(attempt.config):
+        # Any size of the memory will do: the parts do not depend on it.
         config = _elsewhere(attempt.config, capacity(attempt.config) or _GIB)
         engine = make_engine(config, attempt.data, 1, planning=True)
         engine.build()

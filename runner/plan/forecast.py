@@ -67,6 +67,7 @@ def forecast(
       program: what the target's compiler counts; None: nothing was compiled.
     """
     hardware = config.hardware
+    # `work.flops` has those of attention once already.
     compute = _compute_seconds(config, work.flops + (_ATTENTION_COST - 1) * work.attention_flops)
     by_kind = {part.kind: part.bytes for part in parts}
     state = by_kind[memory.WEIGHTS] + by_kind[memory.OPTIMIZER] + by_kind.get(memory.SUMS, 0)

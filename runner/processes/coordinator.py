@@ -205,6 +205,7 @@ class Coordinator:
         """
         loop = asyncio.get_running_loop()
         connection.setblocking(False)
+        # Otherwise, Nagle's algorithm lets a small message wait until the one before it is acknowledged.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         challenge = nonce()
         await loop.sock_sendall(connection, encoded({"challenge": challenge}))
@@ -235,6 +236,7 @@ class Coordinator:
                 self._lose(said)
             if said.get("kind") != "join":
                 return
+            # The larger of both counts: `_join` has a better message for a process of this run whose count differs.
             if not 0 <= int(said["index"]) < max(self._count, int(said["count"])):
                 why = "process 0 of another run uses this address; set cluster.coordinator to a free port"
                 writer.write(_only_for_one(why))

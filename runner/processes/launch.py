@@ -250,6 +250,9 @@ class Child:
         self._stopped_at: float | None = None
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OF_SCHEDULERS)}
         inherited.pop(VARIABLE, None)
+        # In a process group of its own: Ctrl-C in a terminal then reaches the launcher alone, which passes it on, and
+        # `kill` reaches what the process has started. Unbuffered, because Python writes to a pipe in blocks and lines
+        # would come late.
         self._process = subprocess.Popen(
             [sys.executable, *command],
             env={

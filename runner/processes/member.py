@@ -116,6 +116,7 @@ class Member(Team):
     def _make_coordinator(self, start_timeout: float) -> Coordinator:
         place = self.place
         listening = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
+        # A run that has just ended leaves connections in TIME_WAIT, which would keep the port from being bound again.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((place.host, place.port))
@@ -200,6 +201,7 @@ class Member(Team):
             self._send("beat")
             time.sleep(BEAT_S)
             if time.monotonic() - self._waits_since > self._timeout:
+                # Reported once: the next beat must not find the same wait again.
                 self._waits_since = math.inf
                 why = (
                     f"process {self.index} has waited for the others in a collective for {self._timeout:g} s "
@@ -254,6 +256,7 @@ class Member(Team):
                 return
             self._ended = {**ended, "why": printable(ended.get("why", ""))}
             self._heard.notify_all()
+        # In a thread of its own, because the one that listens has to answer process 0, see `_take`.
         threading.Thread(target=self._end_too, daemon=True).start()
 
     def _end_too(self) -> None:
@@ -410,6 +413,7 @@ class Member(Team):
             while key not in box and self._ended is None:
                 if given_up is not None and given_up():
                     raise ProcessError(f"the wait for {key} was given up")
+                # Nobody notifies of a wait that is given up, so that has to be asked again and again.
                 self._heard.wait(None if given_up is None else _RETRY_S)
             if key in box:
                 return box.pop(key)

@@ -72,6 +72,8 @@ def proof(token: str, side: str, challenge: str, answer: str) -> str:
 def is_proof(said: object, token: str, side: str, challenge: str, answer: str) -> bool:
     """Returns whether a side has proved that it knows the secret."""
     expected = proof(token, side, challenge, answer).encode()
+    # In constant time, so that the time of an answer does not reveal how much of a forged proof is right. JSON may
+    # have a lone surrogate in a string, which `encode` would reject with an error.
     return isinstance(said, str) and hmac.compare_digest(said.encode(errors="replace"), expected)
 
 

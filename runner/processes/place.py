@@ -275,6 +275,7 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
     if not {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NODELIST"} <= set(environ):
         return None
     count = int(environ.get("SLURM_STEP_NUM_TASKS", environ.get("SLURM_NTASKS", "1")))
+    # The first 16 steps of a job have numbers, and thus ports, of their own: several may run at the same time.
     job = int(environ["SLURM_JOB_ID"]) * 16 + _number(environ.get("SLURM_STEP_ID"))
     host = first_node(environ["SLURM_STEP_NODELIST"])
     # The name of a node in Slurm need not resolve.
@@ -354,6 +355,8 @@ def address_of(interface: str) -> str:
         import struct
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            # The name is at most 15 bytes and a 0 (IFNAMSIZ is 16). After these 16 bytes the answer has a sockaddr_in:
+            # 2 bytes of family, 2 of port, then the 4 of the address.
             request = struct.pack("256s", interface.encode()[:15])
             return socket.inet_ntoa(fcntl.ioctl(one.fileno(), 0x8915, request)[20:24])
     except (OSError, ImportError) as error:

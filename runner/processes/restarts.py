@@ -32,6 +32,7 @@ LONGEST_WAIT_S = 60.0
 # An attempt that lasted this many seconds has trained, so the wait begins at the first one again.
 LASTED_S = 600.0
 
+# A shell's exit code of a process that signal n has killed is this and n.
 _SIGNALED = 128
 
 

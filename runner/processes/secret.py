@@ -104,6 +104,7 @@ def _read(path: Path) -> bytes:
                 raise invalid(_KEY, path, problem="belongs to another user", fix="name a file that you own")
             if status.st_mode & _OTHERS:
                 raise invalid(_KEY, path, problem="other users can access it", fix=f"run chmod 600 {path}")
+            # One byte more than is allowed, by which `_check_length` sees that the file is longer.
             own = file.read(_LONGEST + 1).strip()
     except OSError as error:
         raise _unreadable(path, error) from error

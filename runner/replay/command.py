@@ -51,6 +51,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     team = current()
     saved = open_saved(config, "runner.replay")
     recorded = recorded_step(saved.run, config.replay)
+    # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
     check_order(saved.checkpoint, resolved(config, composed))
     device_lines = devices.line(config, composed)
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -61,6 +62,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     with heard() as stop:
         registry.prepare(config)
         result = _recomputed(config, saved, recorded, folder, stop)
+    # All processes compute the step on their part of the mesh. Process 0 compares and reports.
     if not team.is_first:
         return
     recorded = recorded.ending_at(result.step)
@@ -70,6 +72,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     printed.append(f"written: {', '.join(path.name for path in files)} in {folder}")
     for line in printed:
         console.print(line, soft_wrap=True, markup=False)
+    # Another config or another version of a library explains a difference, so only a step without one fails.
     if not comparison.is_equal and not differences:
         raise EngineError(
             f"replay.step={recorded.step}: differs from the record with the recorded config and libraries; {folder} "
@@ -89,6 +92,7 @@ def _recomputed(
     optimizer = with_plateau_metric(config.optimizer, trainer, task.directions, task.step_metrics)
     config = replace(config, trainer=trainer, optimizer=optimizer)
     length = lengths.run_length(config, data.train.size, task.tokens)
+    # Without `replay.step`, the step is `sys.maxsize` up to here: the run's length was not known before its data.
     if config.replay.stop_at_nan:
         recorded = replace(recorded, step=min(recorded.step, length.total))
     if recorded.first >= length.total:

@@ -96,6 +96,7 @@ def _rows(expected: MetricHistory, actual: MetricHistory, first: int) -> list[tu
     for recorded, computed in tables:
         by_step = dict(computed)
         for step, means in recorded:
+            # The replay has the rows up to its start from the checkpoint itself, so comparing them would show nothing.
             if step > first and step in by_step:
                 rows.append(((step, means), by_step[step]))
     rows.sort(key=lambda row: row[0][0])
@@ -144,12 +145,15 @@ def _difference(name: str, step: int, expected: Array | np.float64, actual: Arra
     after = np.asarray(actual)
     if before.shape != after.shape:
         return Difference(name, step, np.nan, np.nan)
+    # Bytes are compared first: equal arrays, which are what a replay should give, then need no float64 copies.
     if before.dtype == after.dtype and before.tobytes() == after.tobytes():
         return None
     wide_before = before.astype(np.float64)
     wide_after = after.astype(np.float64)
+    # Another dtype with the same values is no difference, nor are NaNs of other bits, or -0.0 in place of 0.0.
     if np.array_equal(wide_before, wide_after, equal_nan=True):
         return None
+    # Inf minus Inf is NaN, and NumPy would warn of it. A NaN counts as the largest difference, see `_size`.
     with np.errstate(invalid="ignore"):
         largest = float(np.max(np.abs(wide_before - wide_after), initial=0.0))
     scale = float(np.max(np.abs(wide_before), initial=0.0))

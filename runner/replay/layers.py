@@ -38,6 +38,7 @@ def layer_outputs(config: RunConfig, spec: DataSpec, engine: Engine, batch: Mapp
     names, tensors = _tensors(model)
     if not tensors:
         return {}
+    # In the package that made the layers, tf_keras or Keras 3: neither takes the symbolic tensors of the other.
     inner = import_module(plain.package).Model(model.inputs, tensors)
     outputs = inner(inputs, training=False)
     if not isinstance(outputs, list | tuple):
@@ -52,6 +53,7 @@ def _tensors(model: Any) -> tuple[list[str], list[Any]]:
     if model is None or getattr(model, "inputs", None) is None:
         return names, tensors
     for layer in model.layers:
+        # By name, because tf_keras and Keras 3 have a class each.
         if type(layer).__name__ == "InputLayer":
             continue
         try:

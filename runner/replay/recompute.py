@@ -165,6 +165,7 @@ def _rows(config: RunConfig, data: Dataset, length: RunLength, step: int) -> tup
     """Returns the rows (B,) of a step's examples and their weights (B,), 0 for padding."""
     epoch, offset = divmod(step - 1, length.epoch)
     steps = min(length.epoch, length.total - epoch * length.epoch)
+    # The plan begins after `offset` steps of the epoch, so its first batch is that of the step.
     plan = feed.epoch_plan(config, data.train, epoch, steps, offset)
     return plan.indices[0], plan.weights[0]
 
@@ -220,6 +221,7 @@ class _StateTaker(Saver):
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
         """Records the state if it is due; raises after the last step."""
         result = self._result
+        # Device calls are read later than they are started. From here on, `metrics` has all steps up to this one.
         recorder.drain()
         if self._with_arrays and step == self._step - 1:
             result.arrays |= self._read.before()
@@ -287,6 +289,9 @@ def is_exact(array: Array) -> bool:
 def sketch(array: Array) -> tuple[float, float]:
     """Returns the L2 norm of an array and the sum of its entries with random signs, which its size determines."""
     values = np.asarray(array).reshape(-1)
+    # A sum with random signs shows what a norm does not, such as entries that have changed places. Its square is the
+    # squared norm on average. So the sums of two arrays, with the same signs, differ by about the norm of their
+    # difference. The size as the seed gives both runs the same signs, whatever their dtypes are.
     draw = np.random.default_rng(values.size)
     squares = 0.0
     signed_sum = 0.0
@@ -302,6 +307,7 @@ def _window_end(recorded: RecordedStep, config: RunConfig, length: RunLength) ->
     """Returns the step at which the run has logged the mean of metrics that has the step in it."""
     window = config.trainer.log_every_steps
     end = -(-recorded.step // window) * window
+    # The record ends with the last checkpoint: a window that was logged later has nothing to be compared with.
     if end <= min(recorded.last, length.total):
         return end
     return recorded.step
@@ -335,6 +341,7 @@ class _ObservedPending:
         for offset, weight in enumerate(metrics.weight):
             means: dict[str, float] = {}
             for name, sums in metrics.sums.items():
+                # A step whose examples all have weight 0 has no mean: NaN, and no error.
                 means[name] = float(sums[offset] / (weight or np.nan))
             self.result.metrics[self.first_step + offset + 1] = means
         return metrics
@@ -359,6 +366,8 @@ class _Step:
         indices = self.indices[None]
         weight = np.asarray(self.weight, np.float32)[None]
         batch = self.train.read(epoch, indices, weight)
+        # If the devices keep the split, a batch has only the numbers of rows. The record is of the examples
+        # themselves.
         streamed = replace(self.train, cached=False).read(epoch, indices, weight)
         arrays: dict[str, Array] = {f"{BATCH}index": np.asarray(self.indices)}
         for name, array in streamed.arrays.items():

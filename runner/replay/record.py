@@ -79,6 +79,8 @@ def recorded_step(run: SavedRun, options: ReplayConfig) -> RecordedStep:
     saved = None
     if step in steps:
         saved = last if step == last.step else runs.open_checkpoint("run", run, step)
+    # A resumed run may have another config than before. The first checkpoint from the step on was written by the
+    # attempt that trained the step, so it has the config and the versions of that attempt.
     after = min((other for other in steps if other >= step), default=last.step)
     try:
         about = read_manifest(storage.place(run.folder, after)).about
@@ -147,6 +149,7 @@ def _with_restores(checkpoint: Checkpoint, history: MetricHistory) -> Checkpoint
     before = from_arrays(checkpoint.history())
     if before.restores == history.restores:
         return checkpoint
+    # `open_checkpoint` has verified the same files, so they need not be hashed again.
     restored = _RestoredCheckpoint(checkpoint.folder, trusted=True)
     restored.restores = to_arrays(history)["restores"]
     return restored

@@ -73,6 +73,7 @@ def by_row(ops: Arrays, item_b: Tensor | None, real_b: Tensor) -> Pairs:
 def without_padding(ops: Arrays, embedding_bd: Tensor, real_b: Tensor) -> Tensor:
     """Returns embeddings with zeros for padding, whose values may be NaN."""
     is_real = ops.logical_and(ops.expand_dims(real_b, -1), ops.equal(ops.zeros_like(embedding_bd), 0.0))
+    # Chosen and not multiplied by 0: NaN times 0 is NaN.
     return ops.where(is_real, embedding_bd, ops.zeros_like(embedding_bd))
 
 
@@ -91,6 +92,7 @@ def squared_distances(ops: Arrays, embedding_bd: Tensor) -> Tensor:
     """Returns the squared Euclidean distances (B, B)."""
     square_b = ops.sum(ops.square(embedding_bd), axis=-1)
     sums = ops.expand_dims(square_b, 1) + ops.expand_dims(ops.all_rows(square_b), 0)
+    # Of two rows that are nearly equal, rounding can make the difference slightly negative, and its root would be NaN.
     return _above_zero(ops, sums - 2.0 * products(ops, embedding_bd, embedding_bd))
 
 
@@ -98,6 +100,8 @@ def distances(ops: Arrays, embedding_bd: Tensor) -> Tensor:
     """Returns the Euclidean distances (B, B), with gradient 0 where a distance is 0."""
     squared = squared_distances(ops, embedding_bd)
     is_positive = ops.greater(squared, 0.0)
+    # The gradient of a root at 0 is infinite, and times the 0 that the outer `where` passes back it is NaN. So the
+    # root is taken of 1 there.
     root = ops.sqrt(ops.where(is_positive, squared, ops.ones_like(squared)))
     return ops.where(is_positive, root, ops.zeros_like(root))
 
@@ -246,6 +250,7 @@ def ranks(ops: Arrays, scores: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
       Both float32 (B,).
     """
     best_b1 = ops.max(_only(ops, pairs.positive, scores, _NO_SCORE), axis=-1, keepdims=True)
+    # Equal scores count as ahead, so a model that gives all rows one embedding has no hits.
     is_ahead = ops.logical_and(pairs.negative, ops.greater_equal(scores, best_b1))
     return _count(ops, is_ahead), ops.cast(_has(ops, pairs.positive), "float32")
 

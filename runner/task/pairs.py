@@ -317,6 +317,7 @@ class PairsTask(Supervised):
         else:
             assert ids is not None
             ahead = ranks_of_labels(anchors, ids, by_distance=self._options.loss not in _OF_SCORES)
+            # An example is no neighbor of itself.
             number = len(others) - 1
             meaning = "share of examples with one of their label among the k nearest"
         if not len(ahead):
@@ -342,6 +343,9 @@ class PairsTask(Supervised):
         for tensor in tensors:
             embeddings = np.asarray(tensor, np.float32)
             if self._options.normalize or self._options.distance == "cosine":
+                # The same least length as in `pair_losses.normalized`, which bounds its square. The cosine distance
+                # needs it too: of vectors of length 1, the order of dot products and of Euclidean distances is that of
+                # cosines.
                 embeddings = embeddings / np.maximum(np.linalg.norm(embeddings, axis=-1, keepdims=True), 1e-6)
             scaled.append(embeddings)
         return scaled
@@ -365,6 +369,7 @@ def ranks_of_candidates(queries: Array, candidates: Array, ids: Array | None) ->
         scores = block @ candidates.T
         mine = own[start : start + len(block)]
         own_scores = scores[np.arange(len(block)), mine]
+        # The own candidate scores as high as itself, and is not counted.
         counts.append(np.sum(scores >= own_scores[:, None], axis=1) - 1)
     return np.concatenate(counts) if counts else np.zeros(0, np.int64)
 

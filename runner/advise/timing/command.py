@@ -55,6 +55,7 @@ def _median_seconds(engine: Engine, batches: PlacedBatches) -> float:
     step = _WARM_UP
     while len(times) < _MOST and (len(times) < _FEWEST or sum(times) < _SECONDS):
         start = time.perf_counter()
+        # The call may return before the devices are done; to read its metrics waits for them.
         engine.train_steps(batches, step).read()
         times.append(time.perf_counter() - start)
         step += 1

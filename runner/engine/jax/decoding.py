@@ -296,6 +296,7 @@ def drawn(logits_rv: jax.Array, sampling: Sampling, vocabulary: int, noise_rv: j
     exists_v = jnp.arange(logits_rv.shape[1]) < vocabulary
     scores_rv = jnp.where(exists_v, logits_rv, -jnp.inf)
     if noise_rv is not None:
+        # The token with the largest sum of score and Gumbel noise is a draw from the softmax of the scores.
         scores_rv = kept_scores(scores_rv / sampling.temperature, sampling) + noise_rv
     return jnp.argmax(scores_rv, axis=-1).astype(jnp.int32)
 
@@ -304,6 +305,7 @@ def kept_scores(scores_rv: jax.Array, sampling: Sampling) -> jax.Array:
     """Returns scores (R, V) with minus infinity for the tokens that `top_k` and `top_p` leave out."""
     if sampling.top_k is None and sampling.top_p is None:
         return scores_rv
+    # Stable, as on the host, so that of equal scores both keep the same tokens.
     order_rv = jnp.argsort(-scores_rv, axis=-1, stable=True)
     sorted_rv = jnp.take_along_axis(scores_rv, order_rv, axis=-1)
     rank_v = jnp.arange(scores_rv.shape[1])
@@ -315,5 +317,6 @@ def kept_scores(scores_rv: jax.Array, sampling: Sampling) -> jax.Array:
         before_rv = (jnp.cumsum(weights_rv, axis=-1) - weights_rv) / jnp.sum(weights_rv, axis=-1, keepdims=True)
         # The first token has nothing before it, so at least one is kept.
         is_kept_rv = is_kept_rv & (before_rv < sampling.top_p)
+    # To sort a permutation inverts it: from the tokens in order of their scores to the rank of each token.
     rank_of_token_rv = jnp.argsort(order_rv, axis=-1)
     return jnp.where(jnp.take_along_axis(is_kept_rv, rank_of_token_rv, axis=-1), scores_rv, -jnp.inf)

@@ -377,6 +377,8 @@ def kernel_gradients_of(
     plain = ad.fancy_transposes[lax.conv_general_dilated_p]
 
     def rule(gradient: jax.Array, images: jax.Array, kernel: object, **parameters: Any) -> None:
+        # The rule computes the gradient of one operand per call, and that operand is a GradAccum. The gradient of
+        # images needs no preparation, and a symbolic zero has no array to prepare.
         if isinstance(kernel, ad.GradAccum) and type(gradient) is not ad.Zero:
             images, gradient = prepare(images, gradient, parameters["dimension_numbers"])
         plain(gradient, images, kernel, **parameters)

@@ -75,6 +75,7 @@ def fetch(path: ObjectPath, sha256: str, size: int, *, trusted: bool = False) ->
             _make_room(size)
             _transfer_again(path, copy, sha256, size)
         _used.add(copy)
+        # `_make_room` removes those copies first whose time is the oldest.
         os.utime(copy)
     return copy
 
@@ -109,6 +110,7 @@ def _transfer(path: ObjectPath, copy: Path, sha256: str, size: int) -> None:
         with temporary.open("xb") as file:
             for piece in client.pieces(path):
                 received += len(piece)
+                # At once and not only at the end: an object that has become larger must not fill the disk.
                 if received > size:
                     raise MismatchError(f"{path} has more than the {size:,} bytes that were written")
                 digest.update(piece)

@@ -61,6 +61,7 @@ class StoreError(OSError, EngineError):
     """A request that failed after all its retries; the text has no credentials."""
 
     def __init__(self, message: str) -> None:
+        # An OSError, so that code that handles a failing disk handles a failing store alike.
         super().__init__(errno.EIO, message)
 
     def __str__(self) -> str:
@@ -301,6 +302,7 @@ def names(folder: ObjectPath) -> list[str]:
     with _reporting(folder):
         answer = obstore.list_with_delimiter(_store(folder.store), folder.key or None)
         paths = [*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])]
+    # A set, because a store may have an object `a` next to objects below `a/`.
     return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
 

@@ -198,6 +198,7 @@ class AttemptJournal(Journal):
             number,
             host=identity[process.HOST],
             pid=identity[process.PID],
+            # The clock of work has run since this process was started, before anything was known of the run.
             began=now - sum(seconds.values()),
             seen=now,
             first=first,
@@ -205,6 +206,8 @@ class AttemptJournal(Journal):
             mesh=mesh,
             seconds=seconds,
         )
+        # Two locks: `_lock` guards the fields and is held for moments only, because the training loop takes it in
+        # `update`. `_writing` is held while the file is written, so that a slow disk holds up no step.
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._has_warned = False
@@ -228,6 +231,7 @@ class AttemptJournal(Journal):
     def end(self, why: str) -> None:
         """Records the end of the attempt, and why it ended; the first reason counts."""
         self._over.set()
+        # No beat may replace the file after the last write below.
         self._thread.join()
         with self._lock:
             if self._attempt.ended:

@@ -93,6 +93,7 @@ def resumed_lineage(lineages: Mapping[int, Lineage], start: int) -> Lineage:
     own = lineages.get(start, ())
     if not current or current[-1] == start:
         return own
+    # Above those of all lineages, left ones too: `current_steps` takes the largest generation for the current one.
     newest = max(_generation(lineage) for lineage in lineages.values())
     return (*own, (newest + 1, start))
 
@@ -165,6 +166,7 @@ class CheckpointIndex:
         """
         self._folder = folder
         self._team = team
+        # Numbers the keys of broadcasts: all processes call these methods, and in the same order.
         self._broadcasts = itertools.count()
 
         def listed() -> list[Any]:

@@ -109,6 +109,8 @@ class _Lease:
                 raise HeldError(_holder(now))
 
     def _content(self, *, is_free: bool = False) -> bytes:
+        # The token and the number make each content unlike all others: after a lost answer, `client` takes an object
+        # with the content that it has sent for its own write.
         content = {
             "token": self._token,
             "renewals": self._renewals,

@@ -199,6 +199,7 @@ def read(folder: Place) -> Manifest:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
+    # With sorted keys, so that the digest does not depend on their order in the file.
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

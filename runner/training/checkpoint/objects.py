@@ -67,6 +67,7 @@ def commit(files_folder: ObjectPath, data: bytes) -> ObjectPath:
       OSError: the store can't be written. The files stay, because the manifest may have been written nonetheless.
     """
     folder = files_folder.parent
+    # Before the write, after which no manifest names these files any more.
     replaced = _files_of(folder)
     client.write(folder / manifest.NAME, data)
     with suppress(OSError):
@@ -130,6 +131,7 @@ def is_ours(folder: ObjectPath) -> bool:
     """Returns whether a folder is a checkpoint and holds no other objects, so that it may be removed."""
     try:
         expected = {manifest.NAME, *_files_of(folder)}
+        # An invalid manifest names no files. Then nothing shows that the folder is a checkpoint.
         return len(expected) > 1 and set(client.below(folder)) <= expected
     except OSError:
         return False
@@ -154,6 +156,7 @@ def set_aside(folder: ObjectPath) -> ObjectPath:
       OSError: the store can't be written.
     """
     aside = folder / _ASIDE
+    # A store has no rename. The copy comes first, so a process that dies in between leaves both and loses none.
     client.copy(folder / manifest.NAME, aside)
     client.remove(folder / manifest.NAME)
     _note_steps(folder.parent, removed=[_step_of(folder)])

@@ -248,6 +248,7 @@ def _begin_journal(config: RunConfig, folder: Place, start: int, locks: ExitStac
     journal = attempts.begin(folder, start, restarts.earlier_end(), mesh.describe(config.mesh.axes))
     # A lost process ends this one from another thread, without the stack.
     lifecycle.on_end(lambda reason, _: journal.end(reason))
+    # `push` and not `callback`, because such a function gets the exception that ends the attempt.
     locks.push(partial(_end_journal, journal))
     return journal
 

@@ -188,6 +188,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
             runs.check_not_running(key, run)
         checkpoint = runs.open_checkpoint(key, run, step)
         opened.append(Previous(run, checkpoint, branches=key == "branch"))
+        # Values of JSON only: that is what a broadcast can send.
         return [str(run.folder), dict(run.record), str(checkpoint.folder)]
 
     # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
@@ -379,6 +380,7 @@ def load(engine: Engine, checkpoint: Checkpoint) -> None:
       ConfigError: the checkpoint is of another model or optimizer, or `engine.state` would round it; names the first
         variable that differs.
     """
+    # Both checks come before the first array is placed, so a rejected checkpoint leaves the engine as it was.
     check_variables(engine, checkpoint)
     _check_precision(engine, checkpoint)
     engine.load_state(checkpoint)

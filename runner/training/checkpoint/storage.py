@@ -116,6 +116,7 @@ def write(folder: Place, content: Content, team: Team = ALONE) -> Place:
 
         def finish() -> str:
             data = _write_history(unfinished, content, contributions)
+            # Last, when all other files are on the disk: a folder without a manifest is no checkpoint.
             files.write_synced(unfinished / manifest.NAME, data)
             return str(_move_into_place(unfinished, folder, content.step))
 

@@ -99,6 +99,8 @@ def _moments(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     """Returns mean and variance (C,) over all dims but `axis`."""
     others = _other_dims(x, axis)
     mean = jnp.mean(x, others)
+    # Not the mean square minus the squared mean: in float32, that difference loses its digits where the mean is large
+    # next to the deviation.
     return mean, jnp.mean(jnp.square(x - _along(mean, x, axis)), others)
 
 
@@ -110,6 +112,7 @@ def _joined_moments(x: jax.Array, axis: int, parts: Parts) -> tuple[jax.Array, j
     x_parts = x.reshape(parts.count, -1, *x.shape[1:])
     moments_p2c = jax.vmap(lambda part: jnp.stack(_moments(part, axis)))(x_parts)
     means_pc, variances_pc = jnp.moveaxis(parts.gathered(moments_p2c), 1, 0)
+    # All parts have equal numbers of examples, as `normalize` ensures, so no part needs a weight.
     mean = jnp.mean(means_pc, 0)
     return mean, jnp.mean(variances_pc + jnp.square(means_pc - mean), 0)
 
@@ -118,6 +121,7 @@ def _backward(axis: int, epsilon: float, parts: Parts | None, residuals: Residua
     # The deviation contains epsilon, and the sums over all examples need no parts.
     del epsilon, parts
     x, mean, inverse_deviation, scale = residuals
+    # Mean and variance have none: `normalize` stops theirs.
     gradient, _, _ = gradients
     others = _other_dims(x, axis)
     count = x.size // x.shape[axis]

@@ -105,6 +105,7 @@ class Functions:
           ConfigError: it raised.
         """
         try:
+            # A copy: the function may change its dict, and `Parts.flat` compares the result with the state as it was.
             return getattr(self._parts.step, name)(dict(state), self._task.scaled(self._ops, batch), rng)
         except (ConfigError, jax.errors.UnexpectedTracerError):
             raise

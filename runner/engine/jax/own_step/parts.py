@@ -188,6 +188,7 @@ class Parts:
         for name in self.teachers:
             before = jax.tree.leaves(given[name])
             after = jax.tree.leaves(state.get(name, given[name]))
+            # By identity: the values are traced, so they can't be compared.
             if list(map(id, before)) != list(map(id, after)):
                 raise self.invalid(
                     f"train_step changes the teacher {name}, but teachers are frozen",
@@ -312,6 +313,7 @@ def _slots(optimizer: keras.optimizers.Optimizer, owners: Sequence[str]) -> dict
     own = set(map(id, optimizer.variables))
     slots: dict[int, tuple[str, str]] = {}
     for attribute, value in vars(optimizer).items():
+        # Keras 3's own list of all variables of the optimizer may happen to be as long as that of the trained ones.
         if not isinstance(value, list | tuple) or attribute == "_variables" or len(value) != len(owners):
             continue
         for owner, entry in zip(owners, value, strict=True):
