@@ -25,6 +25,7 @@ REMOVING = ("rmtree", "unlink", "rmdir", "rename", "replace", "remove", "removed
 # Every file that removes or moves files, and why that can't hit what is not ours.
 ALLOWED = {
     "runner/advise/compiled.py": "publishes a file that it has just written, into the cache of plans",
+    "runner/advise/preset.py": "a file that it has just written into its own run's new folder",
     "runner/host/stores/cache.py": "copies and folders of its own in the cache, by the form of their names",
     "runner/training/checkpoint": "checkpoints and records in a run's own folder",
     "runner/data/sources/file_records.py": "a list that it has just written under a name of its own",
