@@ -5,7 +5,11 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
+import threading
 from pathlib import Path
+
+# Tests may ask from several threads, and MLflow's migrations keep their state in globals of the process.
+_making = threading.Lock()
 
 
 @functools.cache
@@ -22,5 +26,7 @@ def store_in(folder: Path) -> str:
     """Returns the address of the folder's store, `mlflow.db`, an empty one where it had none."""
     path = folder / "mlflow.db"
     if not path.exists():
-        shutil.copyfile(made(), path)
+        with _making:
+            empty = made()
+        shutil.copyfile(empty, path)
     return f"sqlite:///{path}"
