@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
+from runner.processes import place
 from tests import forks
 from tests.docs import composing, examples, pages, reference, site
 from tests.docs.pages import ROOT, Command
@@ -31,13 +32,23 @@ EXAMPLES = {
     "own_dataset": ("confusion.png", "keras_dtensor", "batch4_model2"),
     "own_loss": ("curves.png", "jax", "batch4_model2"),
 }
+# What a page says that a command needs, which is here if a module can be imported.
+EXTRAS = {"the extra hub": "keras_hub"}
+
+
+def lacks(command: Command) -> bool:
+    """Returns whether a command needs something that is not here, so that no test can run it."""
+    module = EXTRAS.get(command.needs)
+    return bool(command.needs) and (module is None or find_spec(module) is None)
+
+
 # Pages that name steps that a shortened run does not reach.
 WHOLE = ("checkpoints", "replay")
 # The programs of docs/bugs have their own test.
 RUN = [
     page
     for page in pages.names()
-    if page not in {*EXAMPLES, "bugs"} and any(not c.needs for c in pages.commands(page))
+    if page not in {*EXAMPLES, "bugs"} and any(not lacks(c) for c in pages.commands(page))
 ]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
@@ -69,6 +80,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(command: Command, page: str) -> None:
     """Checks one command line against the config, or against the module, file or program that it names."""
     program, module = command.words[0], command.module
+    if (started := command.launched or command.supervised) is not None:
+        with place.presumed(2, "Slurm"):  # `cluster=auto` then needs no scheduler
+            check(started, page)
     if module == "runner.init":
         assert importlib.import_module("runner.init.command").main(command.arguments) == 0
     elif module == "runner.supervise":
@@ -173,10 +187,28 @@ def test_an_invalid_command_line_fails_the_check(folder: Path) -> None:
         "python -m runner.nope",
         "python -m runner.compare --nope",
         "python missing.py",
+        "KERAS_BACKEND=jax python missing.py",
         "srun -n 2 python -m runner",
     ):
         with pytest.raises((Exception, SystemExit, AssertionError)):
-            check(Command(tuple(shlex.split(line))), "index")
+            check(pages.command_of(shlex.split(line)), "index")
+
+
+def test_what_launchers_and_the_supervisor_start_is_checked(folder: Path) -> None:
+    del folder
+    for launcher in ("srun python -m", "mpirun -n 2 python -m", "torchrun --nproc-per-node 2 -m"):
+        for start in (launcher, f"python -m runner.supervise -- {launcher}"):
+            line = f"{start} runner mesh=batch8 engine=jax cluster=auto resume=auto name=exp1"
+            check(pages.command_of(shlex.split(line), needs="a scheduler"), "index")
+            for wrong in (f"{line} trainer.epoch=3", line.replace("mesh=batch8", "mesh=batch9")):
+                with pytest.raises((Exception, SystemExit)):
+                    check(pages.command_of(shlex.split(wrong), needs="a scheduler"), "index")
+
+
+def test_variables_before_a_program_are_of_its_environment() -> None:
+    command = pages.command_of(["KERAS_BACKEND=jax", "A=", "python", "file.py", "b=c"])
+    assert command.words == ("python", "file.py", "b=c")
+    assert command.variables == (("KERAS_BACKEND", "jax"), ("A", ""))
 
 
 def test_extras_that_pages_install_exist() -> None:
@@ -279,7 +311,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
     pages.write_files(page, folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     here, on_jax = folder, False
-    for count, command in enumerate(one for one in pages.commands(page) if not one.needs):
+    for count, command in enumerate(one for one in pages.commands(page) if not lacks(one)):
         if command.words[0] == "cd":
             here = folder / command.words[1]
         if command.words[0] != "python":
@@ -311,7 +343,8 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
             given.append(f"folder={folder}/checkpoints")
         on_jax = _on_jax(given, on_jax)
         library = forks.JAX if on_jax else None
-        done = forks.run([sys.executable, *given], library=library, cwd=here, env=environment, timeout=1800)
+        own = environment | dict(command.variables)
+        done = forks.run([sys.executable, *given], library=library, cwd=here, env=own, timeout=1800)
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         # Shortened runs may not match the filters of a page, and listing them then ends with 1.
         lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
