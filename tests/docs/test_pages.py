@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from runner.processes import place
@@ -352,27 +354,56 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         assert done.returncode == command.code or is_empty, said
 
 
-def shown_plans() -> list[tuple[Command, list[str]]]:
-    """Returns (command, lines of its output) of the plans whose output choose_layout shows."""
-    blocks = pages.blocks("choose_layout")
-    commands = [command for command in pages.commands("choose_layout") if "hardware=h100" in command.words]
-    outputs = [text.splitlines() for kind, text in blocks if not kind and text.startswith("fits: ")]
-    assert len(commands) == len(outputs)
-    return list(zip(commands, outputs, strict=True))
+def shown_plans(page: str) -> list[tuple[Command, list[str]]]:
+    """Returns (command, lines of its output) of the plans whose output a page shows."""
+    outputs = [text.splitlines() for kind, text in pages.blocks(page) if not kind]
+    commands = [command for command in pages.commands(page) if "hardware=h100" in command.words]
+    fitting = [lines for lines in outputs if lines[0].startswith("fits: ")]
+    assert len(commands) == len(fitting), f"{page}: {len(fitting)} outputs of {len(commands)} plans"
+    found = list(zip(commands, fitting, strict=True))
+    # "With `layout=replicated` the same command prints:"
+    replicated = tuple("layout=replicated" if word == "layout=fsdp" else word for word in commands[-1].words)
+    too_large = [lines for lines in outputs if lines[0].startswith("does not fit: ")]
+    return found + [(replace(commands[-1], words=replicated), lines) for lines in too_large]
+
+
+# Page -> number of plans whose output it shows.
+PLANS = {"choose_layout": 4, "fine_tune": 1, "gpus": 1}
+
+
+def test_every_shown_plan_has_a_test() -> None:
+    verdicts = ("fits: ", "does not fit: ")
+    shown = Counter(
+        page for page in pages.names() for kind, text in pages.blocks(page) if not kind and text.startswith(verdicts)
+    )
+    assert shown == Counter({**PLANS, pages.README: 1})
+    assert {page: len(shown_plans(page)) for page in PLANS} == PLANS
 
 
 def test_readme_shows_a_plan_of_choose_layout() -> None:
     shown = [text for kind, text in pages.blocks(pages.README) if not kind and text.startswith("fits: ")]
     assert len(shown) == 1
-    assert any(set(shown[0].splitlines()) <= set(lines) for _, lines in shown_plans())
+    assert any(set(shown[0].splitlines()) <= set(lines) for _, lines in shown_plans("choose_layout"))
+
+
+def test_readme_and_the_index_show_the_output_of_a_bug() -> None:
+    for page in (pages.README, "index"):
+        shown = [text for kind, text in pages.blocks(page) if not kind and text.startswith("one step of SGD")]
+        assert len(shown) == 1, page
+        assert shown[0] in [text for kind, text in pages.blocks("bugs") if not kind], page
 
 
 @pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner"], files=["docs/choose_layout.md"])
+@pytest.mark.when_changed(roots=["runner"], files=["docs/{page}.md"])
 @pytest.mark.rotates(every=6)
-@pytest.mark.parametrize("place", range(3))
-def test_a_plan_prints_what_choose_layout_shows(place: int, tmp_path: Path) -> None:
-    command, lines = shown_plans()[place]
+@pytest.mark.parametrize(("page", "number"), [(page, number) for page in PLANS for number in range(PLANS[page])])
+def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path) -> None:
+    command, lines = shown_plans(page)[number]
+    if lacks(command):
+        pytest.skip(command.needs)
+    pages.write_files(page, tmp_path)
+    # "1,200 images of 64 x 64 bytes in 4 classes"
+    np.savez(tmp_path / "scans.npz", scan=np.zeros((1200, 64, 64), "uint8"), label=np.arange(1200) % 4)
     words = [sys.executable, *command.words[1:], f"hydra.run.dir={tmp_path}/out"]
     done = forks.run(words, library=forks.JAX, cwd=tmp_path, env={**os.environ, "COLUMNS": "220"}, timeout=600)
     assert done.returncode == 0, done.stderr
