@@ -265,7 +265,21 @@ def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
     hub = Counter(verdict.findall(pages.path_of("keras_hub_models").read_text()))
     assert f"{hub['verified']} of {hub.total()} verified, {hub['refused']} rejected" in text
     bugs = pages.path_of("bugs").read_text()
-    assert f"{len(re.findall(r'^## [0-9]+[.]', bugs, flags=re.M))}, of which {bugs.count(', silently |')} are" in text
+    count = len(re.findall(r"^## [0-9]+[.]", bugs, flags=re.M))
+    assert f"{count}, of which {bugs.count(', silently |')} are" in text
+    for page in (pages.README, "index", "bugs"):
+        named = re.findall(r"\b(\d+) bugs\b", pages.path_of(page).read_text())
+        assert named == [str(count)], page
+
+
+def test_the_overview_of_the_mutants_counts_what_their_page_lists() -> None:
+    both = r"^\| both \| (\d+ of \d+) \| \S+ \| (\d+ of \d+) \|"
+    row = re.search(both, pages.path_of("campaigns").read_text(), flags=re.M)
+    assert row
+    detected, verified = row.groups()
+    assert f"{detected} detected on one MLP, {verified} unmodified verified" in pages.path_of("evidence").read_text()
+    explained = " ".join(pages.path_of("how_verify_works").read_text().split())
+    assert f"detected {detected} mutants, and {verified} runs of unmodified engines were verified" in explained
 
 
 def test_every_picture_is_shown_somewhere() -> None:
