@@ -44,6 +44,32 @@ def lacks(command: Command) -> bool:
     return bool(command.needs) and (module is None or find_spec(module) is None)
 
 
+# Option -> the extra that it needs, see pyproject.toml.
+EXTRA_OF = {
+    "engine=jax": "jax",
+    **{
+        f"experiment={path.stem}": "jax"
+        for path in (ROOT / "conf" / "experiment").glob("*.yaml")
+        if "/engine: jax" in path.read_text()
+    },
+    "against.engine=jax": "jax",
+    "model=keras_hub": "hub",
+    "dataset.tokenizer=bpe": "text",
+    "dataset.tokenizer=tokenizer.json": "text",
+    "dataset=array_record": "array-record",
+    "dataset.worker_kind=process": "grain",
+    "optimizer=optax": "optax",
+    "hydra/launcher=submitit_slurm": "slurm",
+}
+
+
+def extras_of(command: Command) -> set[str]:
+    """Returns the extras that a command's options need, including those of a sweep."""
+    assigned = [word.partition("=") for word in command.words if "=" in word]
+    options = [f"{key}={value}" for key, _, values in assigned for value in values.split(",")]
+    return {EXTRA_OF[option] for option in options if option in EXTRA_OF}
+
+
 # Pages that name steps that a shortened run does not reach.
 WHOLE = ("checkpoints", "replay")
 # The programs of docs/bugs have their own test.
@@ -250,6 +276,20 @@ def test_readme_is_short_and_has_the_commands_of_ci() -> None:
     # The same expression as in .ci/run.
     test_commands = re.findall(r"^(python3 -m venv .*pytest)$", text, flags=re.M)
     assert test_commands == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
+
+
+def test_readmes_commands_need_no_extra_that_it_does_not_install() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(EXTRA_OF.values()) <= set(project["optional-dependencies"])
+    (first, *others) = pages.commands(pages.README)
+    setup = SETUP.match(" ".join(first.words))
+    assert setup
+    assert setup[1] == "."  # no extras; the commands of the tour run after it
+    commands = [first, *(command for command in others if not command.needs)]
+    assert [str(command) for command in commands if extras_of(command)] == []
+    assert composing.composed([])[0].engine.name != "jax"
+    assert extras_of(pages.command_of(["python", "-m", "runner", "engine=keras_dtensor,jax"])) == {"jax"}
+    assert extras_of(pages.command_of(["python", "-m", "runner", "experiment=jax_guide"])) == {"jax"}
 
 
 def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
