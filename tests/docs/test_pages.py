@@ -70,14 +70,33 @@ def extras_of(command: Command) -> set[str]:
     return {EXTRA_OF[option] for option in options if option in EXTRA_OF}
 
 
+def shown_plans(page: str) -> list[tuple[Command, list[str]]]:
+    """Returns (command, lines of its output) of the plans whose output a page shows."""
+    outputs = [text.splitlines() for kind, text in pages.blocks(page) if not kind]
+    commands = [command for command in pages.commands(page) if "hardware=h100" in command.words]
+    fitting = [lines for lines in outputs if lines[0].startswith("fits: ")]
+    assert len(commands) == len(fitting), f"{page}: {len(fitting)} outputs of {len(commands)} plans"
+    found = list(zip(commands, fitting, strict=True))
+    # "With `layout=replicated` the same command prints:"
+    replicated = tuple("layout=replicated" if word == "layout=fsdp" else word for word in commands[-1].words)
+    too_large = [lines for lines in outputs if lines[0].startswith("does not fit: ")]
+    return found + [(replace(commands[-1], words=replicated), lines) for lines in too_large]
+
+
+# Page -> number of plans whose output it shows; a test of their own runs them.
+PLANS = {"choose_layout": 4, "fine_tune": 1, "gpus": 1}
+
+
+def followed(page: str) -> list[Command]:
+    """Returns the commands of a page that the test of its commands runs."""
+    own = [command for command, _ in shown_plans(page)] if page in PLANS else []
+    return [command for command in pages.commands(page) if not lacks(command) and command not in own]
+
+
 # Pages that name steps that a shortened run does not reach.
 WHOLE = ("checkpoints", "replay")
 # The programs of docs/bugs have their own test.
-RUN = [
-    page
-    for page in pages.names()
-    if page not in {*EXAMPLES, "bugs"} and any(not lacks(c) for c in pages.commands(page))
-]
+RUN = [page for page in pages.names() if page not in {*EXAMPLES, "bugs"} and followed(page)]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
     "pip",
@@ -367,7 +386,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
     pages.write_files(page, folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     here, on_jax = folder, False
-    for count, command in enumerate(one for one in pages.commands(page) if not lacks(one)):
+    for count, command in enumerate(followed(page)):
         if command.words[0] == "cd":
             here = folder / command.words[1]
         if command.words[0] != "python":
@@ -406,23 +425,6 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
         is_empty = lists and done.returncode == 1 and done.stderr.startswith("no runs match")
         assert done.returncode == command.code or is_empty, said
-
-
-def shown_plans(page: str) -> list[tuple[Command, list[str]]]:
-    """Returns (command, lines of its output) of the plans whose output a page shows."""
-    outputs = [text.splitlines() for kind, text in pages.blocks(page) if not kind]
-    commands = [command for command in pages.commands(page) if "hardware=h100" in command.words]
-    fitting = [lines for lines in outputs if lines[0].startswith("fits: ")]
-    assert len(commands) == len(fitting), f"{page}: {len(fitting)} outputs of {len(commands)} plans"
-    found = list(zip(commands, fitting, strict=True))
-    # "With `layout=replicated` the same command prints:"
-    replicated = tuple("layout=replicated" if word == "layout=fsdp" else word for word in commands[-1].words)
-    too_large = [lines for lines in outputs if lines[0].startswith("does not fit: ")]
-    return found + [(replace(commands[-1], words=replicated), lines) for lines in too_large]
-
-
-# Page -> number of plans whose output it shows.
-PLANS = {"choose_layout": 4, "fine_tune": 1, "gpus": 1}
 
 
 def test_every_shown_plan_has_a_test() -> None:
