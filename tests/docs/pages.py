@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,6 +17,9 @@ README = "README"
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 _NEEDS = re.compile(r'sh (?:title="Needs: |needs )([^"]+)"?')
 _EXITS = re.compile(r'sh title="Exits with (\d+)"')
+_VARIABLE = re.compile(r"([A-Z_]+)=(.*)", flags=re.S)
+# Programs that start another one in several processes. Only torchrun may leave out the `python` of `python -m`.
+_LAUNCHERS = ("srun", "mpirun", "torchrun")
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,16 @@ class Command:
     """One command line of a page.
 
     Attributes:
-      words: as a shell splits it, comments left out.
+      words: as a shell splits it, comments and the variables before the program left out.
       needs: what it needs that a test does not have; empty: the test runs it.
       code: the exit code that it should have.
+      variables: names and values of environment variables that the line sets for the program.
     """
 
     words: tuple[str, ...]
     needs: str = ""
     code: int = 0
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def module(self) -> str:
@@ -42,6 +47,23 @@ class Command:
     def arguments(self) -> list[str]:
         """Arguments after the module."""
         return list(self.words[3:])
+
+    @property
+    def launched(self) -> Command | None:
+        """The command that a launcher such as srun starts in its processes; None: this is not a launcher's."""
+        if self.words[0] not in _LAUNCHERS:
+            return None
+        first = "python" if "python" in self.words else "-m"
+        assert first in self.words, f"{self}: starts no program of Python"
+        rest = self.words[self.words.index(first) :]
+        return replace(self, words=rest if first == "python" else ("python", *rest))
+
+    @property
+    def supervised(self) -> Command | None:
+        """The command that `runner.supervise` starts; None: this is not the supervisor's."""
+        if self.module != "runner.supervise" or "--" not in self.words:
+            return None
+        return replace(self, words=self.words[self.words.index("--") + 1 :])
 
     def __str__(self) -> str:
         return shlex.join(self.words)
@@ -87,8 +109,18 @@ def commands(page: str) -> list[Command]:
         code = int(exits[1]) if exits else 0
         for line in text.replace("\\\n", " ").splitlines():
             if words := shlex.split(line, comments=True):
-                lines.append(Command(tuple(words), needs, code))
+                lines.append(command_of(words, needs, code))
     return lines
+
+
+def command_of(words: list[str], needs: str = "", code: int = 0) -> Command:
+    """Returns the command of a line, whose leading NAME=value set variables of its environment."""
+    variables = []
+    while words and (variable := _VARIABLE.fullmatch(words[0])):
+        variables.append((variable[1], variable[2]))
+        words = words[1:]
+    assert words, f"{dict(variables)}: sets variables for no program"
+    return Command(tuple(words), needs, code, tuple(variables))
 
 
 def shown_errors(page: str) -> list[tuple[str, str]]:

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
+from runner.processes import place
 from tests import forks
 from tests.docs import composing, examples, pages, reference, site
 from tests.docs.pages import ROOT, Command
@@ -31,14 +34,69 @@ EXAMPLES = {
     "own_dataset": ("confusion.png", "keras_dtensor", "batch4_model2"),
     "own_loss": ("curves.png", "jax", "batch4_model2"),
 }
+# What a page says that a command needs, which is here if a module can be imported.
+EXTRAS = {"the extra hub": "keras_hub"}
+
+
+def lacks(command: Command) -> bool:
+    """Returns whether a command needs something that is not here, so that no test can run it."""
+    module = EXTRAS.get(command.needs)
+    return bool(command.needs) and (module is None or find_spec(module) is None)
+
+
+# Option -> the extra that it needs, see pyproject.toml.
+EXTRA_OF = {
+    "engine=jax": "jax",
+    **{
+        f"experiment={path.stem}": "jax"
+        for path in (ROOT / "conf" / "experiment").glob("*.yaml")
+        if "/engine: jax" in path.read_text()
+    },
+    "against.engine=jax": "jax",
+    "model=keras_hub": "hub",
+    "dataset.tokenizer=bpe": "text",
+    "dataset.tokenizer=tokenizer.json": "text",
+    "dataset=array_record": "array-record",
+    "dataset.worker_kind=process": "grain",
+    "optimizer=optax": "optax",
+    "hydra/launcher=submitit_slurm": "slurm",
+}
+
+
+def extras_of(command: Command) -> set[str]:
+    """Returns the extras that a command's options need, including those of a sweep."""
+    assigned = [word.partition("=") for word in command.words if "=" in word]
+    options = [f"{key}={value}" for key, _, values in assigned for value in values.split(",")]
+    return {EXTRA_OF[option] for option in options if option in EXTRA_OF}
+
+
+def shown_plans(page: str) -> list[tuple[Command, list[str]]]:
+    """Returns (command, lines of its output) of the plans whose output a page shows."""
+    outputs = [text.splitlines() for kind, text in pages.blocks(page) if not kind]
+    commands = [command for command in pages.commands(page) if "hardware=h100" in command.words]
+    fitting = [lines for lines in outputs if lines[0].startswith("fits: ")]
+    assert len(commands) == len(fitting), f"{page}: {len(fitting)} outputs of {len(commands)} plans"
+    found = list(zip(commands, fitting, strict=True))
+    # "With `layout=replicated` the same command prints:"
+    replicated = tuple("layout=replicated" if word == "layout=fsdp" else word for word in commands[-1].words)
+    too_large = [lines for lines in outputs if lines[0].startswith("does not fit: ")]
+    return found + [(replace(commands[-1], words=replicated), lines) for lines in too_large]
+
+
+# Page -> number of plans whose output it shows; a test of their own runs them.
+PLANS = {"choose_layout": 4, "fine_tune": 1, "gpus": 1}
+
+
+def followed(page: str) -> list[Command]:
+    """Returns the commands of a page that the test of its commands runs."""
+    own = [command for command, _ in shown_plans(page)] if page in PLANS else []
+    return [command for command in pages.commands(page) if not lacks(command) and command not in own]
+
+
 # Pages that name steps that a shortened run does not reach.
 WHOLE = ("checkpoints", "replay")
 # The programs of docs/bugs have their own test.
-RUN = [
-    page
-    for page in pages.names()
-    if page not in {*EXAMPLES, "bugs"} and any(not c.needs for c in pages.commands(page))
-]
+RUN = [page for page in pages.names() if page not in {*EXAMPLES, "bugs"} and followed(page)]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
     "pip",
@@ -69,6 +127,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(command: Command, page: str) -> None:
     """Checks one command line against the config, or against the module, file or program that it names."""
     program, module = command.words[0], command.module
+    if (started := command.launched or command.supervised) is not None:
+        with place.presumed(2, "Slurm"):  # `cluster=auto` then needs no scheduler
+            check(started, page)
     if module == "runner.init":
         assert importlib.import_module("runner.init.command").main(command.arguments) == 0
     elif module == "runner.supervise":
@@ -173,10 +234,28 @@ def test_an_invalid_command_line_fails_the_check(folder: Path) -> None:
         "python -m runner.nope",
         "python -m runner.compare --nope",
         "python missing.py",
+        "KERAS_BACKEND=jax python missing.py",
         "srun -n 2 python -m runner",
     ):
         with pytest.raises((Exception, SystemExit, AssertionError)):
-            check(Command(tuple(shlex.split(line))), "index")
+            check(pages.command_of(shlex.split(line)), "index")
+
+
+def test_what_launchers_and_the_supervisor_start_is_checked(folder: Path) -> None:
+    del folder
+    for launcher in ("srun python -m", "mpirun -n 2 python -m", "torchrun --nproc-per-node 2 -m"):
+        for start in (launcher, f"python -m runner.supervise -- {launcher}"):
+            line = f"{start} runner mesh=batch8 engine=jax cluster=auto resume=auto name=exp1"
+            check(pages.command_of(shlex.split(line), needs="a scheduler"), "index")
+            for wrong in (f"{line} trainer.epoch=3", line.replace("mesh=batch8", "mesh=batch9")):
+                with pytest.raises((Exception, SystemExit)):
+                    check(pages.command_of(shlex.split(wrong), needs="a scheduler"), "index")
+
+
+def test_variables_before_a_program_are_of_its_environment() -> None:
+    command = pages.command_of(["KERAS_BACKEND=jax", "A=", "python", "file.py", "b=c"])
+    assert command.words == ("python", "file.py", "b=c")
+    assert command.variables == (("KERAS_BACKEND", "jax"), ("A", ""))
 
 
 def test_extras_that_pages_install_exist() -> None:
@@ -218,6 +297,20 @@ def test_readme_is_short_and_has_the_commands_of_ci() -> None:
     assert test_commands == [f"{venv} '.[test]' && .venv/bin/python -m pytest"]
 
 
+def test_readmes_commands_need_no_extra_that_it_does_not_install() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(EXTRA_OF.values()) <= set(project["optional-dependencies"])
+    (first, *others) = pages.commands(pages.README)
+    setup = SETUP.match(" ".join(first.words))
+    assert setup
+    assert setup[1] == "."  # no extras; the commands of the tour run after it
+    commands = [first, *(command for command in others if not command.needs)]
+    assert [str(command) for command in commands if extras_of(command)] == []
+    assert composing.composed([])[0].engine.name != "jax"
+    assert extras_of(pages.command_of(["python", "-m", "runner", "engine=keras_dtensor,jax"])) == {"jax"}
+    assert extras_of(pages.command_of(["python", "-m", "runner", "experiment=jax_guide"])) == {"jax"}
+
+
 def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
     text = pages.path_of("evidence").read_text()
     layers = pages.path_of("layers").read_text()
@@ -231,7 +324,21 @@ def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
     hub = Counter(verdict.findall(pages.path_of("keras_hub_models").read_text()))
     assert f"{hub['verified']} of {hub.total()} verified, {hub['refused']} rejected" in text
     bugs = pages.path_of("bugs").read_text()
-    assert f"{len(re.findall(r'^## [0-9]+[.]', bugs, flags=re.M))}, of which {bugs.count(', silently |')} are" in text
+    count = len(re.findall(r"^## [0-9]+[.]", bugs, flags=re.M))
+    assert f"{count}, of which {bugs.count(', silently |')} are" in text
+    for page in (pages.README, "index", "bugs"):
+        named = re.findall(r"\b(\d+) bugs\b", pages.path_of(page).read_text())
+        assert named == [str(count)], page
+
+
+def test_the_overview_of_the_mutants_counts_what_their_page_lists() -> None:
+    both = r"^\| both \| (\d+ of \d+) \| \S+ \| (\d+ of \d+) \|"
+    row = re.search(both, pages.path_of("campaigns").read_text(), flags=re.M)
+    assert row
+    detected, verified = row.groups()
+    assert f"{detected} detected on one MLP, {verified} unmodified verified" in pages.path_of("evidence").read_text()
+    explained = " ".join(pages.path_of("how_verify_works").read_text().split())
+    assert f"detected {detected} mutants, and {verified} runs of unmodified engines were verified" in explained
 
 
 def test_every_picture_is_shown_somewhere() -> None:
@@ -279,7 +386,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
     pages.write_files(page, folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     here, on_jax = folder, False
-    for count, command in enumerate(one for one in pages.commands(page) if not one.needs):
+    for count, command in enumerate(followed(page)):
         if command.words[0] == "cd":
             here = folder / command.words[1]
         if command.words[0] != "python":
@@ -311,7 +418,8 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
             given.append(f"folder={folder}/checkpoints")
         on_jax = _on_jax(given, on_jax)
         library = forks.JAX if on_jax else None
-        done = forks.run([sys.executable, *given], library=library, cwd=here, env=environment, timeout=1800)
+        own = environment | dict(command.variables)
+        done = forks.run([sys.executable, *given], library=library, cwd=here, env=own, timeout=1800)
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         # Shortened runs may not match the filters of a page, and listing them then ends with 1.
         lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
@@ -319,27 +427,39 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         assert done.returncode == command.code or is_empty, said
 
 
-def shown_plans() -> list[tuple[Command, list[str]]]:
-    """Returns (command, lines of its output) of the plans whose output choose_layout shows."""
-    blocks = pages.blocks("choose_layout")
-    commands = [command for command in pages.commands("choose_layout") if "hardware=h100" in command.words]
-    outputs = [text.splitlines() for kind, text in blocks if not kind and text.startswith("fits: ")]
-    assert len(commands) == len(outputs)
-    return list(zip(commands, outputs, strict=True))
+def test_every_shown_plan_has_a_test() -> None:
+    verdicts = ("fits: ", "does not fit: ")
+    shown = Counter(
+        page for page in pages.names() for kind, text in pages.blocks(page) if not kind and text.startswith(verdicts)
+    )
+    assert shown == Counter({**PLANS, pages.README: 1})
+    assert {page: len(shown_plans(page)) for page in PLANS} == PLANS
 
 
 def test_readme_shows_a_plan_of_choose_layout() -> None:
     shown = [text for kind, text in pages.blocks(pages.README) if not kind and text.startswith("fits: ")]
     assert len(shown) == 1
-    assert any(set(shown[0].splitlines()) <= set(lines) for _, lines in shown_plans())
+    assert any(set(shown[0].splitlines()) <= set(lines) for _, lines in shown_plans("choose_layout"))
+
+
+def test_readme_and_the_index_show_the_output_of_a_bug() -> None:
+    for page in (pages.README, "index"):
+        shown = [text for kind, text in pages.blocks(page) if not kind and text.startswith("one step of SGD")]
+        assert len(shown) == 1, page
+        assert shown[0] in [text for kind, text in pages.blocks("bugs") if not kind], page
 
 
 @pytest.mark.campaign
-@pytest.mark.when_changed(roots=["runner"], files=["docs/choose_layout.md"])
+@pytest.mark.when_changed(roots=["runner"], files=["docs/{page}.md"])
 @pytest.mark.rotates(every=6)
-@pytest.mark.parametrize("place", range(3))
-def test_a_plan_prints_what_choose_layout_shows(place: int, tmp_path: Path) -> None:
-    command, lines = shown_plans()[place]
+@pytest.mark.parametrize(("page", "number"), [(page, number) for page in PLANS for number in range(PLANS[page])])
+def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path) -> None:
+    command, lines = shown_plans(page)[number]
+    if lacks(command):
+        pytest.skip(command.needs)
+    pages.write_files(page, tmp_path)
+    # "1,200 images of 64 x 64 bytes in 4 classes"
+    np.savez(tmp_path / "scans.npz", scan=np.zeros((1200, 64, 64), "uint8"), label=np.arange(1200) % 4)
     words = [sys.executable, *command.words[1:], f"hydra.run.dir={tmp_path}/out"]
     done = forks.run(words, library=forks.JAX, cwd=tmp_path, env={**os.environ, "COLUMNS": "220"}, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -42,4 +42,8 @@ def test_a_long_sentence_and_private_words_are_found(tmp_path: Path, monkeypatch
     monkeypatch.setattr(pages, "path_of", lambda _: page)
     assert [len(one.split()) for one in prose.sentences("page")] == [32, 3, 4]
     assert prose.private_words(prose.written("page")) == ["mend", "refused"]
-    assert prose.private_words("bytes a device, bytes per device") == ["bytes a device"]
+    assert prose.private_words("bytes a device, one module an engine, bytes per device") == [
+        "bytes a device",
+        "module an engine",
+    ]
+    assert prose.private_words("It lies over an axis, or\nstands\nin the config.") == ["lies over", "stands in"]
