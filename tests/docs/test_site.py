@@ -35,6 +35,12 @@ SEARCHES = {
     "quickstart": "quickstart",
     "reproducibility": "reproducibility",
     "mutation testing": "campaigns",
+    "resume on another number of hosts": "questions",
+    "preemptions several MLflow runs": "questions",
+    "resume a Hydra sweep": "questions",
+    "weights never exist as a whole": "questions",
+    "gradient accumulation equal full batch": "questions",
+    "metrics of each process": "questions",
 }
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
