@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email import message_from_string
@@ -33,11 +34,19 @@ def test_classifiers_name_the_versions_of_python_that_are_required() -> None:
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
 
 
-@pytest.mark.slow
-def test_the_wheel_has_the_package_its_options_and_no_tests(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with the wheel and the source distribution."""
     pytest.importorskip("hatchling")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
-    (wheel,) = tmp_path.glob("mesh_runner-*.whl")
+    folder = tmp_path_factory.mktemp("distributions")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", folder]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_its_options_and_no_tests(distributions: Path) -> None:
+    (wheel,) = distributions.glob("mesh_runner-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (metadata_file,) = [name for name in names if name.endswith(".dist-info/METADATA")]
@@ -47,6 +56,24 @@ def test_the_wheel_has_the_package_its_options_and_no_tests(tmp_path: Path) -> N
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(PROJECT["optional-dependencies"]) == set(metadata.get_all("Provides-Extra"))
+
+
+@pytest.mark.slow
+def test_the_source_distribution_has_what_the_wheel_is_built_from(distributions: Path) -> None:
+    (source,) = distributions.glob("mesh_runner-*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "conf/config.yaml"} <= names
+    assert {"runner/py.typed", "hydra_plugins/runner_sweep.py"} <= names
+    assert not [name for name in names if name.startswith((".venv/", "outputs/runs/"))]
+
+
+@pytest.mark.slow
+def test_twine_accepts_the_wheel_and_the_source_distribution(distributions: Path) -> None:
+    pytest.importorskip("twine")
+    files = sorted(distributions.glob("mesh_runner-*"))
+    assert len(files) == 2
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], check=True)
 
 
 def _steps(workflow: str) -> list[str]:

@@ -35,6 +35,12 @@ SEARCHES = {
     "quickstart": "quickstart",
     "reproducibility": "reproducibility",
     "mutation testing": "campaigns",
+    "resume on another number of hosts": "questions",
+    "preemptions several MLflow runs": "questions",
+    "resume a Hydra sweep": "questions",
+    "weights never exist as a whole": "questions",
+    "gradient accumulation equal full batch": "questions",
+    "metrics of each process": "questions",
 }
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
@@ -159,14 +165,18 @@ def test_search_from_a_folder_lists_the_right_page_first(built: Path, browser_pa
 
 
 @pytest.mark.slow
-def test_no_page_is_wider_than_a_phone_or_fetches_from_another_host(built: Path, browser_page: Any) -> None:
+@pytest.mark.parametrize("width", [400, 1400], ids=["phone", "desktop"])
+def test_no_page_is_wider_than_its_window_or_fetches_from_another_host(
+    built: Path, browser_page: Any, width: int
+) -> None:
+    browser_page.set_viewport_size({"width": width, "height": 900})
     asked = []
     browser_page.on("request", lambda request: asked.append(request.url))
     wide = {}
     for page in ("index", "install", "layouts", "layers", "reference", "api", "bugs"):
         browser_page.goto((built / f"{page}.html").as_uri())
-        width = browser_page.evaluate("document.documentElement.scrollWidth")
-        if width > 400:
-            wide[page] = width
+        needed = browser_page.evaluate("document.documentElement.scrollWidth")
+        if needed > width:
+            wide[page] = needed
     assert wide == {}
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
