@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.engine.jax_runs import CONVNET, Arrays, relative, smooth, work
+from tests.engine.jax_runs import CONVNET, RESNET, Arrays, relative, smooth, work
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
@@ -16,6 +16,11 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 # A softmax does not change when all of its scores do, so the gradient of this bias is rounding and nothing else, which
 # Adam scales up to whole steps.
 ROUNDING = "attention/key/bias"
+
+# Adam makes a whole step of a gradient that is nearly rounding. How far that carries an entry of the residual network
+# depends on the processor that XLA compiles for: between two programs of stock Keras on one device, by 2.3e-6 without
+# AVX-512. A mesh may be off by as many times that as in `runner.verify`.
+FACTOR = 4.0
 
 MESHES = [
     ({"batch": 2, "model": 2}, "fsdp_megatron"),
@@ -33,13 +38,19 @@ def keras(folder: Path) -> Arrays:
 
 
 @pytest.fixture(scope="module")
+def compiled_otherwise(folder: Path) -> Arrays:
+    """The residual network's training by stock Keras, in a program that sums in another order."""
+    return work(folder / "otherwise.npz", "plain", None, [{**RESNET, "name": "resnet"}], fast_code=True)
+
+
+@pytest.fixture(scope="module")
 def guide(folder: Path) -> Arrays:
     return work(folder / "guide.npz", "plain", None, [{**CONVNET, "name": "convnet"}], fast_code=True)
 
 
 @pytest.mark.parametrize(("axes", "layout"), MESHES)
 def test_training_on_a_mesh_equals_keras_on_one_device(
-    folder: Path, keras: Arrays, axes: dict[str, int], layout: str
+    folder: Path, keras: Arrays, compiled_otherwise: Arrays, axes: dict[str, int], layout: str
 ) -> None:
     got = work(folder / "mesh.npz", "jax", axes, smooth(), layout=layout)
     different = []
@@ -47,7 +58,9 @@ def test_training_on_a_mesh_equals_keras_on_one_device(
         if ROUNDING in key:
             continue
         exact = ":initial/" in key or ":eval/confusion" in key or ":accuracy" in key
-        allowed = 0.0 if exact else np.maximum(ABSOLUTE, RELATIVE * np.abs(expected))
+        allowed = np.zeros(expected.shape) if exact else np.maximum(ABSOLUTE, RELATIVE * np.abs(expected))
+        if key in compiled_otherwise and not exact:
+            allowed = np.maximum(allowed, FACTOR * np.abs(compiled_otherwise[key] - expected).max())
         if not np.all(np.abs(got[key] - expected) <= allowed):
             different.append(f"{key}: {np.abs(got[key] - expected).max():.1e}")
     assert different == []
