@@ -7,6 +7,9 @@ code, options and pinned versions alone (see `tests.digests`): it is the same on
 differs with the next change of the code. So the whole table runs in the course of some commits, and a failure stays
 until the code changes.
 
+Campaigns of a file without this marker are one case of a list of such files, of which each second runs: together they
+take most of an hour.
+
 With `over="trained"`, cases with the same value of the parameter `trained` run together or not at all, in all tests of
 the file: that is for a fixture which computes much for each of its values.
 """
@@ -22,6 +25,8 @@ import pytest
 from tests import digests
 
 MARKER = "rotates"
+# One of how many files runs whose campaigns have no marker.
+EVERY_FILE = 2
 _CASE = pytest.StashKey["Case"]()
 
 
@@ -56,10 +61,12 @@ def mark(items: list[pytest.Item]) -> None:
     """
     lists: dict[str, list[object]] = {}
     places: dict[pytest.Item, tuple[str, int, int]] = {}
-    for item in items:
+    campaigns = [item for item in items if item.get_closest_marker("campaign") is not None]
+    marked = [item for item in campaigns if item.get_closest_marker(MARKER) is not None]
+    _mark_files(campaigns, {_file(item) for item in marked})
+    for item in marked:
         marker = item.get_closest_marker(MARKER)
-        if marker is None or item.get_closest_marker("campaign") is None:
-            continue
+        assert marker is not None
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         by, over = marker.kwargs.get("by", []), marker.kwargs.get("over")
         unknown = {*by, over} - {*parameters, None}
@@ -70,7 +77,7 @@ def mark(items: list[pytest.Item]) -> None:
             name = " ".join([item.nodeid.partition("[")[0], *(str(parameters[name]) for name in by)])
             value = item.nodeid
         else:
-            name = f"{item.nodeid.partition('::')[0]} {over}"
+            name = f"{_file(item)} {over}"
             value = parameters[over]
         values = lists.setdefault(name, [])
         if value not in values:
@@ -78,6 +85,18 @@ def mark(items: list[pytest.Item]) -> None:
         places[item] = (name, values.index(value), marker.kwargs["every"])
     for item, (name, place, every) in places.items():
         item.stash[_CASE] = Case(name, place, len(lists[name]), every)
+
+
+def _mark_files(campaigns: list[pytest.Item], others: set[str]) -> None:
+    """Notes the place of each file in the list of those whose campaigns have no marker, all but some others."""
+    files = sorted({_file(item) for item in campaigns} - others)
+    for item in campaigns:
+        if _file(item) not in others:
+            item.stash[_CASE] = Case("files", files.index(_file(item)), len(files), EVERY_FILE)
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def state_of_code() -> str:

@@ -70,6 +70,27 @@ def test_a_case_that_is_asked_for_runs(pytester: pytest.Pytester) -> None:
         assert passed(pytester, "state", f"test_it.py::test_table[a-{case}]") == {f"test_table[a-{case}]"}
 
 
+def test_each_second_file_of_campaigns_without_the_marker_runs(pytester: pytest.Pytester) -> None:
+    files = [f"test_file{number}" for number in range(4)]
+    pytester.makepyfile(
+        **dict.fromkeys(files, "import pytest\n@pytest.mark.campaign\ndef test_one(): ...\ndef test_fast(): ..."),
+    )
+    counts = []
+    for state in range(8):
+        pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
+        pytester.makeconftest(CONFTEST.replace("{state}", f"state {state}"))
+        done = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", *(f"{name}.py" for name in files))
+        reports, _, failed = done.listoutcomes()
+        assert failed == []
+        ran = [report.nodeid for report in reports]
+        assert sum(name.endswith("::test_fast") for name in ran) == 4
+        counts.append(frozenset(name for name in ran if name.endswith("::test_one")))
+    assert {len(names) for names in counts} == {2}
+    assert len(frozenset.union(*counts)) == 4
+    alone = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", "test_file1.py").listoutcomes()
+    assert len(alone[0]) == 2
+
+
 @pytest.mark.parametrize(("length", "every"), [(1, 9), (3, 9), (9, 9), (10, 9), (20, 3), (5, 1)])
 def test_each_list_runs_one_case_of_so_many_and_at_least_one(length: int, every: int) -> None:
     for state in "abcdefgh":
