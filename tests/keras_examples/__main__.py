@@ -3,8 +3,8 @@
 Each example is planned, verified on two meshes with layout=auto, trained, evaluated and exported. A step is the
 command that a user would start, forked from one process that has imported the libraries (`tests.forks`), in a session
 of its own. What an example ended with is kept in `results.json` beside this file, with a digest of the example's
-files: what passed is not run again until they change. A failure ends the example, not the program. `--write` writes
-the page, docs/keras_examples.md.
+files and the commit: what passed is not run again until the files change. A failure ends the example, not the program.
+`--write` writes the page, docs/keras_examples.md.
 """
 
 import argparse
@@ -140,12 +140,29 @@ def known_results(example: Example, engine: str) -> dict[str, str]:
     return steps
 
 
-def keep(example: Example, digest: str, engine: str, ended: dict[str, str]) -> None:
-    """Puts results into the record, in place of those of other files; `digest` is that of the files that ran."""
+def commit() -> str:
+    """The commit of the checkout, with a + if the program or the examples have changes on top of it."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py", "conf"], check=False).returncode
+    return head.stdout.strip() + "+" * bool(changed)
+
+
+def keep(example: Example, digest: str, engine: str, ended: dict[str, str], made_at: str) -> None:
+    """Puts results into the record, in place of those of other files.
+
+    Args:
+        example: The example.
+        digest: That of the files that ran.
+        engine: The engine.
+        ended: What each step ended with.
+        made_at: The commit that ran.
+    """
     with record() as results:
         if results.get(example.path, {}).get("digest") != digest:
             results[example.path] = {"digest": digest, "engines": {}}
         results[example.path]["engines"][engine] = ended
+        results[example.path].setdefault("commits", {})[engine] = made_at
 
 
 def write() -> None:
@@ -201,10 +218,10 @@ def main() -> None:
                 has_failed = any(result != "ok" for result in passed.values())
                 if not has_failed or options.failed or options.names:
                     folder = options.to.resolve() / engine / example.category / example.name
-                    digest = example.digest()
+                    digest, made_at = example.digest(), commit()
                     only = [step for step in options.steps.split(",") if step]
                     ended = measure(example, engine, folder, options.timeout, only=only, passed=passed)
-                    keep(example, digest, engine, ended)
+                    keep(example, digest, engine, ended, made_at)
             rows.append(f"{example.path} {engine}: {page.verdict(example, engine, known_results(example, engine))}")
     print("\n".join(rows))
 

@@ -6,6 +6,7 @@ from typing import Any
 from tests.keras_examples.spec import Example
 
 STEPS = ["plan", "verify on batch8", "verify on batch4_model2", "train", "evaluate", "export"]
+OUTCOMES = ["every step, nothing lost", "every step, something lost", "does not work", "not run"]
 # Overrides that need engine=jax; the checks say so too.
 ONLY_JAX = ("task=step", "task=ctc", "optimizer=optax")
 
@@ -22,6 +23,7 @@ only if every step passed: it was planned, verified for four steps on `mesh=batc
 - **N lines**: a user also writes a loss, metrics or a [step](custom_steps.md) of that length. In Keras, most of these
   examples have a `train_step` of their own for it.
 - **without X**: X of the example's training is lost.
+- **no: X**: it does not work, because of X.
 - **not run**: there is no result yet.
 
 ```sh title="Needs: a checkout with the extra test"
@@ -31,8 +33,8 @@ python -m tests.keras_examples --write
 ```
 
 The first two commands run one example and one category. The last one writes this page from
-`tests/keras_examples/results.json`. CI checks that the record is that of the present files, and runs three
-examples per commit.
+`tests/keras_examples/results.json`, which also names the commit of each result. CI checks that the results are those
+of the present examples, and runs three examples per commit.
 
 """
 
@@ -78,10 +80,20 @@ def passes(example: Example, engine: str, ended: dict[str, str]) -> bool:
     return is_run and not example.spec.needs and not example.spec.lost
 
 
+def outcome(example: Example, engine: str, ended: dict[str, str]) -> str:
+    """One of `OUTCOMES`."""
+    if passes(example, engine, ended):
+        return OUTCOMES[0]
+    word = verdict(example, engine, ended)
+    if word == "not run":
+        return OUTCOMES[3]
+    return OUTCOMES[2] if word.startswith(("no: ", "not yet: ")) else OUTCOMES[1]
+
+
 def text(known: Sequence[Example], results: dict[str, Any]) -> str:
     """The whole page."""
     engines = ["jax", "keras_dtensor"]
-    counts = dict.fromkeys(engines, 0)
+    counts = {engine: dict.fromkeys(OUTCOMES, 0) for engine in engines}
     rows = ["| example | trained in Keras with | `engine=jax` | `engine=keras_dtensor` |", "|---|---|---|---|"]
     category = ""
     simplified = []
@@ -92,15 +104,20 @@ def text(known: Sequence[Example], results: dict[str, Any]) -> str:
         verdicts = []
         for engine in engines:
             ended = results.get(example.path, {}).get("engines", {}).get(engine, {})
-            counts[engine] += passes(example, engine, ended)
+            counts[engine][outcome(example, engine, ended)] += 1
             verdicts.append(verdict(example, engine, ended).replace("|", "\\|"))
         rows.append(f"| {example.spec.title} | {example.spec.trains} | {' | '.join(verdicts)} |")
         if example.spec.simplified:
             simplified.append(f"- {example.spec.title}: {'; '.join(example.spec.simplified)}.")
+    complete, *others = OUTCOMES
     summary = (
-        f"Of {len(known)} examples, {counts['jax']} pass every step with nothing lost on `engine=jax`, and "
-        f"{counts['keras_dtensor']} on `engine=keras_dtensor`.\n\n"
+        f"Of {len(known)} examples, {counts['jax'][complete]} pass every step with nothing lost on `engine=jax`, and "
+        f"{counts['keras_dtensor'][complete]} on `engine=keras_dtensor`.\n\n"
+        "| the other examples | `engine=jax` | `engine=keras_dtensor` |\n|---|---|---|\n"
     )
+    for name in others:
+        summary += f"| {name} | {' | '.join(str(counts[engine][name]) for engine in engines)} |\n"
+    summary += "\n"
     notes = "\n## Simplified models and data\n\nAll data is made, and all models are small. Beyond that:\n\n"
     notes += "\n".join(simplified) + "\n"
     return _HEAD + summary + "\n".join(rows) + "\n" + notes

@@ -60,12 +60,14 @@ def test_a_verdict_is_the_first_step_that_failed_and_what_is_lost() -> None:
     example = selected(["vision/mnist_convnet"])[0]
     assert page.verdict(example, "jax", ended) == "as is"
     assert page.verdict(example, "jax", ended | {"train": "exit code 2: x"}) == "no: train: exit code 2: x"
-    assert page.verdict(example, "jax", {}) == "not run"
+    assert page.verdict(example, "jax", {}) == page.outcome(example, "jax", {}) == "not run"
     lossy = Example("vision", "mnist_convnet", Spec("One", lost=["a metric"]))
     assert page.verdict(lossy, "jax", ended) == "without a metric"
+    assert page.outcome(lossy, "jax", ended) == "every step, something lost"
     assert not page.passes(lossy, "jax", ended)
     missing = Example("vision", "mnist_convnet", Spec("One", needs="two outputs"))
     assert page.verdict(missing, "jax", {}) == "not yet: needs two outputs"
+    assert page.outcome(missing, "jax", {}) == "does not work"
     assert not page.passes(missing, "jax", {})
 
 

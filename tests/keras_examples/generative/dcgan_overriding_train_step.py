@@ -9,8 +9,10 @@ from tests.keras_examples.steps import mean, update
 
 SPEC = Spec(
     title="DCGAN to generate face images",
-    trains="two Adam optimizers; binary cross-entropy with noisy labels; both losses as metrics",
+    trains="two Adam optimizers; binary cross-entropy with noisy labels; both losses as metrics; "
+    "images generated after each epoch",
     overrides=["task=step", "task._target_={module}.Dcgan", "task.log=[critic]", "task.inputs=[image]"],
+    lost=["callback: generated images"],
 )
 
 

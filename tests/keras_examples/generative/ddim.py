@@ -9,7 +9,8 @@ from tests.keras_examples.steps import mean, update
 
 SPEC = Spec(
     title="Denoising Diffusion Implicit Models",
-    trains="AdamW; mean absolute error of the noise; noise and image loss; averaged network; best checkpoint",
+    trains="AdamW; mean absolute error of the noise; noise and image loss; averaged network; best checkpoint by "
+    "kernel Inception distance; images generated after each epoch",
     overrides=[
         "task=step",
         "task._target_={module}.Ddim",
@@ -18,7 +19,7 @@ SPEC = Spec(
         "task.minimize=[image_loss]",
         "trainer.checkpoint.best=eval/image_loss",
     ],
-    lost=["metric: kernel Inception distance"],
+    lost=["metric: kernel Inception distance (here: best by image loss)", "callback: generated images"],
 )
 
 

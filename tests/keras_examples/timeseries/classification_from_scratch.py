@@ -11,6 +11,7 @@ SPEC = Spec(
         "optimizer.schedule.plateau.metric=eval/loss",
         "optimizer.schedule.plateau.factor=0.5",
         "optimizer.schedule.plateau.patience=20",
+        "optimizer.schedule.plateau.min_factor=0.1",
         "trainer.early_stopping.metric=eval/loss",
         "trainer.early_stopping.patience=50",
         "task.classes=2",

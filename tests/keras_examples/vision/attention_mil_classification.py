@@ -6,7 +6,7 @@ from tests.keras_examples.spec import Spec, by_split
 
 SPEC = Spec(
     title="Classification using Attention-based Deep Multiple Instance Learning",
-    trains="Adam; cross-entropy; accuracy; early stopping, best checkpoint by loss",
+    trains="Adam; cross-entropy with class weights; accuracy; early stopping, best checkpoint by loss",
     overrides=[
         "optimizer=adam",
         "trainer.early_stopping.metric=eval/loss",
@@ -24,8 +24,11 @@ def make_model(keras, input_shape, num_classes):
     count, *shape = input_shape
     x = layers.Reshape((count, int(np.prod(shape))))(bag)
     x = layers.Dense(16, activation="relu")(layers.Dense(32, activation="relu")(x))
-    gate = layers.Multiply()([layers.Dense(8, activation="tanh")(x), layers.Dense(8, activation="sigmoid")(x)])
-    share = layers.Softmax(axis=1)(layers.Dense(1, use_bias=False)(gate))
+    decay = keras.regularizers.L2(0.01)
+    tanh = layers.Dense(8, activation="tanh", kernel_regularizer=decay)(x)
+    sigmoid = layers.Dense(8, activation="sigmoid", kernel_regularizer=decay)(x)
+    gate = layers.Multiply()([tanh, sigmoid])
+    share = layers.Softmax(axis=1)(layers.Dense(1, use_bias=False, kernel_regularizer=decay)(gate))
     pooled = layers.Flatten()(layers.Dot(axes=1)([share, x]))
     return keras.Model(bag, layers.Dense(num_classes)(pooled))
 

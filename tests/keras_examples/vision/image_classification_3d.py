@@ -6,7 +6,8 @@ from tests.keras_examples.spec import Spec, by_split
 
 SPEC = Spec(
     title="3D image classification from CT scans",
-    trains="Adam with exponential decay; binary cross-entropy; accuracy; best checkpoint, early stopping by accuracy",
+    trains="Adam with exponential decay; binary cross-entropy; accuracy; "
+    "best checkpoint by loss, early stopping by accuracy",
     overrides=[
         "optimizer=adam",
         "optimizer.learning_rate=1e-4",
@@ -16,6 +17,7 @@ SPEC = Spec(
         "optimizer.schedule.staircase=true",
         "trainer.early_stopping.metric=eval/accuracy",
         "trainer.early_stopping.patience=15",
+        "trainer.checkpoint.best=eval/loss",
         "task=binary",
         "task.from_logits=false",
     ],

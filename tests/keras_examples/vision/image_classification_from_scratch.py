@@ -6,7 +6,13 @@ from tests.keras_examples.spec import Spec
 SPEC = Spec(
     title="Image classification from scratch",
     trains="Adam; binary cross-entropy from a logit; accuracy; checkpoint per epoch",
-    overrides=["optimizer=adam", "optimizer.learning_rate=3e-4", "task=binary"],
+    overrides=[
+        "optimizer=adam",
+        "optimizer.learning_rate=3e-4",
+        "trainer.checkpoint.every_steps=4",
+        "trainer.checkpoint.keep=25",
+        "task=binary",
+    ],
     simplified=["no augmentation by layers"],
 )
 

@@ -13,6 +13,7 @@ SPEC = Spec(
         "optimizer.schedule.plateau.metric=eval/psnr",
         "optimizer.schedule.plateau.factor=0.5",
         "optimizer.schedule.plateau.patience=5",
+        "optimizer.schedule.plateau.min_delta=1e-7",
         "task=custom",
         "task._target_={module}.charbonnier",
         "task.maximize=[psnr]",

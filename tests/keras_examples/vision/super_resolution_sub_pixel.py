@@ -6,7 +6,8 @@ from tests.keras_examples.spec import Spec, by_split
 
 SPEC = Spec(
     title="Image Super-Resolution using an Efficient Sub-Pixel CNN",
-    trains="Adam; mean squared error; PSNR; early stopping and best checkpoint by training loss",
+    trains="Adam; mean squared error; PSNR; early stopping and best checkpoint by training loss; an enlarged image "
+    "drawn after each epoch",
     overrides=[
         "optimizer=adam",
         "trainer.early_stopping.metric=train/epoch_loss",
@@ -16,6 +17,7 @@ SPEC = Spec(
         "task.maximize=[psnr]",
         "task.target=large",
     ],
+    lost=["callback: drawn image"],
 )
 
 
