@@ -33,8 +33,8 @@ python -m tests.keras_examples --write
 ```
 
 The first two commands run one example and one category. The last one writes this page from
-`tests/keras_examples/results.json`, which also names the commit of each result. CI checks that the results are those
-of the present examples, and runs three examples per commit.
+`tests/keras_examples/results.json`, which also names the commit that each result was made at or added in. CI checks
+that the results are those of the present examples, and runs three examples per commit.
 
 """
 
