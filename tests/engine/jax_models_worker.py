@@ -2,9 +2,7 @@
 
 Usage: python -m tests.engine.jax_models_worker JSON, with JSON {"models": {name: {"target": ..., "options": {...}}},
 "meshes": [[axes, layout], ...], "steps": of SGD with momentum, "rate": of learning, "batch": examples of one}; a
-layout is a preset's name, or `split` for all over the axis `model`. Prints name -> mesh -> what `apart` returns. With
-"perturbed": a number of runs, also name -> `SPREAD` -> how far that many trainings of stock Keras with perturbed
-weights are from the unperturbed one, the largest of them.
+layout is a preset's name, or `split` for all over the axis `model`. Prints name -> mesh -> what `apart` returns.
 """
 
 from __future__ import annotations
@@ -34,19 +32,10 @@ from tests.engine import cases
 from tests.engine.jax_worker import config_of
 
 Found = dict[str, Array]
-SPREAD = "spread of one device"
-# The relative size of rounding in a sum of 4,096 terms in float32, as `runner.verify` perturbs.
-NOISE = 4 * 2.0**-23 * 4096**0.5
 
 
-def stock(config: RunConfig, batches: HostBatches, seed: int | None = None) -> Found:
-    """Trains stock Keras 3 on one device: its layers, its loss, its optimizer, the masks of the run.
-
-    Args:
-      config: of the run.
-      batches: of the steps.
-      seed: of the factors by which the initial weights are perturbed; None: they are not.
-    """
+def stock(config: RunConfig, batches: HostBatches) -> Found:
+    """Trains stock Keras 3 on one device: its layers, its loss, its optimizer, the masks of the run."""
     model = Keras3Factory(config.model, cases.data(), config.trainer.seed).build()
     paths = {id(variable): path for path, variable in Names(model).variables.items()}
     training = training_argument(model, training=True)
@@ -67,10 +56,6 @@ def stock(config: RunConfig, batches: HostBatches, seed: int | None = None) -> F
         trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
         return (trainable, others, slots), value, gradients
 
-    if seed is not None:
-        random = np.random.default_rng(seed)
-        for variable in model.trainable_variables:
-            variable.assign(variable.value * (1 + NOISE * random.uniform(-1, 1, variable.shape)).astype(np.float32))
     state: Any = [[v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables)]
     state.append([variable.value for variable in optimizer.variables])
     losses = []
@@ -142,11 +127,6 @@ def main() -> None:
             took = f"stock {between - begun:.1f} s, mesh {time.monotonic() - between:.1f} s"
             print(name, axes, took, worst, file=sys.stderr, flush=True)
             found.setdefault(name, {})[f"{'_'.join(axes)} {layout}"] = distances
-        spread = dict.fromkeys(expected, 0.0)
-        for seed in range(request.get("perturbed", 0)):
-            for variable, distance in apart(expected, stock(config, batches, seed)).items():
-                spread[variable] = max(spread[variable], distance)
-        found[name][SPREAD] = spread
     print(json.dumps(found))
 
 
