@@ -34,7 +34,7 @@ KINDS = {
         *("model=custom", "model._target_=towers.build", "task.inputs=[left,right]", "task.candidate_id=item"),
         *("task.symmetric=true", "task.top_k=5"),
     ],
-    "triplet": ["model=mlp", "model.hidden=[16]", "task.inputs=[left]", "task.target=item", "task.units=8"],
+    "triplet": ["model=mlp", "model.hidden=[16]", "task.inputs=[right]", "task.target=item", "task.units=8"],
 }
 
 
