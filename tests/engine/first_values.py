@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -69,6 +70,27 @@ def wants(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
     return model
 
 
+def constant(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
+    """A functional model that multiplies by a tensor which the builder computes, as KerasHub's Gemma does."""
+    image = keras.Input(input_shape)
+    hidden = keras.layers.Dense(16, kernel_initializer=_CountingInitializer(), name="d0")(
+        keras.layers.Flatten()(image)
+    )
+    hidden = keras.layers.Dropout(0.5)(hidden * keras.ops.sqrt(keras.ops.cast(16, "float32")))
+    return keras.Model(image, keras.layers.Dense(num_classes, name="head")(hidden))
+
+
+class _CountingInitializer:
+    """Draws as Keras does, and counts how often it draws outside of a trace."""
+
+    drawn = 0
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        value = keras.initializers.HeNormal(seed=3)(shape, dtype)
+        _CountingInitializer.drawn += not isinstance(value, jax.core.Tracer)
+        return value
+
+
 class _Rows:
     """A kernel whose every element is the number of its row; counts how much of it is read at a time."""
 
@@ -102,7 +124,7 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     found: dict[str, Any] = {}
     own = importlib.import_module("tests.engine.first_values")  # what builders are taken from
-    for name in ("drawn", "assigned", "held", "regularized", "wants", "given"):
+    for name in ("drawn", "assigned", "held", "regularized", "wants", "given", "constant"):
         factory = Keras3Factory(ModelConfig(target=f"{own.__name__}.{name}", options={}), cases.data(), 5)
         whole = {path: np.asarray(each.value) for path, each in Names(factory.build()).variables.items()}
         for count in (1, 8) if name in ("drawn", "given") else (8,):
@@ -123,6 +145,12 @@ def main() -> None:
             if name == "regularized":
                 regularizer, ones = model.get_layer("head").kernel_regularizer, np.ones(4, np.float32)
                 found["penalty"] = float(jax.jit(lambda x, of=regularizer: of(x)).lower(ones).compile()(ones))
+    factory = Keras3Factory(ModelConfig(target=f"{own.__name__}.constant", options={}), cases.data(), 5)
+    own._CountingInitializer.drawn = 0
+    abstract = factory.build_abstract()
+    factory.build_for_mesh()
+    found["drawn whole"] = own._CountingInitializer.drawn
+    found["abstract"] = [isinstance(each.value, jax.Array) for each in Names(abstract).variables.values()]
     slots = [Slot("m", {"a": (0, 1)})]
     tree = state_tree(
         ["a"], [], {"a": NamedSharding(mesh, PartitionSpec("x"))}, slots, keeps_ema=True, accumulates=True

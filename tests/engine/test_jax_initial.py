@@ -14,7 +14,7 @@ from tests.engine.jax_runs import ROOT
 
 pytestmark = pytest.mark.slow
 
-MODELS = ("drawn", "assigned", "held", "regularized", "wants", "given")
+MODELS = ("drawn", "assigned", "held", "regularized", "wants", "given", "constant")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,11 @@ def test_values_are_those_of_a_whole_build_to_the_last_bit(found: Any, model: st
 @pytest.mark.parametrize("model", MODELS)
 def test_the_model_holds_no_value_beside_the_state(found: Any, model: str) -> None:
     assert found[f"{model} 8"][2] == []
+
+
+def test_a_model_with_a_computed_constant_is_built_without_drawing_whole_variables(found: Any) -> None:
+    assert found["drawn whole"] == 0
+    assert found["abstract"] == [False] * 4
 
 
 def test_a_regularizer_s_factor_is_a_value_that_a_later_program_can_use(found: Any) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import jax
 import keras
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from runner.config.schema import ModelConfig, RunConfig
 from runner.data.base import Array, ArraySpec
@@ -93,7 +94,7 @@ class Keras3Factory:
         """
         built = None
         if not eager:
-            built = self._trace()
+            built = self._trace() or self._trace_deferred()
         if built is None:
             built = self._build_on_host()
         model, values_by_id = built
@@ -148,9 +149,16 @@ class Keras3Factory:
             except ConfigError:
                 # The builder may need values. If it is wrong in itself, the build below raises the same error.
                 built.clear()
-        if not built or holds_traced(built[0]):
-            return self.build()
-        return built[0]
+        if built and not holds_traced(built[0]):
+            return built[0]
+        if not eager:
+            deferred = self._build_deferred()
+            if deferred is not None:
+                model, created = deferred
+                for variable in created:
+                    private.release(variable)
+                return model
+        return self.build()
 
     def _trace(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
         """Returns a model and how its variables' values are computed, by id.
@@ -171,6 +179,57 @@ class Keras3Factory:
         (model,) = built
         if holds_traced(model):
             return None
+        return self._with_sources(model, trace)
+
+    def _trace_deferred(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
+        """Returns the same as `_trace` for a model that is built untraced, of which only initializers are traced.
+
+        Returns None if the model can't be built without values.
+        """
+        deferred = self._build_deferred()
+        if deferred is None:
+            return None
+        model, created = deferred
+
+        def values() -> list[jax.Array]:
+            for variable in created:
+                private.initialize(variable)
+            return [variable.value for variable in model.variables]
+
+        trace = jax.make_jaxpr(values)()
+        return self._with_sources(model, trace)
+
+    def _build_deferred(self) -> tuple[keras.Model, list[keras.Variable]] | None:
+        """Returns a model that is built untraced, and its variables, which have no values yet.
+
+        Constants that the builder computes have values, such as the factor of Gemma's embeddings. In a traced build
+        they have none, and the model would keep the trace's.
+
+        Returns None if the builder sets values, which would be lost.
+        """
+        scope = keras.StatelessScope(initialize_variables=False)
+        try:
+            with scope:
+                model = self.call_builder()
+        except ConfigError:
+            # As in a traced build: the eager build raises it again if the builder is wrong in itself.
+            return None
+        finally:
+            created = private.take_uninitialized()
+        if scope.state_mapping:
+            return None
+        return model, created
+
+    @staticmethod
+    def _with_sources(
+        model: keras.Model, trace: ClosedJaxpr
+    ) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]]:
+        """Returns a model and how its variables' values are computed, by id.
+
+        Args:
+          model: its variables may have values of the trace.
+          trace: returns the values of `model.variables`.
+        """
         slices = dict(zip(map(id, model.variables), trace_slices(trace), strict=True))
         weights = set(map(id, model.weights))
         for variable in model.variables:

@@ -24,6 +24,7 @@ from jax._src.lib import _jax
 from jax.extend.core import Jaxpr, JaxprEqn
 from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
+from keras.src.backend.common import global_state
 from keras.src.models import Functional
 from keras.src.utils import module_utils, naming
 
@@ -164,6 +165,21 @@ def set_value(variable: keras.Variable, value: jax.Array) -> None:
     `Variable.assign` reads the old value in some versions.
     """
     variable._value = value
+
+
+def take_uninitialized() -> list[keras.Variable]:
+    """Returns the variables that were created in stateless scopes and have no values yet, and forgets them.
+
+    Without it, the next stateless scope of this thread would initialize them.
+    """
+    created = list(global_state.get_global_attribute("uninitialized_variables") or ())
+    global_state.set_global_attribute("uninitialized_variables", [])
+    return created
+
+
+def initialize(variable: keras.Variable) -> None:
+    """Computes the initial value of a variable that was created in a stateless scope."""
+    variable._deferred_initialize()
 
 
 def build_abstractly(optimizer: keras.Optimizer, variables: Sequence[keras.Variable]) -> None:
