@@ -221,12 +221,24 @@ def nested(input_shape: Size, num_classes: int, **_: Any) -> keras.Model:
 
 
 def application(input_shape: Size, num_classes: int, name: str, **_: Any) -> keras.Model:
-    """A network of keras.applications, by name, on images of 32 pixels by 32."""
+    """A network of keras.applications, by name, on images of 32 pixels by 32, with swish in the place of ReLU.
+
+    Among a million activations, some are within rounding of a kink of ReLU6. The gradient behind it is one of two
+    values, on one device too: two programs of MobileNetV2 were 9.6e-2 apart in 83 of its arrays. Swish has no kinks.
+    """
     image = keras.Input(input_shape)
     x = layers.Concatenate()([layers.ZeroPadding2D(2)(image)] * 3)
     make = getattr(keras.applications, name)
     made = make(weights=None, input_shape=(32, 32, 3), classes=num_classes, classifier_activation=None)
-    return keras.Model(image, made(x))
+    return keras.Model(image, keras.models.clone_model(made, clone_function=_smooth)(x))
+
+
+def _smooth(layer: keras.layers.Layer) -> keras.layers.Layer:
+    """Returns a layer like another one, or swish if that is a ReLU."""
+    if isinstance(layer, layers.ReLU):
+        return layers.Activation("swish", name=layer.name)
+    copied: keras.layers.Layer = type(layer).from_config(layer.get_config())
+    return copied
 
 
 def stateful(input_shape: Size, num_classes: int, **_: Any) -> keras.Model:

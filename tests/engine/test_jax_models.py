@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ BOTH = {"batch": 4, "model": 2}
 MESHES = [({"batch": 8}, "replicated"), (BOTH, "replicated"), (BOTH, "split")]
 # Sums of float32 products in another order, over three steps; a mask, a row or a moment amiss is off by 1e-2 and more.
 SMALL = 5e-4
-ALLOWED = {"mixed": 6e-2, "MobileNetV2": 5e-3}  # bfloat16 has 8 bits; 52 layers
+ALLOWED = {"mixed": 6e-2, "MobileNetV2": 5e-3}  # bfloat16 has 8 bits; 52 layers with batch normalization
 
 
 def wrong(models: dict[str, Any], meshes: list[tuple[dict[str, int], str]], **more: Any) -> list[str]:
@@ -73,11 +72,6 @@ def test_stock_models_that_compile_slowly_train_on_meshes_as_on_one_device(name:
 
 
 @pytest.mark.campaign
-@pytest.mark.xfail(
-    "avx512f" not in Path("/proc/cpuinfo").read_text(),
-    reason="83 of 421 arrays differ by up to 9.6e-2 on one machine without AVX-512; the cause is not known",
-    strict=False,
-)
 def test_a_network_of_keras_applications_trains_on_a_mesh_as_on_one_device() -> None:
     network = {"target": "tests.engine.keras_models.application", "options": {"name": "MobileNetV2"}}
     # A rate at which its first losses, of some fifty, move no weight far: what comes after is chaos on one device too.
