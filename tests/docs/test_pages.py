@@ -370,11 +370,30 @@ def shortened(page: str, command: Command) -> list[str]:
     return given + [one for one in more if one.partition("=")[0] not in keys]
 
 
-def _on_jax(arguments: list[str], trained: bool) -> bool:
-    """Returns whether a command computes with JAX; `trained` is the answer for one that only opens a recorded run."""
-    if not {"engine=jax", "experiment=jax_guide"}.isdisjoint(arguments):
+def _on_jax(arguments: list[str], folder: Path, trained: bool) -> bool:
+    """Returns whether a command computes with JAX.
+
+    Args:
+      arguments: of the command.
+      folder: in which it runs, with the page's own experiments in `conf/experiment`.
+      trained: the answer for a command that only opens a recorded run.
+    """
+    if "engine=jax" in arguments:
         return True
+    for word in arguments:
+        key, _, name = word.partition("=")
+        if key == "experiment" and _chooses_jax(name, folder):
+            return True
     return trained and any(word.partition("=")[0] in composing._RECORDED for word in arguments)
+
+
+def _chooses_jax(experiment: str, folder: Path) -> bool:
+    """Returns whether an experiment, of a page or of the package, selects the engine `jax`."""
+    for conf in (folder / "conf", ROOT / "conf"):
+        path = conf / "experiment" / f"{experiment}.yaml"
+        if path.is_file():
+            return "override /engine: jax\n" in path.read_text()
+    return False
 
 
 def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
@@ -416,7 +435,7 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
             ]
         if command.module == "runner.bisect":
             given.append(f"folder={folder}/checkpoints")
-        on_jax = _on_jax(given, on_jax)
+        on_jax = _on_jax(given, here, on_jax)
         library = forks.JAX if on_jax else None
         own = environment | dict(command.variables)
         done = forks.run([sys.executable, *given], library=library, cwd=here, env=own, timeout=1800)
