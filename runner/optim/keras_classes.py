@@ -48,6 +48,7 @@ class KerasClass:
     Attributes:
       slots: name in paths of state -> the state. One whose list is empty, as SGD's without momentum, does not exist.
       rule: (options, functions of the arrays) -> our update rule with the same formula; None: there is none.
+      why_no_rule: why there is none, as a full clause. Messages say it.
       rule_keys: options that the rule knows. The others must be at their defaults where the rule is used.
       from_step: attribute of a scalar variable that is a function of the step -> that function of (options, steps done
         before, functions of the arrays). It is computed and not stored.
@@ -55,6 +56,7 @@ class KerasClass:
 
     slots: Mapping[str, KerasSlot]
     rule: MakeRule | None = None
+    why_no_rule: str = ""
     rule_keys: tuple[str, ...] = ()
     from_step: Mapping[str, Callable[[Options, Tensor, Arrays], Tensor]] = field(default_factory=dict)
 
@@ -69,11 +71,18 @@ def _as_own(entry: OptimizerEntry) -> MakeRule:
     return make
 
 
+def _without_rule(slots: Mapping[str, KerasSlot], why: str) -> KerasClass:
+    """Returns a class that only an engine with Keras 3 can run."""
+    return KerasClass(slots, why_no_rule=why)
+
+
 # State of several classes. tf_keras and Keras 3, and some of their classes, differ in the underscore.
 _M = KerasSlot(("_momentums", "momentums"))
 _V = KerasSlot(("_velocities",))
 _ADAM = KerasClass(
-    {"m": _M, "v": _V, "v_hat": KerasSlot(("_velocity_hats",))}, _as_own(ADAM), (*ADAM.keys, "weight_decay")
+    {"m": _M, "v": _V, "v_hat": KerasSlot(("_velocity_hats",))},
+    _as_own(ADAM),
+    rule_keys=(*ADAM.keys, "weight_decay"),
 )
 
 CLASSES: Mapping[str, KerasClass] = {
@@ -83,22 +92,23 @@ CLASSES: Mapping[str, KerasClass] = {
             "accumulated_delta_var": KerasSlot(("_accumulated_delta_vars",)),
         },
         elementwise.adadelta,
-        ("rho", "epsilon", "weight_decay"),
+        rule_keys=("rho", "epsilon", "weight_decay"),
     ),
-    "Adafactor": KerasClass(
-        {"r": KerasSlot(("_r",), without=1), "c": KerasSlot(("_c",), without=2), "v": KerasSlot(("_v",))}
+    "Adafactor": _without_rule(
+        {"r": KerasSlot(("_r",), without=1), "c": KerasSlot(("_c",), without=2), "v": KerasSlot(("_v",))},
+        "its update uses means over a whole variable",
     ),
     "Adagrad": KerasClass(
         {"accumulator": KerasSlot(("_accumulators",), initial="initial_accumulator_value")},
         elementwise.adagrad,
-        ("initial_accumulator_value", "epsilon", "weight_decay"),
+        rule_keys=("initial_accumulator_value", "epsilon", "weight_decay"),
     ),
     "Adam": _ADAM,
     "AdamW": _ADAM,
     "Adamax": KerasClass(
         {"m": KerasSlot(("_m",)), "u": KerasSlot(("_u",))},
         elementwise.adamax,
-        ("beta_1", "beta_2", "epsilon", "weight_decay"),
+        rule_keys=("beta_1", "beta_2", "epsilon", "weight_decay"),
     ),
     "Ftrl": KerasClass(
         {
@@ -106,7 +116,7 @@ CLASSES: Mapping[str, KerasClass] = {
             "linear": KerasSlot(("_linears",)),
         },
         elementwise.ftrl,
-        (
+        rule_keys=(
             "learning_rate_power",
             "initial_accumulator_value",
             "l1_regularization_strength",
@@ -116,14 +126,16 @@ CLASSES: Mapping[str, KerasClass] = {
             "weight_decay",
         ),
     ),
-    "Lamb": KerasClass({"m": _M, "v": _V}),
-    "Lion": KerasClass({"m": _M}, elementwise.lion, ("beta_1", "beta_2", "weight_decay")),
-    "Muon": KerasClass({"m": _M, "v": KerasSlot(("adam_velocities",))}),
+    "Lamb": _without_rule({"m": _M, "v": _V}, "its update uses norms of a whole variable"),
+    "Lion": KerasClass({"m": _M}, elementwise.lion, rule_keys=("beta_1", "beta_2", "weight_decay")),
+    "Muon": _without_rule(
+        {"m": _M, "v": KerasSlot(("adam_velocities",))}, "its update uses matrix products of a whole variable"
+    ),
     "Nadam": KerasClass(
         {"m": _M, "v": _V},
         elementwise.nadam,
-        ("beta_1", "beta_2", "epsilon", "weight_decay"),
-        {"_u_product": elementwise.nadam_product},
+        rule_keys=("beta_1", "beta_2", "epsilon", "weight_decay"),
+        from_step={"_u_product": elementwise.nadam_product},
     ),
     "RMSprop": KerasClass(
         {
@@ -132,10 +144,14 @@ CLASSES: Mapping[str, KerasClass] = {
             "momentum": KerasSlot(("_momentums",)),
         },
         _as_own(RMSPROP),
-        (*RMSPROP.keys, "weight_decay"),
+        rule_keys=(*RMSPROP.keys, "weight_decay"),
     ),
-    "SGD": KerasClass({"momentum": KerasSlot(("momentums",))}, _as_own(SGD), (*SGD.keys, "weight_decay")),
-    "ScheduleFreeAdamW": KerasClass({"z": KerasSlot(("_momentums",), initial=None), "v": _V}),
+    "SGD": KerasClass({"momentum": KerasSlot(("momentums",))}, _as_own(SGD), rule_keys=(*SGD.keys, "weight_decay")),
+    "ScheduleFreeAdamW": _without_rule(
+        {"z": KerasSlot(("_momentums",), initial=None), "v": _V},
+        # `Rule.initial` has numbers only, and tf_keras has no such class to compare a rule with.
+        "its state begins as a copy of the weights, which no update rule of this runner has",
+    ),
 }
 
 
@@ -172,12 +188,14 @@ def check_rule(config: OptimizerConfig, defaults: Options) -> None:
         raise invalid(
             "optimizer.class_name",
             config.class_name,
-            problem="needs an engine that runs Keras 3, as its formula is not elementwise",
+            problem=f"needs an engine that runs Keras 3: {known.why_no_rule}",
             fix="set engine=jax",
         )
     for key, value in config.options.items():
         if key not in known.rule_keys and value != defaults[key]:
-            raise invalid(f"optimizer.{key}", value, problem="needs an engine that runs Keras 3", fix="set engine=jax")
+            problem = f"needs an engine that runs Keras 3: our update rule of {config.class_name} has no {key}"
+            fix = f"set engine=jax, or remove optimizer.{key}"
+            raise invalid(f"optimizer.{key}", value, problem=problem, fix=fix)
 
 
 KERAS = OptimizerEntry(

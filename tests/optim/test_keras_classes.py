@@ -43,6 +43,7 @@ def test_every_class_has_an_entry_for_its_state() -> None:
     assert set(CLASSES) == set(OPTIONS)
     for name, known in CLASSES.items():
         assert set(known.rule_keys) <= set(vars(OPTIONS[name]()))
+        assert (known.rule is None) == bool(known.why_no_rule)
 
 
 def test_options_of_a_class_are_written_next_to_its_name() -> None:
@@ -60,10 +61,17 @@ def test_options_of_a_class_are_written_next_to_its_name() -> None:
         (["optimizer.class_name=Adagrad", "+optimizer.epsilon=fast"], ["optimizer.epsilon=fast", "a number"]),
         (["optimizer.class_name=Lion", "+optimizer.clipnorm=1"], ["optimizer.clipnorm=1", "optimizer.clip.norm=1"]),
         (["optimizer.class_name=AdamW", "+optimizer.use_ema=true"], ["optimizer.use_ema", "optimizer.ema.decay"]),
-        (["optimizer.class_name=Muon", "engine=keras_dtensor"], ["class_name=Muon", "set engine=jax"]),
+        (
+            ["optimizer.class_name=Muon", "engine=keras_dtensor"],
+            ["class_name=Muon", "matrix products of a whole variable", "set engine=jax"],
+        ),
+        (
+            ["optimizer.class_name=ScheduleFreeAdamW", "engine=keras_dtensor"],
+            ["class_name=ScheduleFreeAdamW", "its state begins as a copy of the weights", "set engine=jax"],
+        ),
         (
             ["optimizer.class_name=Adam", "+optimizer.amsgrad=true", "engine=core_dtensor", "model=mlp_core"],
-            ["optimizer.amsgrad=true", "set engine=jax"],
+            ["optimizer.amsgrad=true", "update rule of Adam has no amsgrad", "set engine=jax, or remove"],
         ),
         (["optimizer.class_name=SGD", "+optimizer.nesterov=true"], ["optimizer.nesterov", "momentum=0.9"]),
         (["optimizer.class_name=Lamb", "+optimizer.weight_decay=2000"], ["optimizer.weight_decay=2000", "below 1000"]),
