@@ -274,6 +274,8 @@ def _wrong_type(text: str, key: str, value: object, base: DictConfig) -> str:
     for kind, description, example in _TYPES:
         if isinstance(node, kind):
             return f"{short(text)}: must be {description}; set {key}={example}"
+    if isinstance(node, ListConfig):
+        return f"{short(text)}: must be a list; set all of it: {key}=[...]"
     return f"{short(text)}: has not the type that {key} needs; see python -m runner --cfg all"
 
 

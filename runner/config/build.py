@@ -202,7 +202,8 @@ def _invalid_type(misfit: _MisfitError, field_key: str, spec: Field[Any]) -> Con
 
 def _no_keys(kind: type, value: object, key: str, *, is_optional: bool) -> ConfigError:
     """Returns the error for a value that must be a mapping with certain keys."""
-    names = list(fields_of(kind))
+    # In YAML, the entries of `options` are written next to the others.
+    names = [name for name in fields_of(kind) if name != "options"]
     if is_optional and str(value).lower() in _NULL:
         fix = f"set {key}=null"
     elif key.endswith("]"):

@@ -73,6 +73,22 @@ def keras_options(config: OptimizerConfig) -> KerasOptions:
     return build(schema_keras_optimizers.OPTIONS[config.class_name or ""], config.options, "optimizer")
 
 
+def as_typed(part: AugmentConfig | PrepareConfig) -> dict[str, Any]:
+    """Returns an entry of a list of `dataset` as it is written in YAML, for messages.
+
+    Keys at their defaults are left out.
+    """
+    default = type(part)()
+    typed = {}
+    for name in fields_of(type(part)):
+        value = getattr(part, name)
+        if name == "options" or value == getattr(default, name):
+            continue
+        key = _TARGET if name == "target" else name
+        typed[key] = value
+    return typed | part.options
+
+
 def _with_options(
     key: str, kind: type, content: Mapping[str, Any], own: Sequence[str] | None = None
 ) -> dict[str, Any]:

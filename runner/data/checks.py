@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runner.config.options import as_typed
 from runner.config.schema_data import JOINED, DatasetConfig
 from runner.config.values import changed
 from runner.data import checks_augment, checks_mixture, checks_prepare, checks_text, registry
@@ -128,9 +129,12 @@ def _check_keys(config: DatasetConfig) -> None:
             continue
         yaml_key = _YAML_KEYS.get(key, key)
         owner = next(name for name, source in registry.SOURCES.items() if key in source.keys)
+        value = getattr(config, key)
+        if key == "prepare":
+            value = [as_typed(layer) for layer in value]
         raise invalid(
             f"dataset.{yaml_key}",
-            getattr(config, key),
+            value,
             problem=f"dataset={config.name} has no such key",
             fix=f"remove dataset.{yaml_key}, or set dataset={owner}",
         )

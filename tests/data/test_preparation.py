@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from runner.config import values
+from runner.config.build import build
 from runner.config.options import arranged
 from runner.config.schema_data import DatasetConfig, PrepareConfig
 from runner.data import checks as checks_data
@@ -238,8 +239,19 @@ def test_an_unknown_string_is_an_error_without_an_index_for_it() -> None:
 def test_only_one_of_standardize_and_prepare_may_name_an_array() -> None:
     with pytest.raises(ConfigError, match=r"dataset.standardize=\[age\]: must not name age"):
         opened({"layer": "Normalization", "column": "age"}, standardize=["age"])
-    with pytest.raises(ConfigError, match=r"dataset.prepare=.*dataset=digits has no such key"):
-        opened(CITY, name="digits", path=None)
+
+
+def test_an_error_shows_the_layers_of_another_source_as_they_are_typed() -> None:
+    with pytest.raises(ConfigError) as error:
+        opened(CITY | {"num_oov_indices": 3}, name="digits", path=None)
+    assert str(error.value).startswith(
+        "dataset.prepare=[{layer:StringLookup,columns:[city],num_oov_indices:3}]: dataset=digits has no such key; "
+    )
+
+
+def test_an_error_of_an_entry_that_is_no_mapping_names_keys_that_can_be_typed() -> None:
+    with pytest.raises(ConfigError, match=r"dataset.prepare\[0\]=StringLookup: .*keys layer, columns; write \{layer:"):
+        build(DatasetConfig, arranged("dataset", {"prepare": ["StringLookup"]}), "dataset")
 
 
 @pytest.mark.parametrize(
