@@ -74,6 +74,7 @@ def check(config: RunConfig) -> RunConfig:
     checks_optimizer.check(config.optimizer, runs_keras_3=on_jax and other_on_jax)
     checks_data.check(config.dataset, recorded=any((config.resume, config.branch, config.run)))
     gpt_options.check_rows(config.model, config.dataset)
+    hub.check_teacher_names(config.task)
     task.check(config.task)
     _check_packing(config)
     entries = task.entries(config.task)

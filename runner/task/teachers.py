@@ -63,6 +63,13 @@ def is_preset(path: Path) -> bool:
     return (path / _PRESET_CONFIG).is_file()
 
 
+def is_local(reference: str) -> bool:
+    """Returns whether a teacher is a file or folder here, or a run that left checkpoints or an export."""
+    outputs = outputs_dir()
+    of_run = (outputs / "exports" / reference, outputs / "checkpoints" / reference)
+    return any(path.exists() for path in (Path(reference).expanduser(), *of_run))
+
+
 def is_unexported(reference: str) -> bool:
     """Returns whether a teacher is a recorded run with checkpoints that has no export yet."""
     is_plain_name = Path(reference).name == reference

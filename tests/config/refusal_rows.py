@@ -344,12 +344,26 @@ REFUSALS = [
         "task.teachers.big=model.keras",
         "the ID of a run that left checkpoints",
     ),
+    refusal(
+        "task=custom task._target_=user_module.loss engine=jax +task.teachers.big=hf://some/model",
+        "task.teachers.big=hf://some/model",
+        "is a KerasHub preset by name",
+        "save_to_preset(folder)",
+    ),
     refusal("task=distillation engine=jax", "task.teachers", "needs one teacher, not 0; add +task.teachers.big=..."),
     refusal("task=distillation engine=jax task.temperature=0", "task.temperature=0", "must be above 0"),
     refusal("task=distillation engine=jax task.student_loss_weight=2", "must be from 0 to 1"),
     refusal("task=distillation +task.teachers.big=user_module.py", "engine=keras_dtensor", "has no frozen models"),
     # Datasets, trainer, tracking.
     refusal("dataset=arrays", "dataset.path is required"),
+    refusal(
+        "dataset=arrays dataset.prepare={layer:Hashing}",
+        "dataset.prepare={layer:Hashing}: must be a list; set all of it: dataset.prepare=[...]",
+    ),
+    refusal(
+        "dataset=digits +dataset.prepare=[{layer:Hashing,column:x,num_bins:3}]",
+        "dataset.prepare=[{layer:Hashing,columns:[x],num_bins:3}]: dataset=digits has no such key",
+    ),
     refusal("dataset=arrays dataset.path=nowhere.csv", "dataset.path=nowhere.csv", ".parquet"),
     refusal("dataset=parquet dataset.path=nowhere.parquet", "dataset.path=nowhere.parquet", "a folder of them"),
     refusal("dataset=array_record dataset.path=nowhere", "dataset.path=nowhere", "an .array_record file"),

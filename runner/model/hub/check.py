@@ -98,6 +98,31 @@ def _check_task(task: str | None) -> None:
         )
 
 
+def check_teacher_names(config: TaskConfig) -> None:
+    """Rejects teachers that are presets by name, which would have to be downloaded.
+
+    It is called before the check that each teacher exists, whose message knows of no names.
+
+    Args:
+      config: whose types are checked.
+
+    Raises:
+      ConfigError: names the teacher.
+    """
+    for name, reference in config.teachers.items():
+        if teachers.is_local(reference):
+            continue
+        if reference.startswith(presets.SCHEMES) or reference in catalog.presets():
+            key = f"task.teachers.{name}"
+            raise invalid(
+                key,
+                reference,
+                problem="is a KerasHub preset by name, which a teacher does not download",
+                fix=f"set {key} to a folder that from_preset('{reference}').save_to_preset(folder) wrote, "
+                "to the ID of a run or to the folder of an export",
+            )
+
+
 def check_teachers(config: TaskConfig) -> None:
     """Checks the teachers that are presets, before anything is imported.
 
