@@ -171,15 +171,25 @@ def _layer(index: int, layer: object) -> object:
     return {**own_values, "options": options}
 
 
+# Keys of `optimizer.schedule` that a schedule with a function of the user has too.
+_OF_EVERY_SCHEDULE = ("name", "warmup_steps", "initial_factor", "plateau")
+
+
 def _schedule(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schedule as its dataclass has it; one with a function of the user is named `custom`."""
+    """Returns a schedule as its dataclass has it; one with a function of the user is named `custom`.
+
+    Keys that only other schedules use are arguments of the function, if they are not at their defaults. At its
+    default, a key is in the YAML of every option.
+    """
     if content.get(_TARGET) is None:
         content = {name: value for name, value in content.items() if name != _TARGET}
         for name in _NOT_IN_YAML:
             if name in content:
                 raise unknown_key(f"optimizer.schedule.{name}", _yaml_keys(ScheduleConfig))
         return content
-    arranged_schedule = _with_options("optimizer.schedule", ScheduleConfig, content)
+    default = ScheduleConfig()
+    own = [key for key in _yaml_keys(ScheduleConfig) if content.get(key) == getattr(default, key, None)]
+    arranged_schedule = _with_options("optimizer.schedule", ScheduleConfig, content, [*own, *_OF_EVERY_SCHEDULE])
     name = content.get("name", ScheduleConfig.name)
     if name not in (ScheduleConfig.name, "custom"):
         raise invalid(

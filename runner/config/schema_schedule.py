@@ -64,7 +64,8 @@ class ScheduleConfig:
       peak_factor: cosine_restarts: peak of each cycle as a multiple of the one before.
       target: `_target_` in YAML; import path of a function `(step, ...)` that returns a factor of `learning_rate`, or
         the rate itself if it has a parameter `learning_rate`; a parameter `total_steps` gets the steps of the run.
-      options: its other arguments; in YAML they are written next to `_target_`.
+      options: its other arguments; in YAML they are written next to `_target_`. Keys of this group that are its
+        parameters are among them.
       plateau: reduces the rate when a metric no longer improves.
     """
 

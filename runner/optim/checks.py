@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from runner.config import values
 from runner.config.options import keras_options
@@ -34,6 +34,36 @@ _SMALLEST_FLOAT32 = 2.0**-126
 # Values that messages suggest: the default of Keras's AdamW, and of `trainer.nan_rate_factor`.
 _WEIGHT_DECAY = 0.004
 _RATE_FACTOR = 0.5
+
+
+def settled(config: OptimizerConfig) -> OptimizerConfig:
+    """Returns the config with the keys of the schedule that are parameters of the user's function in its options.
+
+    Such a key is no longer the runner's: a function with a parameter `warmup_steps` has its own warm-up. A key at its
+    default is left to the function's own default, if it has one.
+
+    Raises:
+      ConfigError: there is no such function.
+    """
+    schedule = config.schedule
+    if schedule.name != "custom" or not schedule.target:
+        return config
+    arguments = import_path.look_up(TARGET_KEY, schedule.target).arguments
+    if arguments is None:
+        return config
+    names = [parameter.arg for parameter in (*arguments.args, *arguments.kwonlyargs)]
+    required = import_path.required(arguments)
+    default = ScheduleConfig()
+    options = dict(schedule.options)
+    defaults = {}
+    for key in sorted(set().union(*SCHEDULE_KEYS.values())):
+        if key not in names or key in options:
+            continue
+        value = getattr(schedule, key)
+        if value != getattr(default, key) or (key in required and value is not None):
+            options[key] = value
+            defaults[key] = getattr(default, key)
+    return replace(config, schedule=replace(schedule, options=options, **defaults))
 
 
 def check(config: OptimizerConfig, *, runs_keras_3: bool) -> None:

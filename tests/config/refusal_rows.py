@@ -201,6 +201,11 @@ REFUSALS = [
         "did you mean every?",
     ),
     refusal(
+        "optimizer.schedule._target_=tests.optim.rates.halving +optimizer.schedule.every=3 "
+        "optimizer.schedule.decay_steps=5",
+        "optimizer.schedule.decay_steps: unknown option (tests.optim.rates.halving takes every)",
+    ),
+    refusal(
         "optimizer.schedule._target_=tests.optim.rates.halving optimizer.schedule.name=cosine",
         "can't be used with optimizer.schedule.name=cosine",
     ),
