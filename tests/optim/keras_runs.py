@@ -11,8 +11,11 @@ from typing import Any
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
-# Axes, and a layout that shards every kernel over all of them.
-MESHES = {"batch8": ({"batch": 8}, "fsdp"), "batch4_model2": ({"batch": 4, "model": 2}, "fsdp_megatron")}
+# Axes, and a layout that shards every kernel over all of them. Its rules name the axis `model`, so each mesh has it.
+MESHES = {
+    "batch8": ({"batch": 8, "model": 1}, "fsdp_megatron"),
+    "batch4_model2": ({"batch": 4, "model": 2}, "fsdp_megatron"),
+}
 # With replicated weights, DTensor updates all variables as one vector.
 _PACKED = {"packed": ({"batch": 2}, "replicated")}
 # Rates at which the loss falls within 50 steps; the others are at 0.01. At that rate, Adam and RMSprop make whole

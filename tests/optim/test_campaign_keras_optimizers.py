@@ -44,12 +44,13 @@ def test_the_plan_has_the_bytes_that_a_device_holds(trained: Any, name: str) -> 
     assert {path: found for path, found in sizes.items() if len(set(found)) > 1} == {}
 
 
-@pytest.fixture(scope="module")
-def trained_on_dtensor() -> Any:
+@pytest.fixture(scope="module", params=list(MESHES))
+def trained_on_dtensor(request: pytest.FixtureRequest) -> Any:
     """The runs with a rule of ours."""
-    return work("batch4_model2", [run for run in RUNS if named(run) in ELEMENTWISE], STEPS, engine="keras_dtensor")
+    return work(request.param, [run for run in RUNS if named(run) in ELEMENTWISE], STEPS, engine="keras_dtensor")
 
 
+@pytest.mark.rotates(every=2, over="trained_on_dtensor")
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_our_rules_on_dtensor_equal_stock_keras_and_resume_exactly(trained_on_dtensor: Any, name: str) -> None:
     assert off({name: trained_on_dtensor[name]}) == {}
