@@ -10,6 +10,7 @@ import numpy as np
 from tests.campaign import mutations_layers as layers
 from tests.campaign import mutations_optimizers as optimizers
 from tests.campaign import mutations_resumes as resumes
+from tests.campaign import mutations_teachers as teachers
 from tests.campaign import mutations_ways as ways
 from tests.campaign.mutations_hooks import Tensor, Way
 
@@ -298,6 +299,11 @@ _RESUMES = (
     _m("moments lost by a resume", resumes.loaded(resumes.no_moments), *_RESUMED),
     _m("averages begun again by a resume", resumes.loaded(resumes.averages_of_now), *_RESUMED),
 )
+_TEACHERS = (
+    _m("a teacher that moves", teachers.moves, "taught", "taught", named="big/.*", engines="jax"),
+    _m("a teacher in training mode", teachers.in_training, "taught", "taught", engines="jax"),
+    _m("a teacher's answers to the next example", teachers.of_the_next_example, "taught", "taught", engines="jax"),
+)
 _LAYERS = (
     _m("masks of two draws shared", layers.layered("Dropout", layers.mask_of(layers.same)), "tokens", "adamw sgd"),
     _m(
@@ -376,5 +382,5 @@ _LAYERS = (
 )
 MUTATIONS = (
     *(*_GRADIENTS, *_MICROBATCHES, *_UPDATES, *_SCHEDULES, *_BATCHES, *_LOSSES, *_LAYERS),
-    *(*_CLASSES, *_GROUPS, *_NORMS, *_RESUMES),
+    *(*_CLASSES, *_GROUPS, *_NORMS, *_TEACHERS, *_RESUMES),
 )
