@@ -105,6 +105,28 @@ def test_there_are_sixty_ways_and_each_has_a_name_of_its_own_and_is_tried() -> N
         assert {*each.settings} <= {*networks.SETTINGS}
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "factored moments over the wrong dim",
+        "norms? of one shard",
+        "group's weight decay on a bias",
+        "ignored (index|label) counted",
+        "loss weight dropped",
+        "teacher that moves",
+        "schedule a step off after a resume",
+    ],
+)
+def test_each_kind_of_break_of_a_training_step_is_tried_by_the_test_above(kind: str) -> None:
+    tried = []
+    for (network, engine, setting), words in NEW_KINDS.items():
+        for each in MUTATIONS:
+            fits = network in each.networks and engine in each.engines and setting in each.settings
+            if fits and re.search(words, each.name) and re.search(kind, each.name):
+                tried.append(each.name)
+    assert tried
+
+
 @pytest.mark.parametrize("scene", networks.scenes(), ids="-".join)
 def test_every_scene_is_a_config_that_is_accepted(scene: tuple[str, str, str]) -> None:
     config = config_of(*scene)
