@@ -20,8 +20,8 @@ MESHES = {
 _PACKED = {"packed": ({"batch": 2}, "replicated")}
 # Rates at which the loss falls within 50 steps; the others are at 0.01. At that rate, Adam and RMSprop make whole
 # steps of gradients that are rounding and nothing else.
-_RATES = {"Adadelta": 1.0, "Adagrad": 0.05, "Ftrl": 0.1, "SGD": 0.02}
-_RATES |= dict.fromkeys(("Adam", "AdamW", "Adamax", "Lion", "Nadam", "RMSprop"), 0.001)
+RATES = {"Adadelta": 1.0, "Adagrad": 0.05, "Ftrl": 0.1, "SGD": 0.02}
+RATES |= dict.fromkeys(("Adam", "AdamW", "Adamax", "Lion", "Nadam", "RMSprop"), 0.001)
 _COSINE = {"optimizer.schedule.name": "cosine", "optimizer.schedule.warmup_steps": 4}
 # Every class, with options that are not its defaults; and what our keys add to a class.
 RUNS: list[dict[str, Any]] = [
@@ -31,6 +31,7 @@ RUNS: list[dict[str, Any]] = [
     {"name": "Adafactor_warmup", "class_name": "Adafactor", "keys": {"optimizer.schedule.warmup_steps": 4}},
     {"class_name": "Adagrad", "options": {"initial_accumulator_value": 0.2}},
     {"class_name": "Adam", "options": {"amsgrad": True}, "keys": {"optimizer.ema.decay": 0.9}},
+    {"name": "Adam_plain", "class_name": "Adam"},
     {"class_name": "AdamW", "options": {"beta_1": 0.8}},
     {"class_name": "Adamax", "options": {"beta_2": 0.99}},
     {"class_name": "Ftrl", "options": {"l1_regularization_strength": 1e-4, "beta": 0.1}},
@@ -43,7 +44,7 @@ RUNS: list[dict[str, Any]] = [
     {"class_name": "ScheduleFreeAdamW", "options": {"warmup_steps": 3}},
 ]
 # They have update rules of ours, for engines that don't run Keras 3.
-ELEMENTWISE = ("Adadelta", "Adagrad", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD")
+ELEMENTWISE = ("Adadelta", "Adagrad", "Adam_plain", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD")
 
 
 # A factor of the rate, no decay of biases, and a layer that is frozen in the first steps. The norm that clips is that
@@ -83,7 +84,7 @@ def named(run: dict[str, Any]) -> str:
 
 def work(mesh: str, runs: list[dict[str, Any]], steps: int, engine: str = "jax", **more: Any) -> Any:
     """Runs the worker and returns what it prints: run -> see `keras_worker.compared`."""
-    with_rates = [{"rate": _RATES.get(run.get("class_name", ""), 0.01), **run} for run in runs]
+    with_rates = [{"rate": RATES.get(run.get("class_name", ""), 0.01), **run} for run in runs]
     axes, layout = (MESHES | _PACKED)[mesh]
     request = {"axes": axes, "layout": layout, "engine": engine, "steps": steps, "runs": with_rates} | more
     command = [sys.executable, "-m", "tests.optim.keras_worker", json.dumps(request)]
