@@ -1,6 +1,8 @@
-"""Takes the README's screenshots: `python -m benchmarks.screenshots [--sweep latest] [--out docs/images]`.
+"""Takes the screenshots of MLflow for the pages: `python -m benchmarks.screenshots [--out docs/images]`.
 
-Needs a recorded sweep (`python -m runner experiment=sweep_batch_size`), playwright and a Chromium of the system.
+`--sweep latest` takes the list and the comparison of a sweep's runs (`python -m runner experiment=sweep_batch_size`).
+`--run latest` takes the charts of a run. docs/mlflow.md names the command of the run that its picture shows.
+Needs playwright and a Chromium of the system.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from typing import Any
 
 from PIL import Image
 
+from runner.compare.diff import find_run
 from runner.config.schema import TrackingConfig
 from runner.host.paths import project_root
 from runner.tracking.location import default_uri, free_port
+from runner.tracking.store import Store
 from runner.tracking.sweeps import find, open_tracking
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -30,6 +34,8 @@ _FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgrou
 _COLOURS = 64  # of a saved picture; an interface has few
 _CLOSE = (1244, 36)  # the cross of the panel, which has no name
 _PATIENCE_MS = 90_000
+# Without it, MLflow opens its view for GenAI.
+_VIEW = "workflowType=machine_learning"
 
 
 @contextmanager
@@ -105,38 +111,65 @@ def save(page: Any, path: Path) -> None:
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
 
 
-def main() -> None:
-    """Takes the runs table, the comparison's charts, and one run's charts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sweep", default="latest")
-    parser.add_argument("--out", type=Path, default=project_root() / "docs" / "images")
-    options = parser.parse_args()
-    store = open_tracking(TrackingConfig())
-    parent = find(store, options.sweep)
+def take_sweep(page: Any, store: Store, reference: str, address: str, out: Path) -> None:
+    """Takes the table of a sweep's runs, and the comparison of their accuracy.
+
+    Args:
+      page: of the browser.
+      store: the tracking store, which `address` serves.
+      reference: a sweep's run ID or `latest`.
+      address: of the MLflow UI.
+      out: folder of the pictures.
+    """
+    parent = find(store, reference)
     experiment = parent.info.experiment_id
     wanted = f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
     children = store.client.search_runs([experiment], wanted, order_by=["attributes.start_time ASC"])
+    page.goto(f"{address}/#/experiments/{experiment}/runs?{_VIEW}")
+    page.get_by_text(parent.info.run_name, exact=True).first.wait_for()
+    expander = page.locator("[role=row]", has_text=parent.info.run_name).locator("button[aria-label*=xpand], button")
+    expander.first.click()
+    page.get_by_text(children[0].info.run_name, exact=True).first.wait_for()
+    save(page, out / "runs.png")
+    ids = ",".join(f'"{run.info.run_id}"' for run in children)
+    page.goto(f'{address}/#/compare-runs?runs=[{ids}]&experiments=["{experiment}"]&{_VIEW}')
+    page.locator(".js-plotly-plot").first.wait_for()
+    close_assistant(page)
+    choose_metric(page, "eval/accuracy")
+    save(page, out / "compare.png")
+
+
+def take_charts(page: Any, store: Store, reference: str, address: str, out: Path) -> None:
+    """Takes the charts of a run's metrics.
+
+    Args:
+      page: of the browser.
+      store: the tracking store, which `address` serves.
+      reference: a run's ID, its beginning, its name or `latest`.
+      address: of the MLflow UI.
+      out: folder of the picture.
+    """
+    run = find_run(store.client, reference, "--run ")
+    page.goto(f"{address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/model-metrics?{_VIEW}")
+    page.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for()
+    close_assistant(page)
+    save(page, out / "charts.png")
+
+
+def main() -> None:
+    """Takes the pictures of a sweep, of a run, or of both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweep", help="run ID of a sweep, or latest")
+    parser.add_argument("--run", help="ID or name of a run, or latest")
+    parser.add_argument("--out", type=Path, default=project_root() / "docs" / "images")
+    options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    store = open_tracking(TrackingConfig())
     with served(default_uri(project_root()), options.out) as address, browser_page(1280, 720) as page:
-        view = "workflowType=machine_learning"
-        page.goto(f"{address}/#/experiments/{experiment}/runs?{view}")
-        page.get_by_text(parent.info.run_name, exact=True).first.wait_for()
-        expander = page.locator("[role=row]", has_text=parent.info.run_name).locator(
-            "button[aria-label*=xpand], button"
-        )
-        expander.first.click()
-        page.get_by_text(children[0].info.run_name, exact=True).first.wait_for()
-        save(page, options.out / "runs.png")
-        ids = ",".join(f'"{run.info.run_id}"' for run in children)
-        page.goto(f'{address}/#/compare-runs?runs=[{ids}]&experiments=["{experiment}"]&{view}')
-        page.locator(".js-plotly-plot").first.wait_for()
-        close_assistant(page)
-        choose_metric(page, "eval/accuracy")
-        save(page, options.out / "compare.png")
-        page.goto(f"{address}/#/experiments/{experiment}/runs/{children[0].info.run_id}/model-metrics?{view}")
-        page.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for()
-        close_assistant(page)
-        save(page, options.out / "charts.png")
+        if options.sweep:
+            take_sweep(page, store, options.sweep, address, options.out)
+        if options.run:
+            take_charts(page, store, options.run, address, options.out)
     (options.out / "ui.log").unlink(missing_ok=True)
 
 
