@@ -1,9 +1,9 @@
-"""Plans and proves backbones of KerasHub: `python -m tests.backbones_of_hub [--mesh M] [--layout L ...] [names]`.
+"""Plans and verifies backbones of KerasHub: `python -m tests.backbones_of_hub [--mesh M] [--layout L ...] [names]`.
 
-Each is built at tiny sizes, planned under a layout (auto) and under KerasHub's own layout map where it has one, and
-held against one device by `python -m runner.verify`. Prints a line each, and exits with 1 where one is neither
-verified nor refused with a reason. `--write` puts the lines into docs/keras_hub_models.md,
-where others stay as they are.
+Each is built at tiny sizes, planned under a layout (auto) and under KerasHub's own layout map if it has one, and
+compared with one device by `python -m runner.verify`. Prints a row and the verdict's line of each, and exits with 1 if
+one is neither verified nor rejected with a reason. `--write` puts both into docs/keras_hub_models.md, where others
+stay as they are.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def main() -> int:
             row = prove(name, plan, words, Path(folder), chosen.steps)
             failed += not row.sound
             print(row.line(), flush=True)
+            print(row.said, flush=True)
             if chosen.write:
                 page.put(row)
     return int(failed > 0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests import forks
 from tests.backbones_of_hub.case import Counts, Planned, overrides
+from tests.docs import verdicts
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 3600
@@ -39,12 +40,12 @@ class Row:
         return self.verdict in ("verified", "planned", "refused")
 
     def line(self) -> str:
-        """Returns it as Markdown."""
+        """Returns its row of the table, as Markdown."""
         plan = self.plan
         share = f"{100 * plan.split / plan.parameters:.0f}%" if plan.parameters else "-"
-        split = f"{share}, {plan.split_variables} of {plan.variables}" if plan.parameters else "-"
-        cells = (self.name, f"{plan.parameters:,}" if plan.parameters else "-", split)
-        cells = (*cells, _words(plan.ours), _words(plan.own), self.verdict, self.said.replace("|", "\\|"))
+        sharded = f"{share}, {plan.split_variables} of {plan.variables}" if plan.parameters else "-"
+        cells = (self.name, f"{plan.parameters:,}" if plan.parameters else "-", sharded)
+        cells = (*cells, _words(plan.ours), _words(plan.own), verdicts.status(self.verdict), verdicts.note(self.said))
         return "| " + " | ".join(cells) + " |"
 
 
@@ -52,7 +53,7 @@ def _words(counts: Counts | None) -> str:
     if counts is None:
         return "-"
     if "refused" in counts:
-        return "refused"
+        return "does not fit"
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 

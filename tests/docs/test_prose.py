@@ -21,7 +21,7 @@ def test_sentences_are_short(page: str) -> None:
         assert mean(len(one.split()) for one in found) <= prose.AVERAGE
 
 
-@pytest.mark.parametrize("page", WRITTEN)
+@pytest.mark.parametrize("page", pages.names())
 def test_pages_have_no_private_words(page: str) -> None:
     assert prose.private_words(prose.written(page)) == []
 

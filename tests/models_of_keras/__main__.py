@@ -1,9 +1,9 @@
-"""Runs and proves the models: `python -m tests.models_of_keras [--engine jax] [--mesh batch8] [--short] [words]`.
+"""Runs and verifies the models: `python -m tests.models_of_keras [--engine jax] [--mesh batch8] [--short] [words]`.
 
-Each is run by `python -m runner` for a few steps and held against one device by `python -m runner.verify`, as a user
-would: in a folder of its own, with the models in a module there. Prints a line each with what became of it and the
-seconds of both commands, and exits with 1 where one is neither verified nor refused in one line. `--write` writes what
-was found into docs/models.md, where the rows of other models stay as they are.
+Each is run by `python -m runner` for a few steps and compared with one device by `python -m runner.verify`, as a user
+would: in a folder of its own, with the models in a module there. Prints a row and the verdict's line of each, and
+exits with 1 if one is neither verified nor rejected in one line. `--write` writes what was found into docs/models.md,
+where the rows of other models stay as they are.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def main() -> int:
     for proof in proofs(chosen):
         failed += not proof.sound
         print(proof.row(), flush=True)
+        print(proof.said, flush=True)
         if chosen.write:
             page.PAGE.write_text(page.with_row(page.PAGE.read_text() if page.PAGE.exists() else "", proof))
     return int(failed > 0)

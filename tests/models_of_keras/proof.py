@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tests import forks
+from tests.docs import verdicts
 
 ROOT = Path(__file__).parents[2]
 ENGINES = ("jax", "keras_dtensor")
@@ -101,7 +102,8 @@ class Proof:
     def row(self) -> str:
         """Returns a line of the table."""
         times = " | ".join(f"{spent:.0f}" if spent else "-" for spent in (self.run_seconds, self.verify_seconds))
-        return f"| {self.model} | {self.engine} | {self.mesh} | {self.verdict} | {times} | {self.said} |"
+        shown = f"{verdicts.status(self.verdict)} | {times} | {verdicts.note(self.said)}"
+        return f"| {self.model} | {self.engine} | {self.mesh} | {shown} |"
 
 
 def write_models(folder: Path) -> None:

@@ -26,6 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_users_model_is_proven_on_a_mesh_or_refused_in_a_line(name: str, engine: str, folder: Path) -> None:
     proof = prove(name, engine, "batch4_model2", folder, train=False)
     expected = MODELS[name].refused.get(engine)
-    assert proof.verdict == ("verified" if expected is None else "refused"), proof.row()
+    assert proof.verdict == ("verified" if expected is None else "refused"), proof.said
     assert (expected or "") in proof.said
-    assert proof.sound, proof.row()
+    assert proof.sound, proof.said
