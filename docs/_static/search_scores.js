@@ -1,10 +1,12 @@
 // How search orders its results: Sphinx's own scores, and a bonus if a title contains the whole query.
-// Titles of pages come before titles of sections, and the changelog comes last.
+// Titles of pages come before titles of sections, and the changelog comes last. A page whose title is a question comes
+// after the page on the whole subject.
 var Scorer = {
   score: (result) => {
     const [page, title, anchor, , score] = result;
     const query = (new URLSearchParams(window.location.search).get("q") || "").trim().toLowerCase();
-    const bonus = query && title.toLowerCase().includes(query) ? (anchor ? 40 : 50) : 0;
+    const ofTitle = anchor ? 40 : title.endsWith("?") ? 10 : 50;
+    const bonus = query && title.toLowerCase().includes(query) ? ofTitle : 0;
     return page === "CHANGELOG" ? -1 : score + bonus;
   },
   objNameMatch: 11,

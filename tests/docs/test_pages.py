@@ -93,10 +93,12 @@ def followed(page: str) -> list[Command]:
     return [command for command in pages.commands(page) if not lacks(command) and command not in own]
 
 
+# Pages whose output is compared with what their commands print.
+QUESTIONS = site.entries("questions")
 # Pages that name steps that a shortened run does not reach.
-WHOLE = ("checkpoints", "replay")
+WHOLE = ("checkpoints", "replay", *QUESTIONS)
 # The programs of docs/bugs have their own test.
-RUN = [page for page in pages.names() if page not in {*EXAMPLES, "bugs"} and followed(page)]
+RUN = [page for page in pages.names() if page not in {*EXAMPLES, *QUESTIONS, "bugs"} and followed(page)]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
     "pip",
@@ -395,15 +397,18 @@ def _chooses_jax(experiment: str, folder: Path) -> bool:
     return False
 
 
-def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
+def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> str:
     """Runs the commands of a page in a folder; an example with an engine, and with a mesh in place of batch8.
+
+    Returns:
+      What the commands printed.
 
     Raises:
       AssertionError: a command exited with another code; the message has its output.
     """
     pages.write_files(page, folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    here, on_jax = folder, False
+    here, on_jax, printed = folder, False, ""
     for count, command in enumerate(followed(page)):
         if command.words[0] == "cd":
             here = folder / command.words[1]
@@ -435,7 +440,8 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         if command.module == "runner.bisect":
             given.append(f"folder={folder}/checkpoints")
         on_jax = _on_jax(given, here, on_jax)
-        library = forks.JAX if on_jax else None
+        # A fork runs a module; a program of the page starts for real.
+        library = forks.JAX if on_jax and command.module else None
         own = environment | dict(command.variables)
         done = forks.run([sys.executable, *given], library=library, cwd=here, env=own, timeout=1800)
         said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -443,6 +449,8 @@ def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> None:
         lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
         is_empty = lists and done.returncode == 1 and done.stderr.startswith("no runs match")
         assert done.returncode == command.code or is_empty, said
+        printed += done.stdout + done.stderr
+    return printed
 
 
 def test_every_shown_plan_has_a_test() -> None:
@@ -494,6 +502,39 @@ def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path, engine, mesh)
     (run,) = [path for path in tmp_path.glob("out-*-runner") if (path / picture).exists()][:1]
     assert (run / picture).stat().st_size > 10_000
+
+
+def missing_lines(shown: str, printed: str) -> list[str]:
+    """Returns the lines that a page shows and that no command printed; `...` in a line means any text."""
+    lines = printed.splitlines()
+    return [line for line in shown.splitlines() if not any(pages.matches(one, line) for one in lines)]
+
+
+def test_a_line_that_no_command_printed_is_found() -> None:
+    printed = "Resuming run 3f2a at step 33\n22 steps\n"
+    assert missing_lines("Resuming run ... at step 33\n...\n22 steps\n", printed) == []
+    assert missing_lines("Resuming run ... at step 34\n22 steps\n", printed) == ["Resuming run ... at step 34"]
+
+
+def test_each_question_has_commands_their_output_and_limits() -> None:
+    assert len(QUESTIONS) == 7
+    for page in QUESTIONS:
+        text = pages.path_of(page).read_text()
+        title, _, rest = text.partition("\n\n")
+        assert title.endswith("?"), page
+        assert "\n> **Limits.** " in rest.partition("\n## ")[0], page
+        assert followed(page), page
+        assert [shown for kind, shown in pages.blocks(page) if not kind], page
+
+
+@pytest.mark.campaign
+@pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
+@pytest.mark.rotates(every=6)
+@pytest.mark.parametrize("page", QUESTIONS)
+def test_the_commands_of_a_question_print_what_its_page_shows(page: str, tmp_path: Path) -> None:
+    printed = follow(page, tmp_path)
+    shown = "".join(text for kind, text in pages.blocks(page) if not kind)
+    assert missing_lines(shown, printed) == []
 
 
 @pytest.mark.campaign

@@ -35,29 +35,34 @@ SEARCHES = {
     "quickstart": "quickstart",
     "reproducibility": "reproducibility",
     "mutation testing": "campaigns",
-    "resume on another number of hosts": "questions",
-    "preemptions several MLflow runs": "questions",
-    "resume a Hydra sweep": "questions",
-    "weights never exist as a whole": "questions",
-    "gradient accumulation equal full batch": "questions",
-    "metrics of each process": "questions",
+    "resume on another number of hosts": "resume_other_hosts",
+    "preemptions several MLflow runs": "one_mlflow_run",
+    "resume a Hydra sweep": "resume_sweeps",
+    "weights never exist as a whole": "weights_never_whole",
+    "gradient accumulation equal full batch": "accumulation_equals_batch",
+    "metrics of each process": "metrics_per_process",
+    "shard any Keras or KerasHub model": "shard_any_model",
+    "one MLflow run across preemptions": "one_mlflow_run",
+    "common questions": "questions",
 }
+# Pages whose list items give other pages their place.
+LISTINGS = (*site.SECTIONS, *site.OVERVIEWS)
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
 
 def test_each_page_has_one_place_in_the_navigation() -> None:
-    listed = Counter(page for section in site.SECTIONS for page in site.entries(section))
+    listed = Counter(page for listing in LISTINGS for page in site.entries(listing))
     every = {path.stem for path in site.DOCS.glob("*.md")} | set(site.TOP)
     assert {page: count for page, count in listed.items() if count > 1} == {}
     assert set(listed) == every - {"index", *site.SECTIONS}
 
 
 def test_a_list_item_names_its_page_by_its_title() -> None:
-    for section in site.SECTIONS:
-        text = pages.path_of(section).read_text()
-        for page in site.entries(section):
+    for listing in LISTINGS:
+        text = pages.path_of(listing).read_text()
+        for page in site.entries(listing):
             title = pages.path_of(page).read_text().partition("\n")[0].removeprefix("# ")
-            assert f"- [{title}](" in text, f"{section}: {page}"
+            assert f"- [{title}](" in text, f"{listing}: {page}"
 
 
 def test_what_only_sphinx_reads_is_added_to_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
