@@ -15,7 +15,7 @@ MESH, LAYOUT = "batch4_model2", "auto"  # of the page
 _FOLDER = re.compile(r"\S*/site-packages/")
 WORDS = [f"mesh={MESH}", f"layout={LAYOUT}"]
 COLUMNS = (
-    "| backbone | parameters | sharded | collectives, layout=auto | collectives, its own map | verdict | note |",
+    "| backbone | verdict | note | parameters | sharded | collectives, layout=auto | collectives, its own map |",
     "|---|---|---|---|---|---|---|",
 )
 _HEAD = """# KerasHub compatibility table
@@ -27,13 +27,13 @@ is planned on `mesh=batch4_model2` with `layout=auto`, and compared with stock K
 > **Limits.** Tiny configs, 2 steps, 8 virtual CPU devices. BASNet is only planned: its decoder has 50 million
 > parameters for every config, and verifying it needs more than 20 GB.
 
-- **sharded**: share of the parameters that are sharded, and the number of sharded variables.
-- **collectives**: those of a training step, with `layout=auto` and with KerasHub's own layout map
-  (`layout=keras_hub`), which five families have. `does not fit`: an axis does not divide a dim that the map shards.
 - **verdict**: `verified`, `planned`, or `not supported`: it can't be built from a config, or the run ends before
   training with one error line.
 - **note**: which errors the comparison detects ([the verdict](verify.md#the-verdict)), or why a backbone is not
   supported. [Full results](#full-results) has the whole line.
+- **sharded**: share of the parameters that are sharded, and the number of sharded variables.
+- **collectives**: those of a training step, with `layout=auto` and with KerasHub's own layout map
+  (`layout=keras_hub`), which five families have. `does not fit`: an axis does not divide a dim that the map shards.
 
 Causal language models and encoder-decoders predict the next token. Encoders of text and images, and backbones with
 other inputs, predict a class, with KerasHub's own head if there is one. `model.trainable` excludes variables that a

@@ -44,8 +44,9 @@ class Row:
         plan = self.plan
         share = f"{100 * plan.split / plan.parameters:.0f}%" if plan.parameters else "-"
         sharded = f"{share}, {plan.split_variables} of {plan.variables}" if plan.parameters else "-"
-        cells = (self.name, f"{plan.parameters:,}" if plan.parameters else "-", sharded)
-        cells = (*cells, _words(plan.ours), _words(plan.own), verdicts.status(self.verdict), verdicts.note(self.said))
+        parameters = f"{plan.parameters:,}" if plan.parameters else "-"
+        cells = [self.name, verdicts.status(self.verdict), verdicts.note(self.said)]
+        cells += [parameters, sharded, _words(plan.ours), _words(plan.own)]
         return "| " + " | ".join(cells) + " |"
 
 
