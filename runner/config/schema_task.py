@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.fields import IDENTIFIER, checked, choice, empty_problem, entries, integer, number
+from runner.config.schema_keras_metrics import metrics_problem
 from runner.errors import shown
 
 
@@ -80,6 +81,9 @@ def _class_weights_problem(weights: object) -> str | None:
     return None
 
 
+_METRICS_RULE = "list of Keras metrics, or mapping from them to options"
+
+
 @dataclass(frozen=True)
 class ClassificationOptions:
     """One class per example, with softmax cross-entropy.
@@ -92,6 +96,7 @@ class ClassificationOptions:
         null: not reported.
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
       from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     # With 1, every class would have the same probability whatever the label is.
@@ -106,6 +111,7 @@ class ClassificationOptions:
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
     from_logits: bool = True
+    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,7 @@ class DistillationOptions:
       top_k: also report `top_<k>`, which counts an example as correct if its label is among the k largest outputs;
         null: not reported.
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     temperature: float = number(3.0, above=0.0)
@@ -133,6 +140,7 @@ class DistillationOptions:
     )
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
+    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 def _thresholds_problem(thresholds: object) -> str | None:
@@ -159,6 +167,7 @@ class BinaryOptions:
       class_weights: weight of the loss per class: [weight of 0, weight of 1], class name -> weight (others 1), or
         `balanced`: examples / (2 * examples of the class) in the train split. null: none.
       from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     positive: Any = checked(None, whole=_name_problem, rule="string or integer", example="yes")
@@ -174,6 +183,7 @@ class BinaryOptions:
         example="balanced",
     )
     from_logits: bool = True
+    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -188,6 +198,7 @@ class PositionsOptions:
         `balanced`: labels / (classes * labels of the class) in the train split. null: none.
       label_smoothing: fraction of each label that is spread over all classes.
       from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
@@ -201,6 +212,7 @@ class PositionsOptions:
     )
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     from_logits: bool = True
+    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -216,6 +228,7 @@ class MultilabelOptions:
         (Keras's `num_thresholds`); null: they are not reported.
       label_smoothing: fraction of each label that is moved to 0.5.
       from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     threshold: float = number(0.5, above=0.0, below=1.0)
@@ -224,6 +237,7 @@ class MultilabelOptions:
     auc_thresholds: int | None = integer(None, at_least=3, at_most=100_000, example=200)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     from_logits: bool = True
+    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)
@@ -235,12 +249,14 @@ class RegressionOptions:
       delta: huber loss: error above which the loss grows linearly.
       standardize: train on (target - mean) / standard deviation of the train split; metrics use the original units.
       from_logits: a cross-entropy takes logits; false: probabilities, as in Keras.
+      metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
     loss: str = "mean_squared_error"
     delta: float = number(1.0, above=0.0)
     standardize: bool = False
     from_logits: bool = False
+    metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.config import schema_keras_metrics
+from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import BinaryOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
 from runner.host.late import late
-from runner.task import class_weights, probabilities, thresholds
+from runner.task import class_weights, keras_metrics, probabilities, thresholds
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output
+from runner.task.keras_metrics import KerasMetrics
+from runner.task.keras_sums import Compared
 from runner.task.metrics import MAXIMIZE
-from runner.task.supervised import Supervised, as_counts, columns, counted, read_columns, roles
+from runner.task.supervised import Supervised, as_counts, columns, counted, is_real, read_columns, roles
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -32,13 +36,24 @@ _POSITIVES = "positives"
 _EXAMPLES = "examples"
 
 
+def _own_metrics(options: BinaryOptions) -> dict[str, Sequence[KerasMetric]]:
+    """Returns the task's own metrics, and the Keras metrics that each equals."""
+    threshold = options.threshold
+    own: dict[str, Sequence[KerasMetric]] = {
+        "accuracy": (schema_keras_metrics.BinaryAccuracy(threshold=threshold), schema_keras_metrics.Accuracy()),
+        "f1": [schema_keras_metrics.F1Score(average=average, threshold=threshold) for average in ("macro", "micro")],
+        "precision": (schema_keras_metrics.Precision(thresholds=[threshold]),),
+        "recall": (schema_keras_metrics.Recall(thresholds=[threshold]),),
+        "auc": (schema_keras_metrics.AUC(num_thresholds=options.auc_thresholds),),
+        "auc_pr": (schema_keras_metrics.AUC(num_thresholds=options.auc_thresholds, curve="PR"),),
+    }
+    return own | thresholds.own_metrics(options.thresholds)
+
+
 def directions(options: BinaryOptions) -> dict[str, str]:
     """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    names = ["accuracy", "f1", "precision", "recall", "auc", "auc_pr"]
-    for threshold in options.thresholds:
-        names.append(thresholds.named("precision", threshold))
-        names.append(thresholds.named("recall", threshold))
-    return dict.fromkeys(names, MAXIMIZE)
+    metrics = dict.fromkeys(_own_metrics(options), MAXIMIZE)
+    return {**metrics, **keras_metrics.directions(options.metrics, keras_metrics.LABELS, _own_metrics(options))}
 
 
 def step_metrics(options: BinaryOptions) -> tuple[str, ...]:
@@ -54,6 +69,7 @@ def check(options: BinaryOptions) -> None:
       ConfigError: a value is invalid.
     """
     thresholds.check_names(options.thresholds)
+    keras_metrics.requested(options.metrics, keras_metrics.LABELS, _own_metrics(options))
 
 
 def make(config: TaskConfig, options: BinaryOptions, data: TaskData) -> Task:
@@ -81,6 +97,13 @@ class Binary(Supervised):
         self.class_names = tuple(reversed(names)) if self._is_flipped else tuple(names)
         self.outputs = OutputSpec(1, self.class_names[1:])
         self.step_metrics = step_metrics(options)
+        self._keras_metrics = KerasMetrics(
+            options.metrics,
+            keras_metrics.LABELS,
+            _own_metrics(options),
+            size=1,
+            has_example_weight=config.example_weight is not None,
+        )
         if data.train is not None:
             self.check_split(data.train, "train")
         weights = class_weights.resolve(options.class_weights, names, data, self._count_examples)
@@ -201,7 +224,19 @@ class Binary(Supervised):
             _POSITIVE_ABOVE: counted(ops, batch, is_above_bn * is_positive_b1, [0]),
             _POSITIVES: counted(ops, batch, is_positive_b1, [0, 1]),
             _EXAMPLES: counted(ops, batch, ops.ones_like(is_positive_b1), [0, 1]),
+            **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch)),
         }
+
+    def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
+        """Returns what Keras's metrics compare: probabilities and labels."""
+        has_logits = self._options.from_logits
+        return Compared(
+            target=self._labels(ops, batch),
+            prediction=ops.sigmoid(outputs) if has_logits else outputs,
+            weight=ops.cast(is_real(ops, batch), "float32"),
+            logits=outputs if has_logits else None,
+            example_weight=self._example_weights(ops, batch),
+        )
 
     @staticmethod
     def _counts(totals: Mapping[str, Array]) -> thresholds.Counts:
@@ -226,7 +261,7 @@ class Binary(Supervised):
         for row, threshold in enumerate(self._options.thresholds, 1):
             metrics[thresholds.named("precision", threshold)] = float(others.precision()[row])
             metrics[thresholds.named("recall", threshold)] = float(others.recall()[row])
-        return metrics
+        return {**metrics, **self._keras_metrics.results(totals, metrics)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one output."""

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.config import schema_keras_metrics
+from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import class_names, class_weights, probabilities
+from runner.task import class_names, class_weights, keras_metrics, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output, not_logits
+from runner.task.keras_metrics import KerasMetrics
+from runner.task.keras_sums import Compared, is_in_top
 from runner.task.metrics import MAXIMIZE
 from runner.task.supervised import (
     Supervised,
@@ -43,12 +47,27 @@ _MOST_WRONG = 24
 _ROUNDING = 1e-2
 
 
+def _own_metrics(options: ClassificationOptions) -> dict[str, Sequence[KerasMetric]]:
+    """Returns the task's own metrics, and the Keras metrics that each equals."""
+    own: dict[str, Sequence[KerasMetric]] = {
+        "accuracy": (
+            schema_keras_metrics.Accuracy(),
+            schema_keras_metrics.CategoricalAccuracy(),
+            schema_keras_metrics.SparseCategoricalAccuracy(),
+        )
+    }
+    if options.top_k is not None:
+        own[f"top_{options.top_k}"] = (
+            schema_keras_metrics.TopKCategoricalAccuracy(k=options.top_k),
+            schema_keras_metrics.SparseTopKCategoricalAccuracy(k=options.top_k),
+        )
+    return own
+
+
 def directions(options: ClassificationOptions) -> dict[str, str]:
     """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    metrics = {"accuracy": MAXIMIZE}
-    if options.top_k is not None:
-        metrics[f"top_{options.top_k}"] = MAXIMIZE
-    return metrics
+    metrics = dict.fromkeys(_own_metrics(options), MAXIMIZE)
+    return {**metrics, **keras_metrics.directions(options.metrics, keras_metrics.CLASSES, _own_metrics(options))}
 
 
 def step_metrics(options: ClassificationOptions) -> tuple[str, ...]:
@@ -68,6 +87,7 @@ def check(options: ClassificationOptions) -> None:
     if options.top_k is not None and count is not None and options.top_k >= count:
         problem = f"must be below the number of classes, {count}"
         raise invalid("task.top_k", options.top_k, problem=problem, fix="set a smaller one, or remove task.top_k")
+    keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _own_metrics(options))
 
 
 def make(config: TaskConfig, options: ClassificationOptions, data: TaskData) -> Task:
@@ -104,6 +124,13 @@ class Classification(Supervised):
             self.check_split(data.train, "train")
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self.step_metrics = step_metrics(options)
+        self._keras_metrics = KerasMetrics(
+            options.metrics,
+            keras_metrics.CLASSES,
+            _own_metrics(options),
+            len(self.class_names),
+            has_example_weight=config.example_weight is not None,
+        )
         self.constants = {class_names.CONSTANT: [len(self.class_names)]}
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_examples)
         self._weights = None
@@ -255,17 +282,21 @@ class Classification(Supervised):
             totals["examples"] = ops.sum(label_bc, axis=0)
             totals["predicted"] = counted(ops, batch, predicted_bc, [0])
         if self._options.top_k is not None:
-            totals["top_k"] = counted(ops, batch, self._is_in_top(ops, outputs, label_bc), [0])
-        return totals
+            in_top_b = is_in_top(ops, outputs, label_bc, self._options.top_k)
+            totals["top_k"] = counted(ops, batch, in_top_b, [0])
+        return {**totals, **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch))}
 
-    def _is_in_top(self, ops: Arrays, outputs: Tensor, label_bc: Tensor) -> Tensor:
-        """Returns bool (B,): the label's output is finite, and fewer than k outputs are larger."""
-        assert self._options.top_k is not None
-        is_label = ops.greater(label_bc, 0.0)
-        label_output_b1 = ops.sum(ops.where(is_label, outputs, ops.zeros_like(outputs)), axis=-1, keepdims=True)
-        larger_b = ops.sum(ops.cast(ops.greater(outputs, label_output_b1), "float32"), axis=-1)
-        is_finite_b = ops.isfinite(ops.sum(label_output_b1, axis=-1))
-        return ops.logical_and(ops.less(larger_b, float(self._options.top_k)), is_finite_b)
+    def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
+        """Returns what Keras's metrics compare: probabilities and one-hot labels."""
+        has_logits = self._options.from_logits
+        return Compared(
+            target=self._probabilities(ops, batch),
+            prediction=ops.softmax(outputs) if has_logits else outputs,
+            weight=ops.cast(is_real(ops, batch), "float32"),
+            label=ops.one_hot(self._label(ops, batch), len(self.class_names)),
+            logits=outputs if has_logits else None,
+            example_weight=self._example_weights(ops, batch),
+        )
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the accuracy, and the top-k accuracy if the config asks for it."""
@@ -274,7 +305,7 @@ class Classification(Supervised):
         metrics = {"accuracy": float(right.sum()) / count}
         if self._options.top_k is not None:
             metrics[f"top_{self._options.top_k}"] = float(totals["top_k"]) / count
-        return metrics
+        return {**metrics, **self._keras_metrics.results(totals, metrics)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per class."""

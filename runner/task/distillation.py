@@ -29,6 +29,7 @@ def _classification_options(options: DistillationOptions) -> ClassificationOptio
         class_weights=options.class_weights,
         top_k=options.top_k,
         classes=options.classes,
+        metrics=options.metrics,
     )
 
 

@@ -224,6 +224,14 @@ NOT_SHIFT_INVARIANT = (
     "dice",
     "tversky",
 )
+# Losses whose targets are probabilities, or 0 and 1, and whose outputs are probabilities.
+OF_PROBABILITIES = (
+    *WITH_LOGITS,
+    "categorical_generalized_cross_entropy",
+    "kl_divergence",
+    "dice",
+    "tversky",
+)
 # Keras's losses that are no losses of numbers: what computes each of them here.
 _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "SparseCategoricalCrossentropy": (
@@ -234,7 +242,7 @@ _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "Circle": ("compares the rows of a batch", "set task=custom with a loss that reads the batch"),
 }
 # Keras's short names.
-_SHORT = {
+SHORT = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",
     "mape": "mean_absolute_percentage_error",
@@ -252,19 +260,19 @@ def check(name: str) -> None:
     """
     if name in NAMES:
         return
-    plain = _without_case(name)
+    plain = without_case(name)
     for other, (problem, fix) in _ELSEWHERE.items():
-        if plain == _without_case(other):
+        if plain == without_case(other):
             raise invalid(KEY, name, problem=f"{problem}, which task=regression can't", fix=fix)
     for known in NAMES:
-        if plain == _without_case(known) or _SHORT.get(plain) == known:
+        if plain == without_case(known) or SHORT.get(plain) == known:
             raise invalid(
                 KEY, name, problem="losses are called by the names of Keras's functions", fix=f"set {KEY}={known}"
             )
     check_name(KEY, name, NAMES)
 
 
-def _without_case(name: str) -> str:
+def without_case(name: str) -> str:
     """Returns a name as Keras's classes and functions share it."""
     return name.replace("_", "").lower()
 

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.config import schema_keras_metrics
+from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import probabilities, thresholds
+from runner.task import keras_metrics, probabilities, thresholds
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output
+from runner.task.keras_metrics import KerasMetrics
+from runner.task.keras_sums import Compared
 from runner.task.metrics import MAXIMIZE
-from runner.task.supervised import Supervised, as_counts, columns, counted, roles
+from runner.task.supervised import Supervised, as_counts, columns, counted, is_real, roles
 from runner.task.token_checks import tags_fix
 
 if TYPE_CHECKING:
@@ -28,22 +32,35 @@ else:
     pictures = late("runner.task.pictures")
 
 
-# Areas under the ROC curve and under precision over recall: of all labels together, and the means of the labels' own.
-_AREAS = ("auc", "auc_pr", "auc_macro", "auc_pr_macro")
 # Names of the sums of `Multilabel.totals` that have an entry per threshold.
 _ABOVE = "above"
 _POSITIVE_ABOVE = "positive_above"
 
 
+def _own_metrics(options: MultilabelOptions) -> dict[str, Sequence[KerasMetric]]:
+    """Returns the task's own metrics, and the Keras metrics that each equals."""
+    threshold = options.threshold
+    own: dict[str, Sequence[KerasMetric]] = {
+        "f1_micro": (schema_keras_metrics.F1Score(average="micro", threshold=threshold),),
+        "f1_macro": (schema_keras_metrics.F1Score(average="macro", threshold=threshold),),
+        "exact_match": (),
+        "accuracy": (schema_keras_metrics.BinaryAccuracy(threshold=threshold), schema_keras_metrics.Accuracy()),
+        "precision": (schema_keras_metrics.Precision(thresholds=[threshold]),),
+        "recall": (schema_keras_metrics.Recall(thresholds=[threshold]),),
+    }
+    if options.auc_thresholds is not None:
+        count = options.auc_thresholds
+        own["auc"] = (schema_keras_metrics.AUC(num_thresholds=count),)
+        own["auc_pr"] = (schema_keras_metrics.AUC(num_thresholds=count, curve="PR"),)
+        own["auc_macro"] = (schema_keras_metrics.AUC(num_thresholds=count, multi_label=True),)
+        own["auc_pr_macro"] = (schema_keras_metrics.AUC(num_thresholds=count, curve="PR", multi_label=True),)
+    return own | thresholds.own_metrics(options.thresholds)
+
+
 def directions(options: MultilabelOptions) -> dict[str, str]:
     """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    names = ["f1_micro", "f1_macro", "exact_match", "accuracy", "precision", "recall"]
-    if options.auc_thresholds is not None:
-        names += _AREAS
-    for threshold in options.thresholds:
-        names.append(thresholds.named("precision", threshold))
-        names.append(thresholds.named("recall", threshold))
-    return dict.fromkeys(names, MAXIMIZE)
+    metrics = dict.fromkeys(_own_metrics(options), MAXIMIZE)
+    return {**metrics, **keras_metrics.directions(options.metrics, keras_metrics.LABELS, _own_metrics(options))}
 
 
 def step_metrics(options: MultilabelOptions) -> tuple[str, ...]:
@@ -59,6 +76,7 @@ def check(options: MultilabelOptions) -> None:
       ConfigError: a value is invalid.
     """
     thresholds.check_names(options.thresholds)
+    keras_metrics.requested(options.metrics, keras_metrics.LABELS, _own_metrics(options))
 
 
 def make(config: TaskConfig, options: MultilabelOptions, data: TaskData) -> Task:
@@ -82,6 +100,13 @@ class Multilabel(Supervised):
         self.label_names = self._find_names()
         self.outputs = OutputSpec(len(self.label_names), self.label_names)
         self.step_metrics = step_metrics(options)
+        self._keras_metrics = KerasMetrics(
+            options.metrics,
+            keras_metrics.LABELS,
+            _own_metrics(options),
+            len(self.label_names),
+            has_example_weight=config.example_weight is not None,
+        )
         # Logits are compared with the threshold's logit, which saves a sigmoid per output.
         self._threshold_logit = math.log(options.threshold / (1.0 - options.threshold))
         # The thresholds of the areas are first, then those of the config.
@@ -168,7 +193,19 @@ class Multilabel(Supervised):
             is_above_bln = ops.cast(ops.greater(logits_bl1, self._logits_n), "float32")
             counted_values[_ABOVE] = is_above_bln
             counted_values[_POSITIVE_ABOVE] = is_above_bln * ops.expand_dims(label_bl, -1)
-        return {name: counted(ops, batch, values, [0]) for name, values in counted_values.items()}
+        totals = {name: counted(ops, batch, values, [0]) for name, values in counted_values.items()}
+        return {**totals, **self._keras_metrics.totals(ops, lambda: self._of_keras(ops, outputs, batch))}
+
+    def _of_keras(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
+        """Returns what Keras's metrics compare: probabilities and labels."""
+        has_logits = self._options.from_logits
+        return Compared(
+            target=self._labels(ops, batch),
+            prediction=ops.sigmoid(outputs) if has_logits else outputs,
+            weight=ops.cast(is_real(ops, batch), "float32"),
+            logits=outputs if has_logits else None,
+            example_weight=self._example_weights(ops, batch),
+        )
 
     def _counts(self, totals: Mapping[str, Array], label: int | None = None) -> thresholds.Counts:
         """Returns the counts at the thresholds, of one label or of all together."""
@@ -216,7 +253,7 @@ class Multilabel(Supervised):
             for row, threshold in enumerate(self._options.thresholds):
                 metrics[thresholds.named("precision", threshold)] = float(precision[row])
                 metrics[thresholds.named("recall", threshold)] = float(recall[row])
-        return metrics
+        return {**metrics, **self._keras_metrics.results(totals, metrics)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per label."""

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runner.arrays import Arrays, Tensor
+from runner.config import schema_keras_metrics
+from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import PositionsOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, Batch, DataSource, column
 from runner.data.packing import LABEL_WEIGHT, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.layout.axes import SEQUENCE
-from runner.task import class_names, class_weights, probabilities
+from runner.task import class_names, class_weights, keras_metrics, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
+from runner.task.keras_metrics import KerasMetrics
+from runner.task.keras_sums import Compared, iou, mean_iou
 from runner.task.metrics import MAXIMIZE
 from runner.task.per_position import PerPosition, spatial_shape
 from runner.task.supervised import read_columns, roles
@@ -43,10 +47,23 @@ _LABELS = "labels"
 _PREDICTED = "predicted"
 
 
+# The task's own metrics, and the Keras metrics that each equals. Keras's F1 counts a class without any label and
+# prediction as 0; here it is no part of the mean.
+_OWN_METRICS: Mapping[str, Sequence[KerasMetric]] = {
+    "accuracy": (
+        schema_keras_metrics.Accuracy(),
+        schema_keras_metrics.CategoricalAccuracy(),
+        schema_keras_metrics.SparseCategoricalAccuracy(),
+    ),
+    "mean_iou": (schema_keras_metrics.MeanIoU(), schema_keras_metrics.OneHotMeanIoU()),
+    "f1_macro": (),
+}
+
+
 def directions(options: PositionsOptions) -> dict[str, str]:
     """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    del options
-    return {"accuracy": MAXIMIZE, "mean_iou": MAXIMIZE, "f1_macro": MAXIMIZE}
+    metrics = dict.fromkeys(_OWN_METRICS, MAXIMIZE)
+    return {**metrics, **keras_metrics.directions(options.metrics, keras_metrics.CLASSES, _OWN_METRICS)}
 
 
 def step_metrics(options: PositionsOptions) -> tuple[str, ...]:
@@ -61,8 +78,8 @@ def check(options: PositionsOptions) -> None:
     Raises:
       ConfigError: a value is invalid.
     """
-    # The schema has checked each of them, and none depends on another.
-    del options
+    # The schema has checked the others, and none depends on another.
+    keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _OWN_METRICS)
 
 
 def make(config: TaskConfig, options: PositionsOptions, data: TaskData) -> Task:
@@ -99,6 +116,13 @@ class Positions(PerPosition):
         )
         self.outputs = OutputSpec(len(self.class_names), self.class_names)
         self.step_metrics = step_metrics(options)
+        self._keras_metrics = KerasMetrics(
+            options.metrics,
+            keras_metrics.CLASSES,
+            _OWN_METRICS,
+            len(self.class_names),
+            has_example_weight=config.example_weight is not None,
+        )
         if data.train is not None:
             self.check_split(data.train, "train")
         self.constants = {class_names.CONSTANT: [len(self.class_names)]}
@@ -214,6 +238,11 @@ class Positions(PerPosition):
 
         Per example: a float32 sum over a whole batch of large images would not be exact.
         """
+        own = self._own_totals(ops, outputs, batch)
+        return {**own, **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch))}
+
+    def _own_totals(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the sums of the task's own metrics; see `totals`."""
         classes = len(self.class_names)
         rank = len(self.positions)
         counts_bp1 = ops.expand_dims(self.counts(ops, batch), -1)
@@ -234,16 +263,29 @@ class Positions(PerPosition):
             _PREDICTED: ops.sum(predicted_bpc * counts_bp1, axis=over),
         }
 
+    def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
+        """Returns what Keras's metrics compare: probabilities and one-hot labels."""
+        has_logits = self._options.from_logits
+        return Compared(
+            target=ops.one_hot(self.labels(ops, batch), len(self.class_names)),
+            prediction=ops.softmax(outputs) if has_logits else outputs,
+            weight=self.counts(ops, batch),
+            logits=outputs if has_logits else None,
+            example_weight=self._example_weights(ops, batch),
+            by_example=True,
+        )
+
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the accuracy, and the means of IoU and F1 over the classes that are labels or predictions."""
         right, labels, predicted = _by_class(totals)
         occurs = labels + predicted > 0
         count = max(float(occurs.sum()), 1.0)
-        return {
+        metrics = {
             "accuracy": float(ratio(right.sum(), labels.sum())),
-            "mean_iou": float(_iou(right, labels, predicted).sum() / count),
+            "mean_iou": mean_iou(right, labels, predicted),
             "f1_macro": float(_f1(right, labels, predicted).sum() / count),
         }
+        return {**metrics, **self._keras_metrics.results(totals, metrics)}
 
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one logit per class for each position."""
@@ -321,11 +363,6 @@ def _by_class(totals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     return totals[_RIGHT], totals[_LABELS], totals[_PREDICTED]
 
 
-def _iou(right: Array, labels: Array, predicted: Array) -> Array:
-    """Returns intersection over union per class (Jaccard index), 0 without any label or prediction."""
-    return ratio(right, labels + predicted - right)
-
-
 def _f1(right: Array, labels: Array, predicted: Array) -> Array:
     """Returns the F1 score per class, which is the Dice coefficient, 0 without any label or prediction."""
     return ratio(2.0 * right, labels + predicted)
@@ -333,13 +370,13 @@ def _f1(right: Array, labels: Array, predicted: Array) -> Array:
 
 def _class_table(names: Sequence[str], right: Array, labels: Array, predicted: Array) -> Table:
     """Returns IoU, F1 (Dice), precision and recall of each class; None if it has no labels or predictions."""
-    iou = _iou(right, labels, predicted)
+    iou_of_classes = iou(right, labels, predicted)
     f1 = _f1(right, labels, predicted)
     rows: list[tuple[Cell, ...]] = []
     for index, name in enumerate(names):
         row: list[Cell] = [name]
         occurs = labels[index] + predicted[index] > 0
-        row += [float(iou[index]), float(f1[index])] if occurs else [None, None]
+        row += [float(iou_of_classes[index]), float(f1[index])] if occurs else [None, None]
         row.append(float(right[index] / predicted[index]) if predicted[index] else None)
         row.append(float(right[index] / labels[index]) if labels[index] else None)
         row += [round(float(labels[index])), round(float(predicted[index]))]

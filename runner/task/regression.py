@@ -11,15 +11,19 @@ import numpy as np
 
 from runner.arrays import Arrays, Tensor
 from runner.arrays import of as numpy_functions
+from runner.config import schema_keras_metrics
+from runner.config.schema_keras_metrics import KerasMetric
 from runner.config.schema_task import RegressionOptions, TaskConfig
 from runner.data.base import Array, DataSource
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import losses
+from runner.task import keras_metrics, losses
 from runner.task.base import BRIGHTEST, Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData, is_bytes
 from runner.task.checks import check_output
+from runner.task.keras_metrics import KerasMetrics
+from runner.task.keras_sums import Compared
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Supervised, columns, counted, read_columns, required_train_split, roles
+from runner.task.supervised import Supervised, columns, counted, is_real, read_columns, required_train_split, roles
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -33,10 +37,24 @@ _CONSTANT = 1e-12
 _MOST_SHOWN = 10
 
 
+# The task's own metrics, and the Keras metrics that each equals.
+_OWN_METRICS: Mapping[str, Sequence[KerasMetric]] = {
+    "mae": (schema_keras_metrics.MeanAbsoluteError(),),
+    "rmse": (schema_keras_metrics.RootMeanSquaredError(),),
+    "r2": (schema_keras_metrics.R2Score(),),
+}
+
+
+def _targets(options: RegressionOptions) -> str:
+    """Returns what the targets are to Keras's metrics: probabilities with a loss of these, else numbers."""
+    is_of_probabilities = options.loss in losses.OF_PROBABILITIES
+    return keras_metrics.PROBABILITIES if is_of_probabilities else keras_metrics.NUMBERS
+
+
 def directions(options: RegressionOptions) -> dict[str, str]:
     """Returns the metrics of an evaluation except the loss, with the better direction of each."""
-    del options
-    return {"mae": MINIMIZE, "rmse": MINIMIZE, "r2": MAXIMIZE}
+    metrics = {"mae": MINIMIZE, "rmse": MINIMIZE, "r2": MAXIMIZE}
+    return {**metrics, **keras_metrics.directions(options.metrics, _targets(options), _OWN_METRICS)}
 
 
 def step_metrics(options: RegressionOptions) -> tuple[str, ...]:
@@ -66,6 +84,7 @@ def check(options: RegressionOptions) -> None:
             problem=f"must be false with task.loss={options.loss}, which a shifted target changes",
             fix="remove task.standardize, or set task.loss=mean_squared_error",
         )
+    keras_metrics.requested(options.metrics, _targets(options), _OWN_METRICS)
 
 
 def make(config: TaskConfig, options: RegressionOptions, data: TaskData) -> Task:
@@ -90,6 +109,13 @@ class Regression(Supervised):
         self.column_names, self._shape = self._find_columns()
         self.outputs = OutputSpec(len(self.column_names), self.column_names)
         self.step_metrics = step_metrics(options)
+        self._keras_metrics = KerasMetrics(
+            options.metrics,
+            _targets(options),
+            _OWN_METRICS,
+            len(self.column_names),
+            has_example_weight=config.example_weight is not None,
+        )
         if options.standardize:
             self.constants = data.constants if "mean" in data.constants else self._statistics(data.train)
         self._mean = np.asarray(self.constants.get("mean", 0.0), np.float32)
@@ -149,11 +175,16 @@ class Regression(Supervised):
     def _largest(self, name: str) -> float:
         return BRIGHTEST if is_bytes(self.arrays[name]) else 1.0
 
-    def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns float32 (B, ..., K) in the units that the model is trained in."""
+    def _own_target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, ..., K) in the target's own units."""
         target = columns(ops, batch, self.target_names)
         if is_bytes(self.arrays[self.target_names[0]]):
             target = target / BRIGHTEST
+        return target
+
+    def _target(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns float32 (B, ..., K) in the units that the model is trained in."""
+        target = self._own_target(ops, batch)
         if self.constants:
             target = (target - self._mean) / self._deviation
         return target
@@ -197,7 +228,23 @@ class Regression(Supervised):
             "center": center,
             "away": counted(ops, batch, deviation, axes),
             "spread": counted(ops, batch, ops.square(deviation), axes),
+            **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch)),
         }
+
+    def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
+        """Returns what Keras's metrics compare, in the target's own units."""
+        target = self._own_target(ops, batch)
+        has_logits = self._options.from_logits
+        weight = ops.cast(is_real(ops, batch, len(self._shape)), "float32")
+        return Compared(
+            target=target,
+            prediction=self.predictions(ops, outputs)["prediction"],
+            # One number per vector of columns.
+            weight=weight * ops.ones_like(ops.sum(target, axis=-1)),
+            label=ops.cast(ops.greater(target, 0.5), "float32"),
+            logits=outputs if has_logits else None,
+            example_weight=self._example_weights(ops, batch),
+        )
 
     def addends(self, totals: Mapping[str, Array]) -> dict[str, Array]:
         """Returns sums that can be added over batches: the target's sum and sum of squares, in float64.
@@ -214,16 +261,18 @@ class Regression(Supervised):
             "squared": totals["squared"],
             "targets": count * mean,
             "target_squares": squares,
+            **self._keras_metrics.kept(totals),
         }
 
     def summary(self, totals: Mapping[str, Array]) -> dict[str, float]:
         """Returns the mean absolute error, the root mean squared error, and the mean R2 of the columns."""
         count = totals["count"].sum()
-        return {
+        metrics = {
             "mae": float(totals["absolute"].sum() / count),
             "rmse": float(np.sqrt(totals["squared"].sum() / count)),
             "r2": float(np.mean(self._r2(totals))),
         }
+        return {**metrics, **self._keras_metrics.results(totals, metrics)}
 
     def _r2(self, totals: Mapping[str, Array]) -> Array:
         """Returns 1 - squared errors / squares about the mean (K,); for a constant column 1 without errors, else 0."""

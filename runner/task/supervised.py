@@ -124,11 +124,16 @@ class Supervised(Task):
         self.constants: Mapping[str, Sequence[float]] = {}
         self._example_weight = array_roles.example_weight
 
+    def _example_weights(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor | None:
+        """Returns the sample weights, float32 (B,), or None if the config names no array of them."""
+        if self._example_weight is None:
+            return None
+        return as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
+
     def _weighted(self, ops: Arrays, loss_b: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,) times its sample weight, if the config names an array of them."""
-        if self._example_weight is None:
-            return loss_b
-        return loss_b * as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
+        weight_b = self._example_weights(ops, batch)
+        return loss_b if weight_b is None else loss_b * weight_b
 
 
 def as_vector(ops: Arrays, x: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runner.config import schema_keras_metrics
+from runner.config.schema_keras_metrics import KerasMetric
 from runner.data.base import Array
 from runner.errors import invalid
 
@@ -49,6 +51,15 @@ def as_logits(probabilities: Sequence[float]) -> Array:
 def named(metric: str, threshold: float) -> str:
     """Returns the name of a metric at a threshold, such as `recall_0.3`."""
     return f"{metric}_{round(threshold, _DIGITS):g}"
+
+
+def own_metrics(thresholds: Sequence[float]) -> dict[str, Sequence[KerasMetric]]:
+    """Returns the metrics of a task at thresholds of its config, and the Keras metrics that each equals."""
+    own: dict[str, Sequence[KerasMetric]] = {}
+    for threshold in thresholds:
+        own[named("precision", threshold)] = (schema_keras_metrics.Precision(thresholds=[threshold]),)
+        own[named("recall", threshold)] = (schema_keras_metrics.Recall(thresholds=[threshold]),)
+    return own
 
 
 def check_names(thresholds: Sequence[float]) -> None:

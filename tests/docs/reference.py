@@ -11,8 +11,8 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -20,11 +20,12 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
-from runner.config import schema, schema_keras_optimizers, schema_task
+from runner.config import schema, schema_keras_metrics, schema_keras_optimizers, schema_task
 from runner.config.build import type_in_words
 from runner.config.fields import Constraint, constraint_of
 from runner.config.search_path import options_in
 from runner.host import paths
+from runner.task.keras_metrics import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference.md"
@@ -215,25 +216,50 @@ def _group(group: str) -> list[str]:
         lines.append(f"| `{group}.{name}` | {cell(kind)} | {_values(key, len(files))} | {cell(says or key.says)} |")
     lines.append("")
     if group == "optimizer":
-        lines += _keras_optimizers()
+        lines += _keras_options("optimizers", schema_keras_optimizers.OPTIONS)
+    if group == "task":
+        lines += _keras_metrics()
     return lines
 
 
-def _keras_optimizers() -> list[str]:
-    """Returns the options of each class of `optimizer=keras`."""
-    lines = ["#### Options of Keras optimizers", "", "| class | option | type | default | meaning |"]
+def _keras_options(what: str, kinds: Mapping[str, type], shared: tuple[str, ...] = ()) -> list[str]:
+    """Returns the options of each class of `optimizer=keras` or `task.metrics`, without those that all share."""
+    lines = [f"#### Options of Keras {what}", "", "| class | option | type | default | meaning |"]
     lines.append("|---|---|---|---|---|")
-    for name, kind in schema_keras_optimizers.OPTIONS.items():
+    for name, kind in kinds.items():
         says: dict[str, str] = {}
         # From the base on, so that what a class says of an inherited option counts.
         for base in reversed(kind.__mro__[:-1]):
             says |= attributes(base)
-        defaults_of_class = vars(kind())
+        specs = {spec.name: spec for spec in fields(kind)}
         for key, allowed_values, _ in described(kind):
-            value = defaults_of_class[key]
-            default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {code(default)} | {cell(says[key])} |")
+            if key not in shared:
+                says_key = cell(says[key])
+                lines.append(f"| `{name}` | `{key}` | {cell(allowed_values)} | {_default(specs[key])} | {says_key} |")
     return [*lines, ""]
+
+
+def _default(spec: Field[Any]) -> str:
+    """Returns the default of an option as a table's cell."""
+    value = spec.default if spec.default_factory is MISSING else spec.default_factory()
+    if value is MISSING:
+        return "required"
+    return code(errors.shown(value))
+
+
+def _keras_metrics() -> list[str]:
+    """Returns the metrics that `task.metrics` takes, and their options."""
+    lines = ["#### Keras metrics", "", "| class | name in logs | better | targets | meaning |"]
+    lines.append("|---|---|---|---|---|")
+    for name, kind in KINDS.items():
+        better = "larger" if kind.direction == "maximize" else "smaller"
+        says = (inspect.getdoc(schema_keras_metrics.OPTIONS[name]) or "").partition("\n\n")[0]
+        lines.append(f"| `{name}` | `{kind.name}` | {better} | {', '.join(kind.targets)} | {cell(says)} |")
+    base = schema_keras_metrics.KerasMetric
+    shared = tuple(spec.name for spec in fields(base))
+    every = _keras_options("metrics", {"every class": base})
+    options = _keras_options("metrics", schema_keras_metrics.OPTIONS, shared)
+    return [*lines, "", *every[:-1], *options[4:]]
 
 
 def _values(key: Key, files: int) -> str:

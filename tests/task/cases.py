@@ -84,9 +84,32 @@ def padded(real: Arrays, outputs: np.ndarray) -> tuple[Arrays, np.ndarray]:
     return batch, whole
 
 
+# Keras metrics, of every kind of sums, that some cases have too.
+_SUMS: Sequence[Any] = (
+    "MeanSquaredError",
+    # Of few thresholds: an output within rounding of one may be counted on either side of it.
+    {"AUC": {"num_thresholds": 20, "multi_label": True, "name": "auc_of_each"}},
+    {"Precision": {"thresholds": [0.3, 0.7], "class_id": 0, "name": "precision_of_0"}},
+    {"RecallAtPrecision": {"precision": 0.5, "num_thresholds": 20}},
+    {"F1Score": {"threshold": 0.45, "average": "weighted"}},
+)
+_OF_CLASSES: Sequence[Any] = (*_SUMS, "CategoricalCrossentropy", {"TopKCategoricalAccuracy": {"k": 2}}, "MeanIoU")
+_OF_LABELS: Sequence[Any] = (*_SUMS, "BinaryCrossentropy", {"BinaryIoU": {"threshold": 0.45}})
+_METRICS: Mapping[str, Sequence[Any]] = {
+    "examples weighted": (*_OF_CLASSES, {"KLDivergence": {"weighted": True}}),
+    "probabilities": _OF_CLASSES,
+    "binary weighted": (*_OF_LABELS, {"Recall": {"weighted": True, "name": "weighted_recall"}}),
+    "labels": _OF_LABELS,
+    "positions ignored [3, 4, 1]": _OF_CLASSES,
+    "positions of examples [2, 3, 2]": (*_OF_CLASSES, {"CosineSimilarity": {"weighted": True}}),
+    "binary_crossentropy of logits [2, 3]": _OF_LABELS,
+    "mean_squared_error [3]": ("LogCoshError", "Hinge", {"MeanAbsoluteError": {"weighted": True}}),
+}
+
+
 def make() -> dict[str, Case]:
     """Returns all cases by name."""
-    return (
+    made = (
         _classification()
         | _binary()
         | _multilabel()
@@ -96,6 +119,10 @@ def make() -> dict[str, Case]:
         | _sequences()
         | _ctc()
     )
+    for name, metrics in _METRICS.items():
+        task = made[name].config
+        made[name] = replace(made[name], config=replace(task, options=task.options | {"metrics": list(metrics)}))
+    return made
 
 
 def _classification() -> dict[str, Case]:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import sys
+from typing import Any
 
 import numpy as np
 
+from runner.task.keras_metrics import KINDS
+from tests.task import keras_metric_cases
+from tests.task.keras_metric_cases import MetricCase
+
 CLASSES, IGNORED = 4, 255
+# Metrics that Keras gives class numbers.
+_OF_NUMBERS = (
+    "SparseCategoricalAccuracy",
+    "SparseTopKCategoricalAccuracy",
+    "SparseCategoricalCrossentropy",
+    "MeanIoU",
+    "IoU",
+)
+# Metrics whose weights Keras multiplies with vectors, not with numbers.
+_OF_VECTORS = ("F1Score", "FBetaScore", "MeanIoU", "IoU", "OneHotMeanIoU", "OneHotIoU")
 
 
 def two_classes() -> tuple[np.ndarray, np.ndarray]:
@@ -36,6 +53,62 @@ def grids() -> tuple[np.ndarray, np.ndarray]:
     logits = rng.normal(size=(60, 3, 5, CLASSES)).astype(np.float32)
     logits[..., 3] = -9.0  # neither labeled nor predicted, so no class of the mean
     return labels, logits
+
+
+def of_case(case: MetricCase) -> dict[str, np.ndarray]:
+    """Returns Keras's own values of a case's metrics by name."""
+    import keras
+
+    size = case.target.shape[-1]
+    target = case.target.reshape(-1, size)
+    prediction = case.prediction.reshape(-1, size)
+    found = {}
+    for kind, content in case.listed():
+        options = dict(content)
+        weight = case.weight
+        if options.pop("weighted", False):
+            assert case.example_weight is not None
+            weight = case.arrays[case.example_weight]
+        name = options.pop("name", None) or KINDS[kind].name
+        if "IoU" in kind and kind != "BinaryIoU":
+            options["num_classes"] = size
+            options["sparse_y_pred"] = False
+            options["dtype"] = "float32"
+        if kind in ("F1Score", "FBetaScore"):
+            options.setdefault("average", "macro")
+        metric = getattr(keras.metrics, kind)(**options)
+        if "name" not in dict(content):
+            # Keras numbers further instances of a class.
+            assert metric.name.startswith(KINDS[kind].name), metric.name
+        found[name] = np.asarray(_value(metric, kind, target, prediction, weight))
+    return found
+
+
+def _value(metric: Any, kind: str, target: np.ndarray, prediction: np.ndarray, weight: np.ndarray | None) -> Any:
+    """Returns the value of a metric of Keras over all examples at once."""
+    weights = None
+    if weight is not None:
+        weights = weight.reshape(-1)
+        is_mean = "mean" in type(metric).__mro__[1].__name__.lower() or kind == "RootMeanSquaredError"
+        if not is_mean and kind not in _OF_VECTORS:
+            weights = weights[:, None]
+    if kind in _OF_NUMBERS:
+        target = target.argmax(-1)
+    metric.update_state(target, prediction, sample_weight=weights)
+    return metric.result()
+
+
+def signatures() -> dict[str, dict[str, Any]]:
+    """Returns the arguments of Keras's classes with their defaults; without a default they are `required`."""
+    import keras
+
+    found: dict[str, dict[str, Any]] = {}
+    for kind in KINDS:
+        arguments = inspect.signature(getattr(keras.metrics, kind).__init__).parameters
+        found[kind] = {}
+        for name, argument in arguments.items():
+            found[kind][name] = "required" if argument.default is inspect.Parameter.empty else argument.default
+    return found
 
 
 def main(out: str) -> None:
@@ -91,6 +164,9 @@ def main(out: str) -> None:
     accuracy = keras.metrics.SparseCategoricalAccuracy()
     accuracy.update_state(np.where(counted, labels, 0), logits, sample_weight=counted.astype(np.float32))
     found["positions accuracy"] = np.asarray(accuracy.result())
+    for case_name, case in keras_metric_cases.make().items():
+        found |= {f"{case_name}|{name}": value for name, value in of_case(case).items()}
+    found["signatures"] = np.asarray(json.dumps(signatures()))
     np.savez(out, **found)
 
 

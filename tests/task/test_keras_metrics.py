@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from runner.config.schema_keras_metrics import OPTIONS
 from runner.data.base import ArraySpec
+from runner.task.keras_metrics import KINDS
 from runner.task.registry import make_task
 from tests import forks
-from tests.task import cases
+from tests.task import cases, keras_metric_cases
 from tests.task.keras_metrics_worker import CLASSES, IGNORED, classes, grids, several_labels, two_classes
 from tests.task.test_metrics import SPECS, evaluated
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.slow
+CASES = keras_metric_cases.make()
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,46 @@ def test_metrics_are_those_of_kerass_classes(of_keras: cases.Arrays, batch_size:
         "positions": evaluated(positions, {"label": masks}, mask_logits, batch_size).metrics,
     }
     for key, value in of_keras.items():
+        if "|" in key or key == "signatures":
+            continue
         kind, name = key.split()
         # Keras adds up and divides in float32.
         assert found[kind][name] == pytest.approx(float(value), rel=1e-5), key
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("batch_size", [17, 1000])
+def test_metrics_of_a_config_are_those_of_kerass_classes(of_keras: cases.Arrays, name: str, batch_size: int) -> None:
+    case = CASES[name]
+    config = cases.config(case.task, example_weight=case.example_weight, metrics=list(case.metrics), **case.options)
+    task = make_task(config, case.specs)
+    found = evaluated(task, case.arrays, case.outputs, batch_size).metrics
+    compared = {key.partition("|")[2]: value for key, value in of_keras.items() if key.startswith(f"{name}|")}
+    assert len(compared) == len(case.metrics)
+    for metric, value in compared.items():
+        if value.shape:
+            values = [found[f"{metric}_0.3"], found[f"{metric}_0.7"]]
+        else:
+            values = [found[metric]]
+        # Keras adds up and divides in float32.
+        np.testing.assert_allclose(values, np.atleast_1d(value), rtol=1e-5, err_msg=metric)
+
+
+def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases.Arrays) -> None:
+    of_classes = json.loads(str(of_keras["signatures"]))
+    # Keras's null of thresholds is 0.5; a mean over the classes replaces its one number per class.
+    ours = {"thresholds": [0.5], "average": "macro"}
+    for kind, options in OPTIONS.items():
+        for spec in fields(options):
+            if spec.name in ("name", "weighted"):
+                continue
+            default = spec.default if spec.default_factory is MISSING else spec.default_factory()
+            default = "required" if default is MISSING else default
+            theirs = of_classes[kind][spec.name]
+            assert default == (ours[spec.name] if theirs is None and spec.name in ours else theirs), (kind, spec.name)
+
+
+def test_every_metric_has_options_and_is_compared_with_keras() -> None:
+    assert sorted(KINDS) == sorted(OPTIONS)
+    compared = {kind for case in CASES.values() for kind, _ in case.listed()}
+    assert compared == set(KINDS)

@@ -45,6 +45,19 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("positions", classes=1), "task.classes=1"),
     (config("positions", label_smoothing=1.0), "task.label_smoothing=1.0"),
     (config("positions", class_weights=[1.0, -1.0]), "not -1.0"),
+    (config("classification", metrics=["accuracy"]), "task.metrics=accuracy: is a metric of the task already; remove"),
+    (config("classification", metrics=[{"AUC": 3}]), "the options of AUC must be {option: value}, not 3"),
+    (config("classification", metrics=[3]), "each must be the name of a metric"),
+    (config("binary", metrics=["top_k_categorical_accuracy"]), "did you mean TopKCategoricalAccuracy?"),
+    (config("binary", metrics=["BinaryAccuracy", "MeanIoU"]), "MeanIoU: is for task=classification or task=positions"),
+    (config("binary", metrics=["F1Score"]), "set task.metrics.F1Score.threshold=0.5"),
+    (config("binary", threshold=0.3, metrics=["Recall"]), "the task has a metric recall of its own, with other"),
+    (config("binary", metrics=[{"Recall": {"thresholds": [0.3, 1.2]}}]), "must be from 0 to 1, not 1.2"),
+    (config("multilabel", metrics=["AUC", {"AUC": {"curve": "PR"}}]), "two metrics are called auc; give one a name"),
+    (config("multilabel", metrics={"AUC": {"name": "a b"}}), "task.metrics.AUC.name=a b"),
+    (config("multilabel", metrics=["RecallAtPrecision"]), "task.metrics.RecallAtPrecision.precision is required"),
+    (config("regression", metrics=["AUC"]), "task=regression with a loss of probabilities"),
+    (config("regression", metrics=[{"R2Score": {"weighted": True}}]), "task.metrics.R2Score.weighted=true"),
     (config("regression", loss="mean_square_error"), "did you mean mean_squared_error"),
     (config("regression", loss="huber", delta=0.0), "task.delta=0.0"),
     (config("regression", loss="poisson", standardize=True), "task.standardize=true"),
@@ -92,6 +105,21 @@ def test_an_option_that_cannot_work_is_refused_without_a_dataset(made: TaskConfi
 
 
 OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
+    (
+        config("classification", metrics=[{"Precision": {"class_id": 3}}]),
+        {"x": X, "label": NAMED},
+        "task.metrics.Precision.class_id=3: the target has 3 classes, 0 to 2",
+    ),
+    (
+        config("classification", metrics=[{"IoU": {"target_class_ids": [0, 5]}}]),
+        {"x": X, "label": NAMED},
+        "task.metrics.IoU.target_class_ids=[0,5]: the target has 3 classes",
+    ),
+    (
+        config("classification", metrics=[{"AUC": {"weighted": True}}]),
+        {"x": X, "label": NAMED},
+        "task.metrics.AUC.weighted=true: needs weights of the examples; set task.example_weight",
+    ),
     (config("classification"), {"x": X, "price": X}, "the dataset has x, price, of which none is named"),
     (config("classification", ["lable"]), {"x": X, "label": NAMED}, "did you mean label"),
     (config("classification"), {"label": NAMED}, "task.inputs=null"),
