@@ -1,4 +1,4 @@
-"""The text of an upstream report: what happens, the program, its output, and the versions installed here.
+"""The text of an upstream report: what happens, the program, its output, the first affected and installed versions.
 
 `python -m tests.docs.bug_report 4` prints the report of the fourth bug of docs/bugs.md as Markdown. The description
 and the output are those of the page, so that there is one text to keep right.
@@ -71,7 +71,16 @@ def report(number: int) -> str:
     lines += ["## Output", "", f"```\n{blocks[0].strip()}\n```", "", "## Versions", ""]
     lines += [f"- {name} {_installed(name)}" for name in upstream.packages]
     lines.append(f"- Python {platform.python_version()}, {platform.system()}, CPUs")
+    lines.append(f"- First affected version: {first_affected(number)}")
     return "\n".join(lines) + "\n"
+
+
+def first_affected(number: int) -> str:
+    """Returns the column "first affected version" of a bug, as in the table of docs/bugs.md."""
+    row = re.search(rf"^\| \[{number}\]\(#.*$", pages.path_of("bugs").read_text(), flags=re.M)
+    assert row, f"docs/bugs.md, {number}: no row in the table"
+    _, _bug, _seen_in, _symptom, first, _upstream, _ = row[0].split("|")
+    return first.strip()
 
 
 def place(number: int) -> str:

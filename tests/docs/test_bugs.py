@@ -54,8 +54,13 @@ def test_a_report_has_what_a_maintainer_needs_and_nothing_of_the_runner(number: 
     assert len(text.partition("## Program")[0].split()) > 15
     for part in ('```python\n"""', "import sys", "## Output\n\n```\n", f"- Python {platform.python_version()}"):
         assert part in text
+    assert re.search(r"^- First affected version: .*(\d|not known)", text, flags=re.M)
     assert "**Here**" not in text
     assert "runner" not in text.lower()
+
+
+def test_a_report_names_the_first_affected_version_of_the_table() -> None:
+    assert "- First affected version: jaxlib 0.7.1\n" in bug_report.report(14)
 
 
 def test_every_program_has_a_docstring_and_does_not_import_the_runner() -> None:
