@@ -61,14 +61,16 @@ def report(number: int) -> str:
     section = _section(number)
     program = re.search(r"^python (docs/bugs/\w+\.py)$", section, flags=re.M)
     assert program, f"docs/bugs.md, {number}: no program"
-    blocks = re.findall(r"^```\n(.*?)^```$", section, flags=re.M | re.S)
+    # The closing fence of a command looks like the opening fence of an output, so all blocks are read in order.
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```$", section, flags=re.M | re.S)
+    outputs = [body for language, body in blocks if not language]
     text = re.sub(r"^```.*?^```$", "", section, flags=re.M | re.S)
     # What this project does about a bug is of no use upstream.
     described = text.partition("**Here**")[0].partition("**Upstream**")[0].strip()
     source = (pages.ROOT / program[1]).read_text()
     lines = [f"# {upstream.title}", "", re.sub(r"\n{3,}", "\n\n", described), ""]
     lines += ["## Program", "", f"```python\n{source.strip()}\n```", ""]
-    lines += ["## Output", "", f"```\n{blocks[0].strip()}\n```", "", "## Versions", ""]
+    lines += ["## Output", "", f"```\n{outputs[0].strip()}\n```", "", "## Versions", ""]
     lines += [f"- {name} {_installed(name)}" for name in upstream.packages]
     lines.append(f"- Python {platform.python_version()}, {platform.system()}, CPUs")
     lines.append(f"- First affected version: {first_affected(number)}")

@@ -54,6 +54,7 @@ def test_a_report_has_what_a_maintainer_needs_and_nothing_of_the_runner(number: 
     assert len(text.partition("## Program")[0].split()) > 15
     for part in ('```python\n"""', "import sys", "## Output\n\n```\n", f"- Python {platform.python_version()}"):
         assert part in text
+    assert re.search(r"^## Output\n\n```\n\S", text, flags=re.M)
     assert re.search(r"^- First affected version: .*(\d|not known)", text, flags=re.M)
     assert "**Here**" not in text
     assert "runner" not in text.lower()
