@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.build import build
-from runner.config.schema import RunConfig
+from runner.config.schema import RunConfig, TaskConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.sampler import eval_plan
 from runner.data.workers import opened
@@ -169,10 +169,17 @@ def read_request(folder: Path) -> Request:
     content = json.loads((folder / _REQUEST).read_text())
     config = read_config(folder)
     specs = {name: _spec(fields) for name, fields in content["arrays"].items()}
-    task = make_task(config.task, specs, constants=content["constants"])
+    task = make_task(_without_sample(config.task), specs, constants=content["constants"])
     arrays = read_arrays(folder / _BATCHES)
     batches = HostBatches(arrays, task.weights(arrays), config.verify.steps)
     return Request(config, DataSpec(specs, task), content["total_steps"], batches)
+
+
+def _without_sample(config: TaskConfig) -> TaskConfig:
+    """Returns the config of a task that samples no text: a request has no vocabulary, which encodes a prompt."""
+    if config.name != "language_model":
+        return config
+    return replace(config, options={**config.options, "sample": None})
 
 
 def _spec(fields: Mapping[str, object]) -> ArraySpec:

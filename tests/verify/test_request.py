@@ -97,6 +97,18 @@ def test_a_task_is_made_anew_with_what_the_first_computed_of_the_train_split(dig
     np.testing.assert_array_equal(again.batches.arrays["file"], request.batches.arrays["file"])
 
 
+def test_a_prompt_is_left_out_since_a_request_has_no_vocabulary(tmp_path: Path) -> None:
+    data = loading.load(DatasetConfig(name="pydoc", tokenizer="bytes", sequence_length=24, batch_size=8))
+    made = config()
+    language_model = TaskConfig("language_model", options={"sample": {"prompt": "The "}})
+    made = with_keys(made, {"dataset.batch_size": 8, "task": language_model, "verify.steps": 1})
+    request = make_request(made, data)
+    write_request(tmp_path, request)
+    again = read_request(tmp_path)
+    assert again.config.task.options["sample"]["prompt"] == "The "
+    assert again.data.task.units == request.data.task.units
+
+
 def test_an_engine_that_keeps_the_examples_finds_each_by_its_row(digits: Dataset) -> None:
     made = config(remainder="pad")
     made = with_keys(made, {"verify.steps": 4})
