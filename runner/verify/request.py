@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.build import build
-from runner.config.schema import RunConfig, TaskConfig
+from runner.config.schema import RunConfig
 from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
 from runner.data.sampler import eval_plan
+from runner.data.vocabulary import Vocabulary
 from runner.data.workers import opened
 from runner.engine.base import HostBatches
 from runner.layout.axes import batch_axis
@@ -37,12 +38,14 @@ class Request:
       data: arrays and task that the engine is built for.
       total_steps: steps of the full training, where its schedules end.
       batches: the first `verify.steps` of training, in one stack.
+      vocabulary: meaning of the tokens of a text dataset; None: the dataset has none.
     """
 
     config: RunConfig
     data: DataSpec
     total_steps: int
     batches: HostBatches
+    vocabulary: Vocabulary | None = None
 
     def stacks(self) -> list[HostBatches]:
         """Cuts the batches into device calls as long as training's longest, the last one padded to that length."""
@@ -139,7 +142,7 @@ def make_request(config: RunConfig, data: Dataset) -> Request:
     weights = np.concatenate([batches.weights for batches in epochs])
     batches = HostBatches(arrays, weights, config.verify.steps)
     total_steps = run_length(config, data.train.size, task.tokens).total
-    return Request(config, DataSpec(task.arrays, task), total_steps, batches)
+    return Request(config, DataSpec(task.arrays, task), total_steps, batches, data.vocabulary)
 
 
 def write_request(folder: Path, request: Request) -> None:
@@ -149,6 +152,7 @@ def write_request(folder: Path, request: Request) -> None:
         "arrays": {name: asdict(spec) for name, spec in request.data.arrays.items()},
         "constants": request.data.task.constants,
         "total_steps": request.total_steps,
+        "vocabulary": None if request.vocabulary is None else request.vocabulary.to_json(),
     }
     (folder / _REQUEST).write_text(json.dumps(content))
     write_arrays(folder / _BATCHES, request.batches.arrays)
@@ -169,17 +173,14 @@ def read_request(folder: Path) -> Request:
     content = json.loads((folder / _REQUEST).read_text())
     config = read_config(folder)
     specs = {name: _spec(fields) for name, fields in content["arrays"].items()}
-    task = make_task(_without_sample(config.task), specs, constants=content["constants"])
+    vocabulary = None
+    if content["vocabulary"] is not None:
+        vocabulary = Vocabulary.from_json(content["vocabulary"])
+    # The task checks `task.sample.prompt` and counts bits per byte with the vocabulary.
+    task = make_task(config.task, specs, constants=content["constants"], vocabulary=vocabulary)
     arrays = read_arrays(folder / _BATCHES)
     batches = HostBatches(arrays, task.weights(arrays), config.verify.steps)
-    return Request(config, DataSpec(specs, task), content["total_steps"], batches)
-
-
-def _without_sample(config: TaskConfig) -> TaskConfig:
-    """Returns the config of a task that samples no text: a request has no vocabulary, which encodes a prompt."""
-    if config.name != "language_model":
-        return config
-    return replace(config, options={**config.options, "sample": None})
+    return Request(config, DataSpec(specs, task), content["total_steps"], batches, vocabulary)
 
 
 def _spec(fields: Mapping[str, object]) -> ArraySpec:

@@ -10,7 +10,8 @@ import pytest
 
 from runner.config.schema import DatasetConfig, RuleConfig, RunConfig, TaskConfig
 from runner.data import loading
-from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset
+from runner.data.base import ROW, WEIGHT, Array, ArraySource, ArraySpec, Dataset, Encoding
+from runner.data.vocabulary import Vocabulary
 from runner.data.workers import opened
 from runner.task.registry import make_task
 from runner.training import feed
@@ -97,16 +98,17 @@ def test_a_task_is_made_anew_with_what_the_first_computed_of_the_train_split(dig
     np.testing.assert_array_equal(again.batches.arrays["file"], request.batches.arrays["file"])
 
 
-def test_a_prompt_is_left_out_since_a_request_has_no_vocabulary(tmp_path: Path) -> None:
-    data = loading.load(DatasetConfig(name="pydoc", tokenizer="bytes", sequence_length=24, batch_size=8))
-    made = config()
-    language_model = TaskConfig("language_model", options={"sample": {"prompt": "The "}})
-    made = with_keys(made, {"dataset.batch_size": 8, "task": language_model, "verify.steps": 1})
-    request = make_request(made, data)
-    write_request(tmp_path, request)
+def test_a_task_of_text_is_made_anew_with_the_vocabulary(digits: Dataset, tmp_path: Path) -> None:
+    specs = {name: ArraySpec((8,), "uint8") for name in ("tokens", "label")}
+    tokens = np.arange(80 * 8, dtype=np.uint8).reshape(80, 8) % 128
+    source = ArraySource({"tokens": tokens, "label": tokens}, specs)
+    text = replace(digits, train=source, test=source, encoding=Encoding(vocabulary=Vocabulary("bytes")))
+    options = {"sample": {"prompt": "a"}}
+    made = with_keys(config(), {"task": TaskConfig("language_model", options=options), "verify.steps": 1})
+    write_request(tmp_path, make_request(made, text))
     again = read_request(tmp_path)
-    assert again.config.task.options["sample"]["prompt"] == "The "
-    assert again.data.task.units == request.data.task.units
+    assert again.vocabulary == text.vocabulary
+    assert "bits_per_byte" in again.data.task.directions
 
 
 def test_an_engine_that_keeps_the_examples_finds_each_by_its_row(digits: Dataset) -> None:
