@@ -24,7 +24,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, OverrideType
 from hydra.errors import HydraException
 
-from runner.config.schema import DatasetConfig, ModelConfig, RunConfig, ScheduleConfig, TaskConfig
+from runner.config.schema import DatasetConfig, ModelConfig, OptimizerConfig, RunConfig, ScheduleConfig, TaskConfig
 from runner.config.search_path import KEY
 from runner.errors import ConfigError
 from runner.host import key as signing_key
@@ -46,11 +46,12 @@ _CODE = {
     ("task", _TARGET),
     ("task", "maximize"),
     ("task", "minimize"),
+    ("optimizer", _TARGET),
     ("optimizer", "schedule", _TARGET),
 }
 
-# Groups that have the keys of the function that they call in addition to their own.
-_OPEN_GROUPS = (ModelConfig, DatasetConfig, TaskConfig, ScheduleConfig)
+# Groups that have the keys of the function or class that they call in addition to their own.
+_OPEN_GROUPS = (ModelConfig, DatasetConfig, TaskConfig, OptimizerConfig, ScheduleConfig)
 
 # Keys that name a place outside the record.
 _PLACES = {
