@@ -333,11 +333,17 @@ def test_the_overview_of_the_evidence_counts_what_the_pages_list() -> None:
 
 
 def test_the_overview_of_the_mutants_counts_what_their_page_lists() -> None:
-    both = r"^\| both \| (\d+ of \d+) \| \S+ \| (\d+ of \d+) \|"
-    row = re.search(both, pages.path_of("campaigns").read_text(), flags=re.M)
-    assert row
-    detected, verified = row.groups()
-    assert f"{detected} detected on one MLP, {verified} unmodified verified" in pages.path_of("evidence").read_text()
+    counted = r"\| (\d+) of (\d+) \| \d+% \| (\d+) of (\d+) \| (\d+) \| \d+% \|$"
+    text = pages.path_of("campaigns").read_text()
+    rows = [list(map(int, row)) for row in re.findall(r"^\| `\w+` \| `\w+` " + counted, text, flags=re.M)]
+    whole = re.search(r"^\| all \| both " + counted, text, flags=re.M)
+    assert whole
+    assert list(map(int, whole.groups())) == [sum(column) for column in zip(*rows, strict=True)]
+    detected, verified = f"{whole[1]} of {whole[2]}", f"{whole[3]} of {whole[4]}"
+    assert (
+        f"{detected} detected on three networks, {verified} unmodified verified"
+        in pages.path_of("evidence").read_text()
+    )
     explained = " ".join(pages.path_of("how_verify_works").read_text().split())
     assert f"detected {detected} mutants, and {verified} runs of unmodified engines were verified" in explained
 
