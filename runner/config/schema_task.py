@@ -81,6 +81,14 @@ def _class_weights_problem(weights: object) -> str | None:
     return None
 
 
+def _mapping_problem(options: object) -> str | None:
+    """Returns what is wrong with the options of a loss, or None; their names and values are checked with the task."""
+    if isinstance(options, dict):
+        return None
+    return "must be a mapping from options to values"
+
+
+_OPTIONS_RULE = "mapping from options to values"
 _METRICS_RULE = "list of Keras metrics, or mapping from them to options"
 
 
@@ -96,6 +104,8 @@ class ClassificationOptions:
         null: not reported.
       classes: number of classes, or their names; null: as in the dataset, or counted in the train split.
       from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
+      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
+      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
       metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
@@ -111,6 +121,8 @@ class ClassificationOptions:
     top_k: int | None = integer(None, at_least=2, example=5)
     classes: Any = checked(None, whole=_classes_problem, rule="integer, at least 2, or list of names", example=10)
     from_logits: bool = True
+    loss: str | None = None
+    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
     metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
@@ -167,6 +179,8 @@ class BinaryOptions:
       class_weights: weight of the loss per class: [weight of 0, weight of 1], class name -> weight (others 1), or
         `balanced`: examples / (2 * examples of the class) in the train split. null: none.
       from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
+      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
+      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
       metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
@@ -183,6 +197,8 @@ class BinaryOptions:
         example="balanced",
     )
     from_logits: bool = True
+    loss: str | None = None
+    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
     metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
@@ -198,6 +214,8 @@ class PositionsOptions:
         `balanced`: labels / (classes * labels of the class) in the train split. null: none.
       label_smoothing: fraction of each label that is spread over all classes.
       from_logits: the model returns logits; false: it ends in a softmax and returns probabilities.
+      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
+      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
       metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
@@ -212,6 +230,8 @@ class PositionsOptions:
     )
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     from_logits: bool = True
+    loss: str | None = None
+    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
     metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
@@ -228,6 +248,8 @@ class MultilabelOptions:
         (Keras's `num_thresholds`); null: they are not reported.
       label_smoothing: fraction of each label that is moved to 0.5.
       from_logits: the model returns logits; false: it ends in a sigmoid and returns probabilities.
+      loss: name of a Keras loss, such as `categorical_focal_crossentropy`; null: the cross-entropy.
+      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
       metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
@@ -237,6 +259,8 @@ class MultilabelOptions:
     auc_thresholds: int | None = integer(None, at_least=3, at_most=100_000, example=200)
     label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
     from_logits: bool = True
+    loss: str | None = None
+    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
     metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 
@@ -249,6 +273,7 @@ class RegressionOptions:
       delta: huber loss: error above which the loss grows linearly.
       standardize: train on (target - mean) / standard deviation of the train split; metrics use the original units.
       from_logits: a cross-entropy takes logits; false: probabilities, as in Keras.
+      loss_options: options of that loss, such as `{gamma: 3.0}` of a focal cross-entropy; null: Keras's defaults.
       metrics: Keras metrics that evaluations add, such as `[AUC,{Precision:{thresholds:[0.3,0.7]}}]`; null: none.
     """
 
@@ -256,6 +281,7 @@ class RegressionOptions:
     delta: float = number(1.0, above=0.0)
     standardize: bool = False
     from_logits: bool = False
+    loss_options: Any = checked(None, whole=_mapping_problem, rule=_OPTIONS_RULE, example={"gamma": 2.0})
     metrics: Any = checked(None, whole=metrics_problem, rule=_METRICS_RULE, example=["AUC"])
 
 

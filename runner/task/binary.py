@@ -16,7 +16,7 @@ from runner.config.schema_task import BinaryOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
 from runner.host.late import late
-from runner.task import class_weights, keras_metrics, probabilities, thresholds
+from runner.task import class_weights, keras_metrics, losses, probabilities, thresholds
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output
 from runner.task.keras_metrics import KerasMetrics
@@ -69,6 +69,7 @@ def check(options: BinaryOptions) -> None:
       ConfigError: a value is invalid.
     """
     thresholds.check_names(options.thresholds)
+    losses.check_chosen(options.loss, options.loss_options, "binary")
     keras_metrics.requested(options.metrics, keras_metrics.LABELS, _own_metrics(options))
 
 
@@ -97,6 +98,8 @@ class Binary(Supervised):
         self.class_names = tuple(reversed(names)) if self._is_flipped else tuple(names)
         self.outputs = OutputSpec(1, self.class_names[1:])
         self.step_metrics = step_metrics(options)
+        activation = losses.SIGMOID if options.from_logits else None
+        self._loss = losses.chosen(options.loss, options.loss_options, activation)
         self._keras_metrics = KerasMetrics(
             options.metrics,
             keras_metrics.LABELS,
@@ -194,17 +197,20 @@ class Binary(Supervised):
         return probabilities.logits_of_sigmoid(ops, outputs)
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's cross-entropy (B,) in nats, times its class weight and its sample weight."""
+        """Returns each example's loss (B,), cross-entropy in nats, times its class weight and its sample weight."""
         smoothing = self._options.label_smoothing
         label_b1 = self._labels(ops, batch)
         smooth_b1 = label_b1 * (1.0 - smoothing) + 0.5 * smoothing
-        nats_b1 = ops.sigmoid_cross_entropy(smooth_b1, self._as_logits(ops, outputs))
+        if self._loss is not None:
+            loss_b1 = ops.expand_dims(losses.mean_by_example(ops, self._loss(ops, smooth_b1, outputs)), -1)
+        else:
+            loss_b1 = ops.sigmoid_cross_entropy(smooth_b1, self._as_logits(ops, outputs))
         if self._class_weights is not None:
             # The weights are those of the dataset's own 0 and 1.
             own_b1 = columns(ops, batch, self.target_names)
             weight_0, weight_1 = self._class_weights
-            nats_b1 = nats_b1 * (weight_0 + (weight_1 - weight_0) * own_b1)
-        return self._weighted(ops, ops.sum(nats_b1, axis=-1), batch)
+            loss_b1 = loss_b1 * (weight_0 + (weight_1 - weight_0) * own_b1)
+        return self._weighted(ops, ops.sum(loss_b1, axis=-1), batch)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns 1 for each correctly classified example, else 0."""

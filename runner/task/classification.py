@@ -16,7 +16,7 @@ from runner.config.schema_task import ClassificationOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import class_names, class_weights, keras_metrics, probabilities
+from runner.task import class_names, class_weights, keras_metrics, losses, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output, not_logits
 from runner.task.keras_metrics import KerasMetrics
@@ -87,6 +87,7 @@ def check(options: ClassificationOptions) -> None:
     if options.top_k is not None and count is not None and options.top_k >= count:
         problem = f"must be below the number of classes, {count}"
         raise invalid("task.top_k", options.top_k, problem=problem, fix="set a smaller one, or remove task.top_k")
+    losses.check_chosen(options.loss, options.loss_options, "classification")
     keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _own_metrics(options))
 
 
@@ -133,6 +134,8 @@ class Classification(Supervised):
         )
         self.constants = {class_names.CONSTANT: [len(self.class_names)]}
         weights = class_weights.resolve(options.class_weights, self.class_names, data, self._count_examples)
+        activation = losses.SOFTMAX if options.from_logits else None
+        self._loss = losses.chosen(options.loss, options.loss_options, activation)
         self._weights = None
         if weights is not None:
             self._weights = np.asarray(weights, np.float32)
@@ -249,11 +252,14 @@ class Classification(Supervised):
         return probabilities.cross_entropy(ops, label_bc, outputs)
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's cross-entropy (B,) in nats, times its class weight and its sample weight."""
+        """Returns each example's loss (B,), cross-entropy in nats, times its class weight and its sample weight."""
         smoothing = self._options.label_smoothing
-        if self._has_probabilities or smoothing:
+        if self._has_probabilities or smoothing or self._loss is not None:
             label_bc = self._probabilities(ops, batch) * (1.0 - smoothing) + smoothing / len(self.class_names)
-            loss_b = self._cross_entropy(ops, label_bc, outputs)
+            if self._loss is not None:
+                loss_b = losses.mean_by_example(ops, self._loss(ops, label_bc, outputs))
+            else:
+                loss_b = self._cross_entropy(ops, label_bc, outputs)
         elif not self._options.from_logits:
             loss_b = self._cross_entropy(ops, self._probabilities(ops, batch), outputs)
         else:

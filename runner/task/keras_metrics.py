@@ -70,8 +70,8 @@ def _of_loss(name: str, sign: float = 1.0) -> Callable[[KerasMetric], Sums]:
 
     def terms(ops: Arrays, compared: Compared) -> Tensor:
         if compared.logits is not None and name in losses.WITH_LOGITS:
-            return losses.named(name, 1.0, from_logits=True)(ops, compared.target, compared.logits)
-        return sign * losses.named(name, 1.0)(ops, compared.target, compared.prediction)
+            return losses.named(name, from_logits=True)(ops, compared.target, compared.logits)
+        return sign * losses.named(name)(ops, compared.target, compared.prediction)
 
     return lambda _: Mean(terms)
 
@@ -318,7 +318,7 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str, own: Own) -> R
             fix=f"set {KEY}.{kind}.threshold=0.5",
         )
     name = options.name or KINDS[kind].name
-    names = (name,)
+    names: tuple[str, ...] = (name,)
     if isinstance(options, schema.Counted) and len(options.thresholds) > 1:
         names = tuple(thresholds.named(name, threshold) for threshold in options.thresholds)
     return Requested(kind, options, names, same)
@@ -369,7 +369,7 @@ def _check_free(metric: Requested, name: str, own: Own, taken: Mapping[str, str]
 
 def directions(setting: Any, targets: str, own: Own) -> dict[str, str]:
     """Returns the names in logs of a config's metrics, with the better direction of each; see `requested`."""
-    better = {}
+    better: dict[str, str] = {}
     for metric in requested(setting, targets, own):
         better |= dict.fromkeys(metric.names, KINDS[metric.kind].direction)
     return better

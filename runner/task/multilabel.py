@@ -17,7 +17,7 @@ from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import keras_metrics, probabilities, thresholds
+from runner.task import keras_metrics, losses, probabilities, thresholds
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output
 from runner.task.keras_metrics import KerasMetrics
@@ -76,6 +76,7 @@ def check(options: MultilabelOptions) -> None:
       ConfigError: a value is invalid.
     """
     thresholds.check_names(options.thresholds)
+    losses.check_chosen(options.loss, options.loss_options, "multilabel")
     keras_metrics.requested(options.metrics, keras_metrics.LABELS, _own_metrics(options))
 
 
@@ -100,6 +101,8 @@ class Multilabel(Supervised):
         self.label_names = self._find_names()
         self.outputs = OutputSpec(len(self.label_names), self.label_names)
         self.step_metrics = step_metrics(options)
+        activation = losses.SIGMOID if options.from_logits else None
+        self._loss = losses.chosen(options.loss, options.loss_options, activation)
         self._keras_metrics = KerasMetrics(
             options.metrics,
             keras_metrics.LABELS,
@@ -155,11 +158,14 @@ class Multilabel(Supervised):
         return probabilities.logits_of_sigmoid(ops, outputs)
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns the mean (B,) of each example's cross-entropies, in nats, times its sample weight."""
+        """Returns the mean (B,) of each example's losses, cross-entropies in nats, times its sample weight."""
         smoothing = self._options.label_smoothing
         label_bl = self._labels(ops, batch) * (1.0 - smoothing) + 0.5 * smoothing
-        nats_b = ops.mean(ops.sigmoid_cross_entropy(label_bl, self._as_logits(ops, outputs)), axis=-1)
-        return self._weighted(ops, nats_b, batch)
+        if self._loss is not None:
+            terms = self._loss(ops, label_bl, outputs)
+        else:
+            terms = ops.sigmoid_cross_entropy(label_bl, self._as_logits(ops, outputs))
+        return self._weighted(ops, losses.mean_by_example(ops, terms), batch)
 
     def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns three float32 arrays (B, L) of 1 or 0: the labels, the predictions, and where both agree."""

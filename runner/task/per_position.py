@@ -14,6 +14,7 @@ import numpy as np
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
 from runner.errors import invalid
+from runner.task import losses
 from runner.task.supervised import Supervised, is_real
 from runner.task.token_checks import check_weights
 
@@ -42,6 +43,10 @@ class PerPosition(Supervised):
     # Array with a weight per label; None: all labels count as 1.
     _label_weight: str | None = None
     _label_smoothing: float = 0.0
+    # Loss of one-hot labels and outputs, see `runner.task.losses.of_model`; None: cross-entropy.
+    _loss: losses.Loss | None = None
+    # The same loss of probabilities, if it has one number per example, not one per position.
+    _loss_of_examples: losses.Loss | None = None
     # One loss weight per class; None: all are 1.
     _class_weights: Array | None = None
 
@@ -154,7 +159,9 @@ class PerPosition(Supervised):
         return ops.sum(selected * counts, axis=tuple(range(1, len(self.positions) + 1)))
 
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """Returns each example's cross-entropy (B,) in nats, summed over its counted positions and weighted."""
+        """Returns each example's loss (B,), cross-entropy in nats, summed over its counted positions and weighted."""
+        if self._loss is not None:
+            return self._weighted(ops, self._chosen_loss(ops, self._loss, outputs, batch), batch)
         logits = self.logits(ops, outputs)
         label = self.labels(ops, batch)
         nats, _ = token_losses(ops, logits, label)
@@ -167,6 +174,25 @@ class PerPosition(Supervised):
             one_hot = ops.one_hot(label, len(self._class_weights))
             nats = nats * ops.sum(one_hot * self._class_weights, axis=-1)
         return self._weighted(ops, self.summed(ops, nats, self.counts(ops, batch)), batch)
+
+    def _chosen_loss(self, ops: Arrays, loss: losses.Loss, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """Returns each example's loss (B,) of a Keras loss, summed over its counted positions."""
+        label = self.labels(ops, batch)
+        counts = self.counts(ops, batch)
+        classes = int(outputs.shape[-1])
+        one_hot = ops.one_hot(label, classes)
+        target = one_hot * (1.0 - self._label_smoothing) + self._label_smoothing / classes
+        if self._loss_of_examples is not None:
+            # What is not counted is neither in the target nor in the output. The mean of a step is over the positions.
+            is_counted = ops.expand_dims(ops.cast(ops.greater(counts, 0.0), "float32"), -1)
+            share = self.predictions(ops, outputs)["probabilities"] * is_counted
+            return self._loss_of_examples(ops, target * is_counted, share) * self.counted_terms(ops, batch)
+        terms = loss(ops, target, outputs)
+        if len(terms.shape) > len(counts.shape):
+            terms = ops.mean(terms, axis=-1)
+        if self._class_weights is not None:
+            terms = terms * ops.sum(one_hot * self._class_weights, axis=-1)
+        return self.summed(ops, terms, counts)
 
     def metrics(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the number of counted positions of each example that are predicted correctly."""

@@ -19,7 +19,7 @@ from runner.data.packing import LABEL_WEIGHT, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.host.late import late
 from runner.layout.axes import SEQUENCE
-from runner.task import class_names, class_weights, keras_metrics, probabilities
+from runner.task import class_names, class_weights, keras_metrics, losses, probabilities
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.keras_metrics import KerasMetrics
 from runner.task.keras_sums import Compared, iou, mean_iou
@@ -79,7 +79,24 @@ def check(options: PositionsOptions) -> None:
       ConfigError: a value is invalid.
     """
     # The schema has checked the others, and none depends on another.
+    losses.check_chosen(options.loss, options.loss_options, "positions")
+    _check_loss_of_examples(options)
     keras_metrics.requested(options.metrics, keras_metrics.CLASSES, _OWN_METRICS)
+
+
+def _check_loss_of_examples(options: PositionsOptions) -> None:
+    """Checks that a loss of whole examples has no weights of their positions."""
+    if options.loss not in losses.OF_EXAMPLES:
+        return
+    for key in ("label_weight", "class_weights"):
+        value = getattr(options, key)
+        if value is not None:
+            raise invalid(
+                f"task.{key}",
+                value,
+                problem=f"must be null with task.loss={options.loss}, which has one number per example",
+                fix=f"remove task.{key}",
+            )
 
 
 def make(config: TaskConfig, options: PositionsOptions, data: TaskData) -> Task:
@@ -105,6 +122,10 @@ class Positions(PerPosition):
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         self._options = options
         self._label_smoothing = options.label_smoothing
+        activation = losses.SOFTMAX if options.from_logits else None
+        self._loss = losses.chosen(options.loss, options.loss_options, activation)
+        if options.loss is not None and options.loss in losses.OF_EXAMPLES:
+            self._loss_of_examples = losses.named(options.loss, options=options.loss_options)
         self.label = self._check_target(data.arrays)
         self.positions = spatial_shape(data.arrays[self.label])
         self.find_label_weight(options.label_weight, data.arrays)

@@ -70,6 +70,7 @@ def check(options: RegressionOptions) -> None:
       ConfigError: a value is invalid, or a standardized target changes the meaning of the loss.
     """
     losses.check(options.loss)
+    losses.check_options(options.loss, options.loss_options, own_keys=("delta",))
     if options.from_logits and options.loss not in losses.WITH_LOGITS:
         raise invalid(
             "task.from_logits",
@@ -105,7 +106,8 @@ class Regression(Supervised):
         """Settles the columns and their scale; see `runner.task.registry.make_task`."""
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
         self._options = options
-        self._loss = losses.named(options.loss, options.delta, from_logits=options.from_logits)
+        loss_options = {"delta": options.delta} if options.loss == losses.HUBER else options.loss_options
+        self._loss = losses.named(options.loss, from_logits=options.from_logits, options=loss_options)
         self.column_names, self._shape = self._find_columns()
         self.outputs = OutputSpec(len(self.column_names), self.column_names)
         self.step_metrics = step_metrics(options)

@@ -282,6 +282,8 @@ REFUSALS = [
     refusal("task=regression task.metrics=[mse]", "task.metrics=mse", "did you mean MeanSquaredError?"),
     refusal("task.metrics=[Hinge]", "task.metrics=Hinge", "is for task=regression"),
     refusal("+task.metrics.AUC.curves=PR", "task.metrics.AUC.curves", "did you mean curve?"),
+    refusal("task.loss=focal", "task.loss=focal", "must be one of"),
+    refusal("task.loss=tversky +task.loss_options.gamma=2", "task.loss_options.gamma", "has alpha, beta"),
     refusal("task=regression task.loss=mse", "task.loss=mse", "set task.loss=mean_squared_error"),
     refusal("task=regression task.delta=far", "task.delta=far", "must be a number"),
     refusal("task=regression +task.top_k=5", "task.top_k", "task=regression has name, target"),

@@ -20,7 +20,7 @@ import yaml
 
 from runner import errors
 from runner.cli import command_line
-from runner.config import schema, schema_keras_metrics, schema_keras_optimizers, schema_task
+from runner.config import schema, schema_keras_losses, schema_keras_metrics, schema_keras_optimizers, schema_task
 from runner.config.build import type_in_words
 from runner.config.fields import Constraint, constraint_of
 from runner.config.search_path import options_in
@@ -218,6 +218,7 @@ def _group(group: str) -> list[str]:
     if group == "optimizer":
         lines += _keras_options("optimizers", schema_keras_optimizers.OPTIONS)
     if group == "task":
+        lines += _keras_options("losses", schema_keras_losses.OPTIONS)
         lines += _keras_metrics()
     return lines
 

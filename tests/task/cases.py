@@ -16,7 +16,7 @@ from runner.task.registry import make_task
 Arrays = dict[str, np.ndarray]
 REAL, PADDED = 13, 3  # examples of a batch
 CLASSES = 5
-_WEIGHTS = [1.0, 0.5, 2.0, 3.0, 0.25]
+WEIGHTS = [1.0, 0.5, 2.0, 3.0, 0.25]
 _REGRESSION = {
     "mean_squared_error": "MeanSquaredError",
     "mean_absolute_error": "MeanAbsoluteError",
@@ -141,7 +141,7 @@ def _classification() -> dict[str, Case]:
     }
     one_hot = np.eye(CLASSES, dtype=np.float32)[label]
     mixed = (0.7 * one_hot + 0.3 * one_hot[::-1]).astype(np.float32)
-    by_class = np.array(_WEIGHTS, np.float32)
+    by_class = np.array(WEIGHTS, np.float32)
     batch, outputs = padded({"x": x, "label": label, "own": own}, logits)
     soft_batch, _ = padded({"x": x, "label": mixed}, logits)
     soft_specs = {"x": specs["x"], "label": ArraySpec((CLASSES,), "float32", (), names)}
@@ -165,20 +165,20 @@ def _classification() -> dict[str, Case]:
     scaled = _padded(2.0 * chances)
     smooth_chances = config("classification", from_logits=False, label_smoothing=0.1)
     soft_chances = config("classification", from_logits=False)
-    weighted_chances = config("classification", from_logits=False, class_weights=_WEIGHTS)
+    weighted_chances = config("classification", from_logits=False, class_weights=WEIGHTS)
     soft = config("classification")
     smooth_soft = config("classification", label_smoothing=0.2)
     logits_of = {"from_logits": True}
     return {
         "classes": case(sparse, label, top_k=3),
         "classes smoothed": case(dense, one_hot, smooth=0.1),
-        "classes weighted": case(sparse, label, by_class[label], class_weights=_WEIGHTS),
+        "classes weighted": case(sparse, label, by_class[label], class_weights=WEIGHTS),
         "classes named weights": case(
             sparse, label, np.where(label == 3, 4.0, 1.0).astype(np.float32), class_weights={"d": 4.0}
         ),
         "examples weighted": case(sparse, label, own, example_weight="own"),
         "both weighted": case(
-            dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=_WEIGHTS
+            dense, one_hot, own * by_class[label], smooth=0.3, example_weight="own", class_weights=WEIGHTS
         ),
         "outputs of a softmax": Case(soft_chances, unweighted, batch, of_chances, sparse, {}, label),
         "outputs of a softmax weighted": Case(
@@ -238,7 +238,7 @@ def _padded(outputs: np.ndarray) -> np.ndarray:
 def _positions() -> dict[str, Case]:
     rng = np.random.default_rng(5)
     found: dict[str, Case] = {}
-    by_class = np.array(_WEIGHTS, np.float32)
+    by_class = np.array(WEIGHTS, np.float32)
     loss, as_logits = "SparseCategoricalCrossentropy", {"from_logits": True}
     for shape in ((6,), (3, 4, 1), (2, 3, 2)):
         x = rng.normal(size=(REAL, 2)).astype(np.float32)
@@ -282,7 +282,7 @@ def _positions() -> dict[str, Case]:
                 counted,
             ),
             "weighted": Case(
-                config("positions", **ignore, label_weight="share", class_weights=_WEIGHTS),
+                config("positions", **ignore, label_weight="share", class_weights=WEIGHTS),
                 with_share,
                 batch,
                 outputs,

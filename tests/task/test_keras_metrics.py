@@ -92,6 +92,8 @@ def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases
                 continue
             default = spec.default if spec.default_factory is MISSING else spec.default_factory()
             default = "required" if default is MISSING else default
+            if spec.name == "class_id" and spec.name not in of_classes[kind]:
+                continue  # Keras counts true positives and the like over all labels only
             theirs = of_classes[kind][spec.name]
             assert default == (ours[spec.name] if theirs is None and spec.name in ours else theirs), (kind, spec.name)
 

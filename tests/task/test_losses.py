@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -12,14 +14,18 @@ import numpy as np
 import pytest
 
 from runner import arrays
+from runner.config.schema_keras_losses import OPTIONS
+from runner.data.base import WEIGHT, ArraySpec
+from runner.task.base import Task
+from runner.task.registry import make_task
 from tests import forks
-from tests.task import cases
+from tests.task import cases, loss_cases
 from tests.task.functions import CALLS
 from tests.task.worker import of_case
 
 ROOT = Path(__file__).parents[2]
 Numbers = Callable[[str, str], cases.Arrays]  # of a library and a place
-CASES = cases.make()
+CASES = cases.make() | loss_cases.make()
 LIBRARIES = {"tensorflow": "tensorflow", "jax.numpy": "jax"}
 # The mesh's numbers are those of its devices' halves, added up in another order.
 MESH = "mesh "
@@ -102,6 +108,50 @@ def test_every_function_is_that_of_numpy(numbers: Numbers, library: str) -> None
         wanted, found = np.asarray(call(ops)), numbers(library, "")[f"function: {name}"]
         assert found.dtype == wanted.dtype or name == "shape", name
         np.testing.assert_allclose(found, wanted, **CLOSE, err_msg=name)
+
+
+@pytest.mark.slow
+def test_options_of_losses_have_the_names_and_defaults_of_kerass_arguments(numbers: Numbers) -> None:
+    of_keras = json.loads(str(numbers("jax.numpy", "")["signatures"]))
+    for name, kind in OPTIONS.items():
+        for spec in fields(kind):
+            assert spec.default == of_keras[name][spec.name], (name, spec.name)
+
+
+def _classes(loss: str, **options: object) -> tuple[Task, cases.Arrays]:
+    """Returns a task of five classes and a batch of it, with labels and padding."""
+    case = CASES["classes focal"]
+    made = cases.config("classification", loss=loss, **options)
+    return make_task(made, {name: case.specs[name] for name in ("x", "y")}), case.batch
+
+
+@pytest.mark.parametrize("loss", ["mean_squared_error", "tversky", "kl_divergence", "categorical_crossentropy"])
+def test_a_loss_of_probabilities_is_that_of_the_softmax_of_logits(loss: str) -> None:
+    ops = arrays.of(np)
+    logits = CASES["classes focal"].outputs[: cases.REAL]
+    task, batch = _classes(loss)
+    of_chances, _ = _classes(loss, from_logits=False)
+    real = {name: array[: cases.REAL] for name, array in batch.items()}
+    wanted = of_chances.loss(ops, ops.softmax(logits), real)
+    np.testing.assert_allclose(task.loss(ops, logits, real), wanted, rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("loss", ["dice", "tversky", "mean_squared_error"])
+def test_ignored_positions_are_no_part_of_a_loss(loss: str) -> None:
+    """Neither the label nor the output there matters, and a step's mean is over the other positions."""
+    ops = arrays.of(np)
+    specs = {"x": ArraySpec((2,), "float32"), "y": ArraySpec((4,), "int32")}
+    task = make_task(cases.config("positions", loss=loss, classes=3, ignore_index=9), specs)
+    rng = np.random.default_rng(0)
+    label = np.array([[0, 1, 9, 2], [9, 9, 1, 0]], np.int32)
+    batch = {"x": np.zeros((2, 2), np.float32), "y": label, WEIGHT: np.ones(2, np.float32)}
+    logits = rng.normal(size=(2, 4, 3)).astype(np.float32)
+    changed = np.where((label == 9)[..., None], 5.0 * rng.normal(size=logits.shape), logits).astype(np.float32)
+    sums = task.loss(ops, logits, batch)
+    np.testing.assert_allclose(sums, task.loss(ops, changed, batch), rtol=1e-6)
+    short = make_task(cases.config("positions", loss=loss, classes=3), {**specs, "y": ArraySpec((2,), "int32")})
+    second = {"x": batch["x"][1:], "y": label[1:, 2:], WEIGHT: batch[WEIGHT][1:]}
+    np.testing.assert_allclose(sums[1:], short.loss(ops, logits[1:, 2:], second), rtol=1e-6)
 
 
 def test_every_function_of_the_namespace_is_called() -> None:

@@ -58,6 +58,28 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("multilabel", metrics=["RecallAtPrecision"]), "task.metrics.RecallAtPrecision.precision is required"),
     (config("regression", metrics=["AUC"]), "task=regression with a loss of probabilities"),
     (config("regression", metrics=[{"R2Score": {"weighted": True}}]), "task.metrics.R2Score.weighted=true"),
+    (config("classification", loss="dicee"), "did you mean dice?"),
+    (
+        config("binary", loss="CTC"),
+        "task.loss=CTC: aligns labels with steps, which task=binary can't; set task=ctc",
+    ),
+    (config("classification", loss_options={"gamma": 3.0}), "task.loss_options={gamma:3.0}: needs task.loss; set"),
+    (config("multilabel", loss="hinge", loss_options={"gamma": 3.0}), "task.loss=hinge has no options"),
+    (
+        config("binary", loss="binary_focal_crossentropy", loss_options={"gama": 3.0}),
+        "task.loss_options.gama: unknown key",
+    ),
+    (
+        config("binary", loss="binary_focal_crossentropy", loss_options={"label_smoothing": 0.1}),
+        "task.loss_options.label_smoothing=0.1: is a key of the task; set task.label_smoothing=0.1",
+    ),
+    (config("regression", loss="tversky", loss_options={"alpha": -1.0}), "task.loss_options.alpha=-1.0: must be at"),
+    (config("regression", loss="huber", loss_options={"delta": 2.0}), "is a key of the task; set task.delta=2.0"),
+    (config("regression", loss="tversky", loss_options=3), "task.loss_options=3: must be a mapping"),
+    (
+        config("positions", loss="dice", label_weight="share"),
+        "task.label_weight=share: must be null with task.loss=dice, which has one number per example",
+    ),
     (config("regression", loss="mean_square_error"), "did you mean mean_squared_error"),
     (config("regression", loss="huber", delta=0.0), "task.delta=0.0"),
     (config("regression", loss="poisson", standardize=True), "task.standardize=true"),

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from runner import arrays
+from runner.config.schema_keras_losses import OPTIONS
 from runner.data.base import WEIGHT
-from tests.task import cases
+from runner.task.losses import without_case
+from tests.task import cases, loss_cases
 from tests.task.functions import CALLS
 
 Arrays = dict[str, np.ndarray]
@@ -88,6 +92,17 @@ def mesh_numbers(case: cases.Case, mesh: Any) -> Arrays:
     return {name: dtensor.unpack(value)[0] for name, value in whole.items()}
 
 
+def signatures() -> dict[str, dict[str, Any]]:
+    """Returns the arguments of Keras's losses with options, and their defaults, by the names of their functions."""
+    keras = importlib.import_module("keras")
+    classes = {without_case(name): value for name, value in vars(keras.losses).items() if isinstance(value, type)}
+    found: dict[str, dict[str, Any]] = {}
+    for name in OPTIONS:
+        arguments = inspect.signature(classes[without_case(name)].__init__).parameters
+        found[name] = {key: value.default for key, value in arguments.items() if key != "self"}
+    return found
+
+
 def main(library: str, out: str, place: str = "") -> None:
     """Writes the numbers of every case, and of every function of the namespace."""
     module = importlib.import_module(library)
@@ -98,10 +113,12 @@ def main(library: str, out: str, place: str = "") -> None:
         module.config.set_logical_device_configuration(module.config.list_physical_devices("CPU")[0], devices)
         dtensor = importlib.import_module("tensorflow.experimental.dtensor")
         numbers = partial(mesh_numbers, mesh=dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"]))
-    for name, case in cases.make().items():
+    for name, case in (cases.make() | loss_cases.make()).items():
         if library not in case.libraries:
             continue
         found |= {f"{name}: {key}": np.asarray(value) for key, value in numbers(case).items()}
+    if library == "jax.numpy":
+        found["signatures"] = np.asarray(json.dumps(signatures()))
     ops = arrays.of(module)
     for name, call in CALLS.items():
         found[f"function: {name}"] = np.asarray(call(ops))
