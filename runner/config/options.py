@@ -60,6 +60,9 @@ def arranged(group: str, content: dict[str, Any]) -> dict[str, Any]:
             return _optimizer(content)
         if _TARGET in content:
             return _optimizer_of_function(content)
+        for name in _NOT_IN_YAML:
+            if name in content:
+                raise unknown_key(f"optimizer.{name}", _yaml_keys(OptimizerConfig))
     return content
 
 
