@@ -22,6 +22,10 @@ from runner.model import stored
 from runner.optim.base import Slot
 from tests.engine import cases
 
+_BUILDERS = (
+    *("drawn", "assigned", "held", "regularized", "wants", "given"),
+    *("constant", "numpy_drawn", "unseeded", "untraceable"),
+)
 _INITIALIZERS = ("glorot_uniform", "he_normal", "random_normal", "truncated_normal", "random_uniform", "orthogonal")
 
 
@@ -91,6 +95,44 @@ class _CountingInitializer:
         return value
 
 
+def _with_constant(keras: Any, image: Any, hidden: Any, num_classes: int) -> Any:
+    """Returns a model whose build can't be traced, as that of `constant`."""
+    hidden = hidden * keras.ops.sqrt(keras.ops.cast(16, "float32"))
+    return keras.Model(image, keras.layers.Dense(num_classes, name="head")(hidden))
+
+
+def numpy_drawn(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
+    """An initializer that draws from `np.random`."""
+
+    def normal(shape: Sequence[int], dtype: Any = None) -> Any:
+        del dtype
+        return np.random.normal(size=shape).astype(np.float32)
+
+    image = keras.Input(input_shape)
+    hidden = keras.layers.Dense(16, kernel_initializer=normal, name="d0")(keras.layers.Flatten()(image))
+    return _with_constant(keras, image, hidden, num_classes)
+
+
+def unseeded(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
+    """A builder that draws a constant without a seed, so from Keras's global seed generator."""
+    image = keras.Input(input_shape)
+    factor = keras.random.uniform(())
+    hidden = keras.layers.Dense(16, name="d0")(keras.layers.Flatten()(image)) * factor
+    return keras.Model(image, keras.layers.Dense(num_classes, name="head")(hidden))
+
+
+def untraceable(keras: Any, input_shape: Sequence[int], num_classes: int) -> Any:
+    """An initializer that needs the numbers that JAX draws."""
+
+    def normal(shape: Sequence[int], dtype: Any = None) -> Any:
+        del dtype
+        return np.asarray(keras.random.normal(shape, seed=3)).astype(np.float32)
+
+    image = keras.Input(input_shape)
+    hidden = keras.layers.Dense(16, kernel_initializer=normal, name="d0")(keras.layers.Flatten()(image))
+    return _with_constant(keras, image, hidden, num_classes)
+
+
 class _Rows:
     """A kernel whose every element is the number of its row; counts how much of it is read at a time."""
 
@@ -124,10 +166,24 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     found: dict[str, Any] = {}
     own = importlib.import_module("tests.engine.first_values")  # what builders are taken from
-    for name in ("drawn", "assigned", "held", "regularized", "wants", "given", "constant"):
+    for name in (
+        "drawn",
+        "assigned",
+        "held",
+        "regularized",
+        "wants",
+        "given",
+        "constant",
+        "numpy_drawn",
+        "unseeded",
+        "untraceable",
+    ):
         factory = Keras3Factory(ModelConfig(target=f"{own.__name__}.{name}", options={}), cases.data(), 5)
+        # Keras's global seed generator draws from where the build before has left it.
+        keras.utils.clear_session()
         whole = {path: np.asarray(each.value) for path, each in Names(factory.build()).variables.items()}
         for count in (1, 8) if name in ("drawn", "given") else (8,):
+            keras.utils.clear_session()
             mesh, (model, first) = Mesh(np.array(jax.devices()[:count]), ("x",)), factory.build_for_mesh()
             variables = Names(model).variables
             lies = {path: NamedSharding(mesh, _spec(each.shape, count)) for path, each in variables.items()}

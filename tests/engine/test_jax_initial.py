@@ -14,7 +14,10 @@ from tests.engine.jax_runs import ROOT
 
 pytestmark = pytest.mark.slow
 
-MODELS = ("drawn", "assigned", "held", "regularized", "wants", "given", "constant")
+MODELS = (
+    *("drawn", "assigned", "held", "regularized", "wants", "given"),
+    *("constant", "numpy_drawn", "unseeded", "untraceable"),
+)
 
 
 @pytest.fixture(scope="module")

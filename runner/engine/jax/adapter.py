@@ -5,6 +5,7 @@ What a builder returns depends on the seed alone.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
@@ -184,7 +185,7 @@ class Keras3Factory:
     def _trace_deferred(self) -> tuple[keras.Model, dict[int, TraceSlice | StoredValue]] | None:
         """Returns the same as `_trace` for a model that is built untraced, of which only initializers are traced.
 
-        Returns None if the model can't be built without values.
+        Returns None if the model can't be built without values, or its initializers can't be traced.
         """
         deferred = self._build_deferred()
         if deferred is None:
@@ -196,7 +197,17 @@ class Keras3Factory:
                 private.initialize(variable)
             return [variable.value for variable in model.variables]
 
-        trace = jax.make_jaxpr(values)()
+        with seeded(self._seed):
+            before = _random_state()
+            try:
+                trace = jax.make_jaxpr(values)()
+            except Exception:  # of an initializer, which may be anyone's
+                return None
+            if _random_state() != before:
+                # In the eager build, such an initializer draws between the builder's own draws.
+                return None
+        if holds_traced(model):
+            return None
         return self._with_sources(model, trace)
 
     def _build_deferred(self) -> tuple[keras.Model, list[keras.Variable]] | None:
@@ -209,7 +220,7 @@ class Keras3Factory:
         """
         scope = keras.StatelessScope(initialize_variables=False)
         try:
-            with scope:
+            with private.kept_seed_generator(), scope:
                 model = self.call_builder()
         except ConfigError:
             # As in a traced build: the eager build raises it again if the builder is wrong in itself.
@@ -283,6 +294,12 @@ def model_inputs(data: DataSpec, make: Callable[[ArraySpec], T]) -> T | dict[str
     Each input is `make` of its spec.
     """
     return as_called(map_values(make, data.inputs))
+
+
+def _random_state() -> tuple[object, ...]:
+    """Returns the state of `random` and `np.random`, to compare."""
+    algorithm, keys, *others = np.random.get_state(legacy=True)
+    return random.getstate(), algorithm, np.asarray(keys).tobytes(), *others
 
 
 @contextmanager

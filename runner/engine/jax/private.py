@@ -26,6 +26,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.models import Functional
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from keras.src.utils import module_utils, naming
 
 Function = Callable[..., jax.Array]
@@ -175,6 +176,20 @@ def take_uninitialized() -> list[keras.Variable]:
     created = list(global_state.get_global_attribute("uninitialized_variables") or ())
     global_state.set_global_attribute("uninitialized_variables", [])
     return created
+
+
+@contextmanager
+def kept_seed_generator() -> Iterator[None]:
+    """Forgets the global seed generator that Keras makes in the context, if it does.
+
+    Without it, the generator of a build that is given up would draw in the next build, and all later default seeds
+    would be others.
+    """
+    before = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, before)
 
 
 def initialize(variable: keras.Variable) -> None:
