@@ -16,8 +16,8 @@ SPEC = Spec(
         "task=binary",
         "task.from_logits=false",
         "task.class_weights=[0.02,0.2]",
+        "task.metrics=[FalseNegatives,FalsePositives,TrueNegatives,TruePositives]",
     ],
-    lost=["metric: counts per epoch (those at the end are in confusion.png)"],
 )
 
 
