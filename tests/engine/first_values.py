@@ -23,8 +23,16 @@ from runner.optim.base import Slot
 from tests.engine import cases
 
 _BUILDERS = (
-    *("drawn", "assigned", "held", "regularized", "wants", "given"),
-    *("constant", "numpy_drawn", "unseeded", "untraceable"),
+    "drawn",
+    "assigned",
+    "held",
+    "regularized",
+    "wants",
+    "given",
+    "constant",
+    "numpy_drawn",
+    "unseeded",
+    "untraceable",
 )
 _INITIALIZERS = ("glorot_uniform", "he_normal", "random_normal", "truncated_normal", "random_uniform", "orthogonal")
 

@@ -15,8 +15,16 @@ from tests.engine.jax_runs import ROOT
 pytestmark = pytest.mark.slow
 
 MODELS = (
-    *("drawn", "assigned", "held", "regularized", "wants", "given"),
-    *("constant", "numpy_drawn", "unseeded", "untraceable"),
+    "drawn",
+    "assigned",
+    "held",
+    "regularized",
+    "wants",
+    "given",
+    "constant",
+    "numpy_drawn",
+    "unseeded",
+    "untraceable",
 )
 
 
