@@ -65,9 +65,9 @@ def is_preset(path: Path) -> bool:
 
 def is_local(reference: str) -> bool:
     """Returns whether a teacher is a file or folder here, or a run that left checkpoints or an export."""
-    outputs = outputs_dir()
-    of_run = (outputs / "exports" / reference, outputs / "checkpoints" / reference)
-    return any(path.exists() for path in (Path(reference).expanduser(), *of_run))
+    export = outputs_dir() / "exports" / reference
+    checkpoints = outputs_dir() / "checkpoints" / reference
+    return Path(reference).expanduser().exists() or export.exists() or checkpoints.exists()
 
 
 def is_unexported(reference: str) -> bool:
