@@ -16,7 +16,7 @@ from runner.config import values
 from runner.config.build import build
 from runner.config.schema_keras_metrics import OPTIONS, KerasMetric
 from runner.data.base import Array
-from runner.errors import did_you_mean, invalid
+from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 from runner.task import keras_sums, losses, thresholds
 from runner.task.keras_sums import AtThresholds, ByClass, Compared, Mean, OfZeroAndOne, Sums, Terms
 from runner.task.metrics import LOSS_NAME, MAXIMIZE, MINIMIZE
@@ -264,12 +264,10 @@ def requested(setting: Any, targets: str, own: Own) -> list[Requested]:
     taken: dict[str, str] = {}
     for kind, content in _listed(setting):
         metric = _checked(kind, content, targets, own)
-        # Keras calls the area under either curve `auc`; a task that logs both gives them names of their own.
-        is_logged = metric.options.name is None and metric.names[0] in own
-        if metric.own is not None and (metric.names[0] == metric.own or is_logged):
+        if _unnamed(metric.options) in own.get(metric.names[0], ()):
             continue
         for name in metric.names:
-            _check_free(metric, name, own, taken)
+            _check_free(metric, name, content, own, taken)
             taken[name] = kind
         metrics.append(metric)
     return metrics
@@ -300,28 +298,49 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str, own: Own) -> R
         raise invalid(
             KEY,
             kind,
-            problem=f"must be one of {', '.join(fitting)}",
-            fix=_spelling(kind),
+            problem="is no Keras metric",
+            fix=f"{_spelling(kind)} The task has {listed(fitting)}",
         )
+    if issubclass(OPTIONS[kind], schema.Counted) and isinstance(content.get("thresholds"), int | float):
+        # One number, as Keras takes it too.
+        content = {**content, "thresholds": [content["thresholds"]]}
     options = build(OPTIONS[kind], content, f"{KEY}.{kind}")
     values.check(options, f"{KEY}.{kind}")
     same = _same(options, own)
-    if same is None and targets not in KINDS[kind].targets:
-        raise invalid(KEY, kind, problem=f"is for {_tasks(kind)}", fix=f"use one of {', '.join(fitting)}")
-    if same is None and KINDS[kind].make is None:
-        raise invalid(f"{KEY}.{kind}.weighted", True, problem=f"{kind} can't be weighted", fix="remove it")
-    if targets == LABELS and isinstance(options, schema.F1Score) and options.threshold is None:
-        raise invalid(
-            f"{KEY}.{kind}.threshold",
-            None,
-            problem="the largest output alone would be positive, but the outputs are labels of their own",
-            fix=f"set {KEY}.{kind}.threshold=0.5",
-        )
+    if same is None:
+        _check_fits(kind, options, targets, own)
+    if targets == LABELS and _is_of_largest(options):
+        problem = "the largest output alone would be positive, but the outputs are labels of their own"
+        raise _needs_threshold(kind, problem)
     name = options.name or KINDS[kind].name
     names: tuple[str, ...] = (name,)
     if isinstance(options, schema.Counted) and len(options.thresholds) > 1:
         names = tuple(thresholds.named(name, threshold) for threshold in options.thresholds)
     return Requested(kind, options, names, same)
+
+
+def _check_fits(kind: str, options: KerasMetric, targets: str, own: Own) -> None:
+    """Checks that a metric that the task doesn't have itself can be computed of its targets."""
+    known = KINDS[kind]
+    if targets in known.targets and known.make is not None:
+        return
+    unweighted = _same(replace(options, weighted=False), own)
+    if unweighted is None:
+        fitting = [name for name, other in KINDS.items() if targets in other.targets]
+        raise invalid(KEY, kind, problem=f"is for {_tasks(kind)}", fix=f"use one of {listed(fitting)}")
+    others = [type(other).__name__ for other in own[unweighted] if targets in KINDS[type(other).__name__].targets]
+    fix = f"use {others[0]}" if others and others[0] != kind else "remove it"
+    raise invalid(f"{KEY}.{kind}.weighted", True, problem=f"{kind} can't be weighted", fix=fix)
+
+
+def _is_of_largest(options: KerasMetric) -> bool:
+    """Returns whether a metric takes the largest output alone as positive."""
+    return isinstance(options, schema.F1Score) and options.threshold is None
+
+
+def _needs_threshold(kind: str, problem: str) -> ConfigError:
+    """Returns the error of a metric of the largest output alone, of outputs that don't exclude each other."""
+    return invalid(f"{KEY}.{kind}.threshold", None, problem=problem, fix=f"set {KEY}.{kind}.threshold=0.5")
 
 
 def _spelling(kind: str) -> str:
@@ -330,7 +349,7 @@ def _spelling(kind: str) -> str:
     for known in KINDS:
         if losses.without_case(known) == plain:
             return f"did you mean {known}?"
-    return did_you_mean(kind, KINDS, "use the name of Keras's class")
+    return did_you_mean(kind, KINDS, "use the name of Keras's class.")
 
 
 def _tasks(kind: str) -> str:
@@ -344,27 +363,48 @@ def _tasks(kind: str) -> str:
 
 def _same(options: KerasMetric, own: Own) -> str | None:
     """Returns the name of the task's own metric that a metric is the same as, or None."""
-    unnamed = replace(options, name=None)
     for name, metrics in own.items():
-        if unnamed in metrics:
+        if _unnamed(options) in metrics:
             return name
     return None
 
 
-def _check_free(metric: Requested, name: str, own: Own, taken: Mapping[str, str]) -> None:
-    """Checks that a name is that of no other metric."""
-    problem = ""
-    if name in own or name == LOSS_NAME:
+def _unnamed(options: KerasMetric) -> KerasMetric:
+    """Returns the options by which two metrics are compared: all but the name."""
+    return replace(options, name=None)
+
+
+def _check_free(metric: Requested, name: str, content: Mapping[str, Any], own: Own, taken: Mapping[str, str]) -> None:
+    """Checks that a name is that of no other metric; `content` is the metric's options as the config has them."""
+    renamed = {**content, "name": f"my_{KINDS[metric.kind].name}"}
+    example = f"give one a name, as in {KEY}={shown([{metric.kind: renamed}])}"
+    if name in own and metric.own is not None:
+        problem = f"{name} is another metric of the task, which logs this one as {metric.own}"
+        fix = f"remove it and use eval/{metric.own}, or {example}"
+    elif _is_at_one_threshold(metric, name, own):
+        problem = f"the task logs {name} already"
+        fix = f"remove the threshold from task.thresholds or from {KEY}"
+    elif name in own or name == LOSS_NAME:
         problem = f"the task has a metric {name} of its own, with other options"
+        fix = example
     elif name in taken:
         problem = f"two metrics are called {name}"
-    if problem:
-        raise invalid(
-            f"{metric.key}.name",
-            metric.options.name,
-            problem=problem,
-            fix=f"give one a name, as in task.metrics=[{{{metric.kind}:{{name:my_{name}}}}}]",
-        )
+        fix = example
+    else:
+        return
+    if metric.options.name is not None:
+        raise invalid(f"{metric.key}.name", metric.options.name, problem=problem, fix=fix)
+    entry = {metric.kind: content} if content else metric.kind
+    raise invalid(KEY, [entry], problem=problem, fix=fix)
+
+
+def _is_at_one_threshold(metric: Requested, name: str, own: Own) -> bool:
+    """Returns whether the task logs a metric of several thresholds at one of these, under the same name."""
+    options = metric.options
+    if name not in own or not isinstance(options, schema.Counted):
+        return False
+    threshold = options.thresholds[metric.names.index(name)]
+    return replace(options, name=None, thresholds=[threshold]) in own[name]
 
 
 def directions(setting: Any, targets: str, own: Own) -> dict[str, str]:
@@ -454,7 +494,9 @@ def _sum_name(metric: str, name: str) -> str:
 
 
 def _check_size(metric: Requested, size: int) -> None:
-    """Checks that the target has the classes that a metric's options name."""
+    """Checks that the target has the classes that a metric's options name, or several if it needs them."""
+    if size == 1 and _is_of_largest(metric.options):
+        raise _needs_threshold(metric.kind, "the largest output is always positive, as the target has one column")
     for option in ("class_id", "target_class_ids"):
         chosen = getattr(metric.options, option, None)
         if chosen is None or isinstance(metric.options, schema.BinaryIoU):

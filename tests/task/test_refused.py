@@ -56,6 +56,29 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("multilabel", metrics=["AUC", {"AUC": {"curve": "PR"}}]), "two metrics are called auc; give one a name"),
     (config("multilabel", metrics={"AUC": {"name": "a b"}}), "task.metrics.AUC.name=a b"),
     (config("multilabel", metrics=["RecallAtPrecision"]), "task.metrics.RecallAtPrecision.precision is required"),
+    (
+        config("binary", metrics=[{"AUC": {"curve": "PR"}}]),
+        "task.metrics=[{AUC:{curve:PR}}]: auc is another metric of the task, which logs this one as auc_pr; remove it "
+        "and use eval/auc_pr, or give one a name, as in task.metrics=[{AUC:{curve:PR,name:my_auc}}]",
+    ),
+    (
+        config("binary", thresholds=[0.3], metrics=[{"Precision": {"thresholds": [0.3]}}]),
+        "precision is another metric of the task, which logs this one as precision_0.3; remove it",
+    ),
+    (
+        config("multilabel", auc_thresholds=200, metrics=[{"AUC": {"multi_label": True}}]),
+        "auc is another metric of the task, which logs this one as auc_macro; remove it and use eval/auc_macro",
+    ),
+    (
+        config("binary", thresholds=[0.3], metrics=[{"Recall": {"thresholds": [0.3, 0.7]}}]),
+        "the task logs recall_0.3 already; remove the threshold from task.thresholds or from task.metrics",
+    ),
+    (config("binary", metrics=[{"Precision": {"thresholds": 0.3}}]), "task.metrics=[{Precision:{thresholds:0.3}}]"),
+    (config("binary", metrics=[{"Accuracy": {"weighted": True}}]), "Accuracy can't be weighted; use BinaryAccuracy"),
+    (
+        config("classification", metrics=["AUCC"]),
+        "task.metrics=AUCC: is no Keras metric; did you mean AUC? The task has CategoricalAccuracy, ",
+    ),
     (config("regression", metrics=["AUC"]), "task=regression with a loss of probabilities"),
     (config("regression", metrics=[{"R2Score": {"weighted": True}}]), "task.metrics.R2Score.weighted=true"),
     (config("classification", loss="dicee"), "did you mean dice?"),
@@ -126,7 +149,31 @@ def test_an_option_that_cannot_work_is_refused_without_a_dataset(made: TaskConfi
     assert "\n" not in str(refused.value)
 
 
+def test_a_metric_that_the_task_logs_under_the_same_name_is_logged_once() -> None:
+    own = metric_directions(config("binary", thresholds=[0.3], auc_thresholds=200))
+    metrics = ["AUC", {"AUC": {"curve": "PR", "name": "auc_pr"}}, "Precision", {"Recall": {"thresholds": 0.5}}]
+    assert metric_directions(config("binary", thresholds=[0.3], auc_thresholds=200, metrics=metrics)) == own
+
+
+def test_one_threshold_may_be_a_number_as_in_keras() -> None:
+    added = {"Recall": {"thresholds": 0.3, "name": "found"}}
+    found = metric_directions(config("binary", metrics=[added]))
+    assert set(found) == {*metric_directions(config("binary")), "found"}
+
+
+def test_an_error_lists_at_most_ten_metrics() -> None:
+    for metric in ("AUCC", "Hinge"):
+        with pytest.raises(ConfigError) as refused:
+            check(config("classification", metrics=[metric]))
+        assert str(refused.value).count(", ") == 10
+
+
 OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
+    (
+        config("regression", loss="binary_crossentropy", metrics=["F1Score"]),
+        {"x": X, "target": ArraySpec((), "float32")},
+        "task.metrics.F1Score.threshold=null: the largest output is always positive, as the target has one column",
+    ),
     (
         config("classification", metrics=[{"Precision": {"class_id": 3}}]),
         {"x": X, "label": NAMED},
