@@ -6,6 +6,7 @@ With `--from FILE` it draws what that file holds, which the command has printed.
 from __future__ import annotations
 
 import argparse
+import html
 import io
 import re
 import shlex
@@ -25,7 +26,11 @@ def picture(command: str, printed: str) -> str:
     console.print(Text(f"$ {command}", style="bold"))
     shown = re.sub(r"(?<=[\s:/=(])/(?!/)[\w.-]+(/[\w.@-]+)*/(?=outputs/)", ".../", printed)
     console.print(Text.from_ansi(shown.rstrip()), soft_wrap=False)
-    return console.export_svg(title="runner", unique_id="terminal")
+    drawn = console.export_svg(title="runner", unique_id="terminal")
+    # For screen readers.
+    opened, root, rest = drawn.partition(">")
+    title = html.escape(f"Terminal with the output of {command}")
+    return f'{opened} role="img"{root}\n<title>{title}</title>{rest}'
 
 
 def main() -> None:
