@@ -174,18 +174,7 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     found: dict[str, Any] = {}
     own = importlib.import_module("tests.engine.first_values")  # what builders are taken from
-    for name in (
-        "drawn",
-        "assigned",
-        "held",
-        "regularized",
-        "wants",
-        "given",
-        "constant",
-        "numpy_drawn",
-        "unseeded",
-        "untraceable",
-    ):
+    for name in _BUILDERS:
         factory = Keras3Factory(ModelConfig(target=f"{own.__name__}.{name}", options={}), cases.data(), 5)
         # Keras's global seed generator draws from where the build before has left it.
         keras.utils.clear_session()
