@@ -374,7 +374,21 @@ def shortened(page: str, command: Command) -> list[str]:
     if "task=language_model" in given and not any(key.startswith("task.sample") for key in keys):
         more.append("task.sample.tokens=8")
     given = [re.sub(r"(n_trials)=\d+", r"\1=2", word) for word in given]
+    given = _with_few_steps(given)
     return given + [one for one in more if one.partition("=")[0] not in keys]
+
+
+def _with_few_steps(arguments: list[str]) -> list[str]:
+    """Returns arguments with a hundredth of `trainer.steps`; a later command that goes further still does."""
+    few = []
+    for word in arguments:
+        key, _, value = word.partition("=")
+        if key == "trainer.steps":
+            word = f"{key}={max(int(value) // 100, 1)}"
+        elif key == "trainer.evaluate_every_steps" and any(one.startswith("trainer.steps=") for one in arguments):
+            word = f"{key}=1"
+        few.append(word)
+    return few
 
 
 def _on_jax(arguments: list[str], folder: Path, trained: bool) -> bool:
