@@ -2,9 +2,11 @@
 
     python -m benchmarks.versions --before ../earlier --repeats 5
 
-`--before` is another checkout, with its own `.venv`. Whole runs of both alternate, each in a process of its own, so
-that what the neighbors of a machine do hits both; printed is the median of the ratios, the smallest and the largest.
-The CPU seconds of the whole process are the figure to trust on a machine that does other work at the same time.
+`--before` is another checkout, with its own `.venv`. `--option` holds a value of a key beside the default, in one
+checkout: `--option optimizer.gradient_norm=global` runs each config with it, then without it. Whole runs of both
+alternate, each in a process of its own, so that what the neighbors of a machine do hits both; printed is the median of
+the ratios, the smallest and the largest. The CPU time of a step is the figure to trust on a machine that does other
+work at the same time; that of the whole process includes the start.
 """
 
 from __future__ import annotations
@@ -44,11 +46,20 @@ ONE_STEP = ["trainer.epochs=1", "trainer.limit_train_batches=1"]
 
 @dataclass(frozen=True)
 class Timing:
-    """What one run took: steps per second of its loop, and wall and CPU seconds of its whole process."""
+    """What one run took: steps per second and CPU ms per step of its loop, and both seconds of its whole process."""
 
     steps_per_second: float
+    step_cpu_ms: float
     wall_s: float
     cpu_s: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared: a checkout, and what its command lines have in addition."""
+
+    tree: Path
+    options: tuple[str, ...] = ()
 
 
 def run(tree: Path, overrides: list[str]) -> Timing:
@@ -75,7 +86,8 @@ def run(tree: Path, overrides: list[str]) -> Timing:
         cpu = _cpu_of_children() - cpu_before
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stdout[-500:]} {done.stderr[-500:]}")
-        return Timing(json.loads((out / "summary.json").read_text())["steps_per_second"], wall, cpu)
+        summary = json.loads((out / "summary.json").read_text())
+        return Timing(summary["steps_per_second"], summary["cpu_ms_per_step"], wall, cpu)
 
 
 def _cpu_of_children() -> float:
@@ -95,39 +107,44 @@ def line_of(name: str, unit: str, pairs: list[tuple[float, float]]) -> str:
     )
 
 
-def compare(trees: list[Path], name: str, overrides: list[str], repeats: int, is_start: bool) -> None:
-    """Runs a config in both trees in turns, and prints a line of its speed and one of its CPU seconds.
+def compare(sides: list[Side], name: str, overrides: list[str], repeats: int, is_start: bool) -> None:
+    """Runs a config on both sides in turns, and prints lines of its speed and of its CPU time.
 
     Args:
-      trees: the earlier checkout, then the later.
+      sides: the one before, then the one after.
       name: of the case.
       overrides: of its command line.
       repeats: pairs of runs.
       is_start: the first line is the wall time of the process, in place of the steps per second.
     """
+    before, after = sides
     early: list[Timing] = []
     late: list[Timing] = []
     for _ in range(repeats):
-        early.append(run(trees[0], overrides))
-        late.append(run(trees[1], overrides))
+        early.append(run(before.tree, [*overrides, *before.options]))
+        late.append(run(after.tree, [*overrides, *after.options]))
     pairs = list(zip(early, late, strict=True))
     if is_start:
         print(line_of(name, "s", [(one.wall_s, other.wall_s) for one, other in pairs]))
     else:
         print(line_of(name, "steps/s", [(one.steps_per_second, other.steps_per_second) for one, other in pairs]))
+        print(line_of(name, "CPU ms", [(one.step_cpu_ms, other.step_cpu_ms) for one, other in pairs]))
     print(line_of(name, "CPU s", [(one.cpu_s, other.cpu_s) for one, other in pairs]), flush=True)
 
 
 def main() -> None:
     """Runs what was asked for and prints a line a case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier version")
+    parser.add_argument(
+        "--before", type=Path, default=HERE, help="a checkout of the earlier version; default: this one"
+    )
     parser.add_argument("--after", type=Path, default=HERE, help="of the later one; default: this one")
+    parser.add_argument("--option", action="append", default=[], help="an override of the runs before only")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--engine", action="append", help="default: all three")
     parser.add_argument("--case", action="append", help="as mlp/batch8 or start/batch8; default: all")
     asked = parser.parse_args()
-    trees = [asked.before.resolve(), asked.after.resolve()]
+    sides = [Side(asked.before.resolve(), tuple(asked.option)), Side(asked.after.resolve())]
     for engine in asked.engine or ["keras_dtensor", "core_dtensor", "jax"]:
         for (model, mesh), length in RUNS.items():
             if asked.case and f"{model}/{mesh}" not in asked.case:
@@ -138,14 +155,14 @@ def main() -> None:
                     continue
                 name = MODELS_OF_CORE[model]
             overrides = [f"engine={engine}", f"model={name}", f"mesh={mesh}", *length]
-            compare(trees, f"{engine} {model} {mesh}", overrides, asked.repeats, is_start=False)
+            compare(sides, f"{engine} {model} {mesh}", overrides, asked.repeats, is_start=False)
         for mesh in ("single", "batch8"):
             if asked.case and f"start/{mesh}" not in asked.case:
                 continue
             overrides = [f"engine={engine}", f"mesh={mesh}", "dataset=mnist", *ONE_STEP]
             if engine == "core_dtensor":
                 overrides.append(f"model={MODELS_OF_CORE['mlp']}")
-            compare(trees, f"{engine} mlp {mesh}, one step", overrides, asked.repeats, is_start=True)
+            compare(sides, f"{engine} mlp {mesh}, one step", overrides, asked.repeats, is_start=True)
 
 
 if __name__ == "__main__":
