@@ -39,6 +39,14 @@ def _thresholds_problem(thresholds: object) -> str | None:
     return None
 
 
+def _label_weights_problem(weights: object) -> str | None:
+    """Returns what is wrong with the weights of labels, or None."""
+    assert isinstance(weights, list)
+    if not weights or min(weights) < 0 or max(weights) <= 0:
+        return "must have a weight of at least 0 per label, and one above 0"
+    return None
+
+
 def _class_ids_problem(class_ids: object) -> str | None:
     """Returns what is wrong with a list of classes, or None."""
     assert isinstance(class_ids, list)
@@ -76,10 +84,22 @@ class Counted(OfClass):
     """Base of the options of counts at thresholds.
 
     Attributes:
-      thresholds: probabilities above which an output is positive; with several, each has a metric of its own.
+      thresholds: probabilities above which an output is positive; with several, each has a metric of its own; null:
+        0.5, or none with `top_k`.
     """
 
-    thresholds: list[float] = entries([0.5], whole=_thresholds_problem, rule="from 0 to 1", example=[0.5])
+    thresholds: list[float] | None = entries(None, whole=_thresholds_problem, rule="from 0 to 1", example=[0.5])
+
+
+@dataclass(frozen=True)
+class OfLargest(Counted):
+    """Base of the options of counts of the largest outputs.
+
+    Attributes:
+      top_k: number of largest outputs of an example or position that can be positive; null: all.
+    """
+
+    top_k: int | None = integer(None, at_least=1, at_most=100, example=3)
 
 
 @dataclass(frozen=True)
@@ -99,22 +119,31 @@ class AUC(KerasMetric):
 
     Attributes:
       num_thresholds: number of thresholds, between which the curve is interpolated.
-      curve: `ROC`, or `PR` for precision over recall.
+      curve: `ROC`, `PR` for precision over recall, or `PRGAIN` for their gains.
       multi_label: mean of the areas of the classes or labels; false: all of them together.
+      thresholds: the thresholds between 0 and 1; null: `num_thresholds` at equal distances.
+      summation_method: heights between two thresholds: `interpolation`, or the smaller (`minoring`) or larger one
+        (`majoring`).
+      label_weights: weight of each class or label, in the mean of the areas or in the counts; null: 1.
     """
 
     num_thresholds: int = integer(200, at_least=3, at_most=100_000)
-    curve: str = choice("ROC", "ROC", "PR")
+    curve: str = choice("ROC", "ROC", "PR", "PRGAIN")
     multi_label: bool = False
+    thresholds: list[float] | None = entries(None, whole=_thresholds_problem, rule="from 0 to 1", example=[0.5])
+    summation_method: str = choice("interpolation", "interpolation", "minoring", "majoring")
+    label_weights: list[float] | None = entries(
+        None, whole=_label_weights_problem, rule="at least 0, one above 0", example=[1.0, 2.0]
+    )
 
 
 @dataclass(frozen=True)
-class Precision(Counted):
+class Precision(OfLargest):
     """Share of the positive outputs that are right."""
 
 
 @dataclass(frozen=True)
-class Recall(Counted):
+class Recall(OfLargest):
     """Share of the positive targets that are found."""
 
 
@@ -208,7 +237,18 @@ class FBetaScore(F1Score):
 
 
 @dataclass(frozen=True)
-class MeanIoU(KerasMetric):
+class Ignoring(KerasMetric):
+    """Base of the options of a metric that can leave a class out.
+
+    Attributes:
+      ignore_class: number of the class whose examples or positions are not counted, from 0; null: none.
+    """
+
+    ignore_class: int | None = integer(None, at_least=0, example=0)
+
+
+@dataclass(frozen=True)
+class MeanIoU(Ignoring):
     """Mean over the classes of intersection over union, of the class with the largest output."""
 
 
@@ -218,7 +258,7 @@ class OneHotMeanIoU(MeanIoU):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IoU(KerasMetric):
+class IoU(Ignoring):
     """Mean over some classes of intersection over union, of the class with the largest output.
 
     Attributes:
@@ -289,12 +329,23 @@ class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
 
 
 @dataclass(frozen=True)
-class BinaryCrossentropy(KerasMetric):
+class Smoothed(KerasMetric):
+    """Base of the options of a cross-entropy.
+
+    Attributes:
+      label_smoothing: fraction of each label that is spread over all classes, or moved to 0.5.
+    """
+
+    label_smoothing: float = number(0.0, at_least=0.0, below=1.0)
+
+
+@dataclass(frozen=True)
+class BinaryCrossentropy(Smoothed):
     """Sigmoid cross-entropy in nats, without the task's class weights and label smoothing."""
 
 
 @dataclass(frozen=True)
-class CategoricalCrossentropy(KerasMetric):
+class CategoricalCrossentropy(Smoothed):
     """Softmax cross-entropy in nats, without the task's class weights and label smoothing."""
 
 
@@ -369,12 +420,28 @@ class R2Score(KerasMetric):
 
 
 # Bases of the classes above, which are no metrics.
-_BASES = (KerasMetric, OfClass, Counted, Best)
+_BASES = (KerasMetric, OfClass, Counted, OfLargest, Best, Ignoring, Smoothed)
 # Name of a class in `keras.metrics` -> its options.
 OPTIONS: Mapping[str, type[KerasMetric]] = {
     name: kind
     for name, kind in list(globals().items())
     if isinstance(kind, type) and issubclass(kind, KerasMetric) and kind not in _BASES
+}
+
+# Arguments of Keras's constructors that are no options here, or not of every class -> why not.
+LEFT_OUT: Mapping[str, str] = {
+    "axis": "the classes or columns are in the last dim",
+    "class_aggregation": "the metric is the mean over the columns",
+    "dtype": "sums are float32 on the devices and float64 on the host",
+    "from_logits": "the task itself knows whether the model returns logits",
+    "from_sorted_ids": "the model returns scores of classes, not their sorted numbers",
+    # Without sample weights, Keras 3.15 divides the sum over the other examples by the number of all of them.
+    "ignore_class": "Keras leaves the class out of the divisor only if there are weights",
+    "num_classes": "the number is that of the dataset",
+    "num_labels": "the number is that of the dataset",
+    "num_regressors": "the metric is not adjusted to a number of inputs",
+    "sparse_y_pred": "the task itself knows the form of its outputs",
+    "sparse_y_true": "the task itself knows the form of its targets",
 }
 
 

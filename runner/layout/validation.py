@@ -337,7 +337,9 @@ def _no_axis(key: str, value: str, axis: str, axes: Mapping[str, int], others: C
         with_other = meshes_with(other)
         fitting = [option for option in fitting if option in with_other]
     if fitting:
-        fix = f"choose a mesh that has it: mesh={', mesh='.join(fitting)}"
+        missing = [other for other in needed if other not in axes]
+        added = " ".join(f"+mesh.axes.{other}=1" for other in missing)
+        fix = f"choose a mesh that has it: mesh={', mesh='.join(fitting)}, or add it with one device: {added}"
     elif options:
         fix = f"choose a mesh with an axis for each, as {_example_mesh(needed)}"
     else:

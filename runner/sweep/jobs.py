@@ -18,6 +18,11 @@ GOOD: frozenset[str] = frozenset({"passed", "skipped", "pruned"})
 OUTCOME_FILE = "job.json"
 
 
+def jobs_text(count: int) -> str:
+    """Returns a number of jobs in words."""
+    return "1 job" if count == 1 else f"{count} jobs"
+
+
 @dataclass(frozen=True)
 class Job:
     """One job of a sweep.

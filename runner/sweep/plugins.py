@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.host.late import late
 from runner.host.paths import shown
 from runner.sweep import state
-from runner.sweep.jobs import Job
+from runner.sweep.jobs import Job, jobs_text
 from runner.sweep.launch import local_command
 from runner.sweep.process import LOG_FILE, JobProcess
 from runner.sweep.schedule import Running, run_jobs
@@ -78,11 +78,11 @@ class ProcessLauncher(Launcher):
         """
         sweep = state.current()
         if count:
-            jobs_text = f"{count} jobs"
+            text = jobs_text(count)
             # Obvious where all jobs run at once, or one after another.
             if 1 < self.max_parallel < count:
-                jobs_text += f", {self.max_parallel} at a time"
-            print(f"{sweep.name}: {jobs_text}; output: {shown(sweep.folder)}/<job>/{LOG_FILE}", flush=True)
+                text += f", {self.max_parallel} at a time"
+            print(f"{sweep.name}: {text}; output: {shown(sweep.folder)}/<job>/{LOG_FILE}", flush=True)
         with display.JobsDisplay(judge) as watcher:
             run_jobs(
                 jobs,

@@ -19,7 +19,7 @@ from runner.host import outputs, session
 from runner.host.outputs import spared
 from runner.host.signals import interruption
 from runner.sweep import scaling
-from runner.sweep.jobs import GOOD
+from runner.sweep.jobs import GOOD, jobs_text
 from runner.sweep.launch import retyped
 from runner.sweep.member import JOB_TAG, Values, values_of, varied_tags
 from runner.sweep.parent import Parent
@@ -62,7 +62,7 @@ class _Report:
     def counts(self) -> str:
         """How many jobs ended with each status."""
         parts = [f"{count} {status}" for status, count in Counter(_statuses(self.entries)).items()]
-        return f"{len(self.entries)} jobs: {', '.join(parts)}"
+        return f"{jobs_text(len(self.entries))}: {', '.join(parts)}"
 
 
 def finish(sweep: Sweep, error: BaseException | None) -> bool:

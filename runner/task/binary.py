@@ -16,13 +16,13 @@ from runner.config.schema_task import BinaryOptions, TaskConfig
 from runner.data.base import Array, ArraySpec, DataSource, column
 from runner.errors import did_you_mean, invalid
 from runner.host.late import late
-from runner.task import class_weights, keras_metrics, losses, probabilities, thresholds
+from runner.task import class_weights, keras_metrics, losses, thresholds
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output
 from runner.task.keras_metrics import KerasMetrics
-from runner.task.keras_sums import Compared
 from runner.task.metrics import MAXIMIZE
-from runner.task.supervised import Supervised, as_counts, columns, counted, is_real, read_columns, roles
+from runner.task.sigmoids import OfSigmoids
+from runner.task.supervised import as_counts, columns, counted, read_columns, roles
 
 if TYPE_CHECKING:
     from runner.task import pictures
@@ -78,7 +78,7 @@ def make(config: TaskConfig, options: BinaryOptions, data: TaskData) -> Task:
     return Binary(config, options, data)
 
 
-class Binary(Supervised):
+class Binary(OfSigmoids):
     """Two classes: 0 and 1, false and true, or two named categories. The model returns one number (B, 1).
 
     Shapes: B examples, N thresholds.
@@ -89,7 +89,7 @@ class Binary(Supervised):
 
     def __init__(self, config: TaskConfig, options: BinaryOptions, data: TaskData) -> None:
         """Settles the classes and their weights; see `runner.task.registry.make_task`."""
-        super().__init__(roles(config, data.arrays), data.arrays, directions(options))
+        super().__init__(roles(config, data.arrays), data.arrays, directions(options), from_logits=options.from_logits)
         self._options = options
         self._target = self._check_target(data.arrays)
         # 0 and 1, unless the dataset has names for its two categories.
@@ -191,11 +191,6 @@ class Binary(Supervised):
         label_b1 = columns(ops, batch, self.target_names)
         return 1.0 - label_b1 if self._is_flipped else label_b1
 
-    def _as_logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
-        if self._options.from_logits:
-            return outputs
-        return probabilities.logits_of_sigmoid(ops, outputs)
-
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns each example's loss (B,), cross-entropy in nats, times its class weight and its sample weight."""
         smoothing = self._options.label_smoothing
@@ -230,19 +225,8 @@ class Binary(Supervised):
             _POSITIVE_ABOVE: counted(ops, batch, is_above_bn * is_positive_b1, [0]),
             _POSITIVES: counted(ops, batch, is_positive_b1, [0, 1]),
             _EXAMPLES: counted(ops, batch, ops.ones_like(is_positive_b1), [0, 1]),
-            **self._keras_metrics.totals(ops, lambda: self._compared(ops, outputs, batch)),
+            **self._keras_metrics.totals(ops, lambda: self._of_keras(ops, outputs, batch)),
         }
-
-    def _compared(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        """Returns what Keras's metrics compare: probabilities and labels."""
-        has_logits = self._options.from_logits
-        return Compared(
-            target=self._labels(ops, batch),
-            prediction=ops.sigmoid(outputs) if has_logits else outputs,
-            weight=ops.cast(is_real(ops, batch), "float32"),
-            logits=outputs if has_logits else None,
-            example_weight=self._example_weights(ops, batch),
-        )
 
     @staticmethod
     def _counts(totals: Mapping[str, Array]) -> thresholds.Counts:
@@ -272,16 +256,6 @@ class Binary(Supervised):
     def check(self, shape: Sequence[int | None]) -> None:
         """Checks that a model has one output."""
         check_output(shape, (1,), "one logit, that of the positive class")
-
-    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the logit (B, 1) and the probability (B, 1) of the positive class."""
-        if not self._options.from_logits:
-            return {"probabilities": outputs}
-        return {"logits": outputs, "probabilities": ops.sigmoid(outputs)}
-
-    def warnings(self, outputs: Array) -> list[str]:
-        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return probabilities.sigmoid_warnings(outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns tables of the classes and the thresholds, the confusion matrix, and both curves."""

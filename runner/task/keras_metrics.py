@@ -5,6 +5,7 @@ https://keras.io/api/metrics/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 from runner.arrays import Arrays, Tensor
 from runner.config import schema_keras_metrics as schema
 from runner.config import values
-from runner.config.build import build
+from runner.config.build import build, fields_of
 from runner.config.schema_keras_metrics import OPTIONS, KerasMetric
 from runner.data.base import Array
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
@@ -25,6 +26,8 @@ from runner.task.thresholds import Counts
 KEY = "task.metrics"
 # Prefix of the names of the sums, among those of a task.
 _PREFIX = "keras "
+# Keras's threshold of a metric of counts that has no other.
+_THRESHOLD = 0.5
 
 # What targets are, and so which metrics fit: one class of several, 0 or 1 per label, numbers, or numbers that are
 # probabilities.
@@ -68,12 +71,20 @@ class Kind:
 def _of_loss(name: str, sign: float = 1.0) -> Callable[[KerasMetric], Sums]:
     """Returns the mean of the terms of one of Keras's losses, times a sign, from logits where a task has them."""
 
-    def terms(ops: Arrays, compared: Compared) -> Tensor:
-        if compared.logits is not None and name in losses.WITH_LOGITS:
-            return losses.named(name, from_logits=True)(ops, compared.target, compared.logits)
-        return sign * losses.named(name)(ops, compared.target, compared.prediction)
+    def make(options: KerasMetric) -> Sums:
+        content = None
+        if isinstance(options, schema.Smoothed):
+            content = {"label_smoothing": options.label_smoothing}
 
-    return lambda _: Mean(terms)
+        def terms(ops: Arrays, compared: Compared) -> Tensor:
+            if compared.logits is not None and name in losses.WITH_LOGITS:
+                loss_of_logits = losses.named(name, from_logits=True, options=content)
+                return loss_of_logits(ops, compared.target, compared.logits)
+            return sign * losses.named(name, options=content)(ops, compared.target, compared.prediction)
+
+        return Mean(terms)
+
+    return make
 
 
 def _of_terms(terms: Terms) -> Callable[[KerasMetric], Sums]:
@@ -118,7 +129,18 @@ def _top_k(options: schema.TopKCategoricalAccuracy) -> Sums:
 
 def _at_thresholds(value: Callable[[Counts], Array]) -> Callable[[schema.Counted], Sums]:
     """Returns a metric with one value per threshold of its options."""
-    return lambda options: AtThresholds(options.thresholds, lambda counts: list(value(counts)), options.class_id)
+
+    def make(options: schema.Counted) -> Sums:
+        top_k = options.top_k if isinstance(options, schema.OfLargest) else None
+        return AtThresholds(
+            # Without thresholds, every one of the largest outputs is positive.
+            [-math.inf] if options.thresholds is None else options.thresholds,
+            lambda counts: list(value(counts)),
+            options.class_id,
+            top_k=top_k,
+        )
+
+    return make
 
 
 def _best(
@@ -136,8 +158,16 @@ def _best(
 
 
 def _auc(options: schema.AUC) -> Sums:
-    limits = thresholds.of_area(options.num_thresholds)
-    return AtThresholds(limits, keras_sums.area(options.curve), averages=options.multi_label)
+    if options.thresholds is None:
+        limits = thresholds.of_area(options.num_thresholds)
+    else:
+        limits = [-math.inf, *sorted(options.thresholds), math.inf]
+    return AtThresholds(
+        limits,
+        lambda counts: [counts.area(options.curve, options.summation_method)],
+        averages=options.multi_label,
+        label_weights=options.label_weights,
+    )
 
 
 def _f_score(options: schema.F1Score) -> Sums:
@@ -304,8 +334,13 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str, own: Own) -> R
     if issubclass(OPTIONS[kind], schema.Counted) and isinstance(content.get("thresholds"), int | float):
         # One number, as Keras takes it too.
         content = {**content, "thresholds": [content["thresholds"]]}
+    for option, reason in schema.LEFT_OUT.items():
+        if option in content and option not in fields_of(OPTIONS[kind]):
+            raise invalid(f"{KEY}.{kind}.{option}", content[option], problem=reason, fix="remove it")
     options = build(OPTIONS[kind], content, f"{KEY}.{kind}")
     values.check(options, f"{KEY}.{kind}")
+    if isinstance(options, schema.Counted) and options.thresholds is None and not _has_top_k(options):
+        options = replace(options, thresholds=[_THRESHOLD])
     same = _same(options, own)
     if same is None:
         _check_fits(kind, options, targets, own)
@@ -314,7 +349,7 @@ def _checked(kind: str, content: Mapping[str, Any], targets: str, own: Own) -> R
         raise _needs_threshold(kind, problem)
     name = options.name or KINDS[kind].name
     names: tuple[str, ...] = (name,)
-    if isinstance(options, schema.Counted) and len(options.thresholds) > 1:
+    if isinstance(options, schema.Counted) and options.thresholds is not None and len(options.thresholds) > 1:
         names = tuple(thresholds.named(name, threshold) for threshold in options.thresholds)
     return Requested(kind, options, names, same)
 
@@ -336,6 +371,11 @@ def _check_fits(kind: str, options: KerasMetric, targets: str, own: Own) -> None
 def _is_of_largest(options: KerasMetric) -> bool:
     """Returns whether a metric takes the largest output alone as positive."""
     return isinstance(options, schema.F1Score) and options.threshold is None
+
+
+def _has_top_k(options: KerasMetric) -> bool:
+    """Returns whether only the largest outputs can be positive."""
+    return isinstance(options, schema.OfLargest) and options.top_k is not None
 
 
 def _needs_threshold(kind: str, problem: str) -> ConfigError:
@@ -401,7 +441,7 @@ def _check_free(metric: Requested, name: str, content: Mapping[str, Any], own: O
 def _is_at_one_threshold(metric: Requested, name: str, own: Own) -> bool:
     """Returns whether the task logs a metric of several thresholds at one of these, under the same name."""
     options = metric.options
-    if name not in own or not isinstance(options, schema.Counted):
+    if name not in own or not isinstance(options, schema.Counted) or options.thresholds is None:
         return False
     threshold = options.thresholds[metric.names.index(name)]
     return replace(options, name=None, thresholds=[threshold]) in own[name]
@@ -461,7 +501,8 @@ class KerasMetrics:
             first = metric.names[0]
             if first not in self._sums:
                 continue
-            weight = compared.weights(ops, by_example_weight=metric.options.weighted)
+            ignored = metric.options.ignore_class if isinstance(metric.options, schema.Ignoring) else None
+            weight = compared.weights(ops, by_example_weight=metric.options.weighted, ignore_class=ignored)
             for name, value in self._sums[first].totals(ops, compared, weight).items():
                 totals[_sum_name(first, name)] = value
         return totals
@@ -497,15 +538,36 @@ def _check_size(metric: Requested, size: int) -> None:
     """Checks that the target has the classes that a metric's options name, or several if it needs them."""
     if size == 1 and _is_of_largest(metric.options):
         raise _needs_threshold(metric.kind, "the largest output is always positive, as the target has one column")
-    for option in ("class_id", "target_class_ids"):
+    _check_labels(metric, size)
+    for option in ("class_id", "target_class_ids", "ignore_class"):
         chosen = getattr(metric.options, option, None)
         if chosen is None or isinstance(metric.options, schema.BinaryIoU):
             continue
         largest = max(chosen) if isinstance(chosen, list) else chosen
         if largest >= size:
+            fix = "name one of these"
+            if option == "ignore_class":
+                fix = f"name one of these; task=positions leaves out other numbers by task.ignore_index={chosen}"
             raise invalid(
-                f"{metric.key}.{option}",
-                chosen,
-                problem=f"the target has {size} classes, 0 to {size - 1}",
-                fix="name one of these",
+                f"{metric.key}.{option}", chosen, problem=f"the target has {size} classes, 0 to {size - 1}", fix=fix
             )
+
+
+def _check_labels(metric: Requested, size: int) -> None:
+    """Checks that the options fit the number of classes, labels or columns of the target."""
+    options = metric.options
+    if isinstance(options, schema.OfLargest) and options.top_k is not None and options.top_k > size:
+        raise invalid(
+            f"{metric.key}.top_k",
+            options.top_k,
+            problem=f"the target has {size} class{'es' if size != 1 else ''}",
+            fix=f"set at most {size}, or remove it",
+        )
+    weights = options.label_weights if isinstance(options, schema.AUC) else None
+    if weights is not None and len(weights) != size:
+        raise invalid(
+            f"{metric.key}.label_weights",
+            weights,
+            problem=f"needs one weight per class or label of the target, {size}",
+            fix="list as many, or remove it",
+        )

@@ -56,20 +56,32 @@ class Compared:
         """The targets as float32 (B, ..., K) of 0 and 1."""
         return self.target if self.label is None else self.label
 
-    def weights(self, ops: Arrays, *, by_example_weight: bool) -> Tensor:
-        """Returns the weight (B, ...) of each vector, perhaps times that of its example."""
+    def weights(self, ops: Arrays, *, by_example_weight: bool, ignore_class: int | None = None) -> Tensor:
+        """Returns the weight (B, ...) of each vector, perhaps times that of its example; 0 for those of a class."""
+        weight = self.weight
+        if ignore_class is not None:
+            is_ignored = ops.sum(self.flags * _one_hot(self.flags, ignore_class), axis=-1)
+            weight = ops.where(ops.greater(is_ignored, 0.0), ops.zeros_like(weight), weight)
         if not by_example_weight or self.example_weight is None:
-            return self.weight
+            return weight
         factor = self.example_weight
         for _ in range(len(self.weight.shape) - 1):
             factor = ops.expand_dims(factor, -1)
-        return self.weight * factor
+        return weight * factor
 
     def summed(self, ops: Arrays, values: Tensor, kept: int = 0) -> Tensor:
         """Returns sums of values (B, ..., *kept dims) over all but the last dims, and perhaps by example."""
         first = 1 if self.by_example else 0
         axes = tuple(range(first, len(values.shape) - kept))
         return ops.sum(values, axis=axes) if axes else values
+
+
+def _one_hot(flags: Tensor, index: int) -> Array:
+    """Returns float32 (K,), 1 for a class.
+
+    For a product instead of an index: DTensor computes some indices of sharded arrays wrongly.
+    """
+    return np.asarray(np.eye(int(flags.shape[-1]), dtype=np.float32)[index])
 
 
 # (ops, compared) -> (B, ...) or (B, ..., K), whose mean is a metric.
@@ -129,12 +141,16 @@ class AtThresholds(Sums):
       finish: returns the metrics of the counts of one class, or of all of them together.
       class_id: of the class that is counted; None: all together.
       averages: each class has counts of its own, and the metric is the mean over the classes.
+      top_k: number of the largest outputs that can be positive; None: all.
+      label_weights: weight of each class, in the counts of all together or in the mean; None: 1.
     """
 
     thresholds: Sequence[float]
     finish: Callable[[Counts], Sequence[float]]
     class_id: int | None = None
     averages: bool = False
+    top_k: int | None = None
+    label_weights: Sequence[float] | None = None
 
     def totals(self, ops: Arrays, compared: Compared, weight: Tensor) -> dict[str, Tensor]:
         """Returns the numbers of outputs above each threshold, those that are positive, and all; by class if averaged.
@@ -144,11 +160,14 @@ class AtThresholds(Sums):
         flags = compared.flags
         weights = ops.expand_dims(weight, -1) * ops.ones_like(flags)
         if self.class_id is not None:
-            # A product, not an index: DTensor computes some indices of sharded arrays wrongly.
-            weights = weights * np.eye(int(flags.shape[-1]), dtype=np.float32)[self.class_id]
+            weights = weights * _one_hot(flags, self.class_id)
+        if self.label_weights is not None and not self.averages:
+            weights = weights * np.asarray(self.label_weights, np.float32)
         positive = weights * flags
         limits = np.asarray(self.thresholds, np.float32)
         is_above = ops.cast(ops.greater(ops.expand_dims(compared.prediction, -1), limits), "float32")
+        if self.top_k is not None:
+            is_above = is_above * ops.expand_dims(largest(ops, compared.prediction, self.top_k), -1)
         kept = 1 if self.averages else 0
         return {
             _ABOVE: compared.summed(ops, is_above * ops.expand_dims(weights, -1), kept + 1),
@@ -169,7 +188,8 @@ class AtThresholds(Sums):
             false_above = above[index] - true_above[index]
             counts = Counts(true_above[index], false_above, float(positives[index]), float(negatives[index]))
             by_class.append(self.finish(counts))
-        return [float(value) for value in np.mean(by_class, axis=0)]
+        shares = self.label_weights if self.averages else None
+        return [float(value) for value in np.average(by_class, axis=0, weights=shares)]
 
 
 @dataclass(frozen=True)
@@ -286,6 +306,22 @@ def is_in_top(ops: Arrays, outputs: Tensor, label_one_hot: Tensor, k: int) -> Te
     return ops.logical_and(ops.less(larger, float(k)), is_finite)
 
 
+def largest(ops: Arrays, outputs: Tensor, k: int) -> Tensor:
+    """Returns float32 (B, ..., K), 1 for the k largest outputs; of equal ones the first, as in Keras.
+
+    Args:
+      ops: the engine's.
+      outputs: (B, ..., K).
+      k: at most K.
+    """
+    classes = int(outputs.shape[-1])
+    found = ops.zeros_like(outputs)
+    for _ in range(k):
+        others = ops.where(ops.greater(found, 0.0), ops.ones_like(outputs) * -math.inf, outputs)
+        found = found + ops.one_hot(ops.argmax(others, -1), classes)
+    return found
+
+
 def largest_where(values: Array, limited: Array, limit: float) -> float:
     """Returns the largest of values (N,) where others (N,) reach a limit; 0 if they never do."""
     return float(np.where(limited >= limit, values, 0.0).max(initial=0.0))
@@ -294,13 +330,6 @@ def largest_where(values: Array, limited: Array, limit: float) -> float:
 def specificity(counts: Counts) -> Array:
     """Returns the share of the negative examples that are not above a threshold; 0 without any."""
     return ratio(counts.negatives - counts.false_positives, np.asarray(counts.negatives))
-
-
-def area(curve: str) -> Callable[[Counts], list[float]]:
-    """Returns the area under a curve, `ROC` or `PR`, as a function of counts."""
-    if curve == "PR":
-        return lambda counts: [counts.area_under_precision_recall()]
-    return lambda counts: [counts.area_under_roc()]
 
 
 def evenly_spaced(count: int) -> list[float]:

@@ -17,13 +17,13 @@ from runner.config.schema_task import MultilabelOptions, TaskConfig
 from runner.data.base import Array, DataSource, column
 from runner.errors import invalid
 from runner.host.late import late
-from runner.task import keras_metrics, losses, probabilities, thresholds
+from runner.task import keras_metrics, losses, thresholds
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Table, Task, TaskData
 from runner.task.checks import check_output
 from runner.task.keras_metrics import KerasMetrics
-from runner.task.keras_sums import Compared
 from runner.task.metrics import MAXIMIZE
-from runner.task.supervised import Supervised, as_counts, columns, counted, is_real, roles
+from runner.task.sigmoids import OfSigmoids
+from runner.task.supervised import as_counts, columns, counted, roles
 from runner.task.token_checks import tags_fix
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def make(config: TaskConfig, options: MultilabelOptions, data: TaskData) -> Task
     return Multilabel(config, options, data)
 
 
-class Multilabel(Supervised):
+class Multilabel(OfSigmoids):
     """Labels that are each 0 or 1, in one array (B, L) or in several columns of one number per example.
 
     Shapes: B examples, L labels.
@@ -96,7 +96,7 @@ class Multilabel(Supervised):
 
     def __init__(self, config: TaskConfig, options: MultilabelOptions, data: TaskData) -> None:
         """Settles the labels; see `runner.task.registry.make_task`."""
-        super().__init__(roles(config, data.arrays), data.arrays, directions(options))
+        super().__init__(roles(config, data.arrays), data.arrays, directions(options), from_logits=options.from_logits)
         self._options = options
         self.label_names = self._find_names()
         self.outputs = OutputSpec(len(self.label_names), self.label_names)
@@ -152,11 +152,6 @@ class Multilabel(Supervised):
         """Returns float32 (B, L)."""
         return columns(ops, batch, self.target_names)
 
-    def _as_logits(self, ops: Arrays, outputs: Tensor) -> Tensor:
-        if self._options.from_logits:
-            return outputs
-        return probabilities.logits_of_sigmoid(ops, outputs)
-
     def loss(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Returns the mean (B,) of each example's losses, cross-entropies in nats, times its sample weight."""
         smoothing = self._options.label_smoothing
@@ -201,17 +196,6 @@ class Multilabel(Supervised):
             counted_values[_POSITIVE_ABOVE] = is_above_bln * ops.expand_dims(label_bl, -1)
         totals = {name: counted(ops, batch, values, [0]) for name, values in counted_values.items()}
         return {**totals, **self._keras_metrics.totals(ops, lambda: self._of_keras(ops, outputs, batch))}
-
-    def _of_keras(self, ops: Arrays, outputs: Tensor, batch: Mapping[str, Tensor]) -> Compared:
-        """Returns what Keras's metrics compare: probabilities and labels."""
-        has_logits = self._options.from_logits
-        return Compared(
-            target=self._labels(ops, batch),
-            prediction=ops.sigmoid(outputs) if has_logits else outputs,
-            weight=ops.cast(is_real(ops, batch), "float32"),
-            logits=outputs if has_logits else None,
-            example_weight=self._example_weights(ops, batch),
-        )
 
     def _counts(self, totals: Mapping[str, Array], label: int | None = None) -> thresholds.Counts:
         """Returns the counts at the thresholds, of one label or of all together."""
@@ -284,16 +268,6 @@ class Multilabel(Supervised):
                 problem=f"needs a 0 or 1 per label, but the {split} split has {wrong:g}",
                 fix=fix,
             )
-
-    def predictions(self, ops: Arrays, outputs: Tensor) -> dict[str, Tensor]:
-        """Returns the logits and the probabilities, (B, L)."""
-        if not self._options.from_logits:
-            return {"probabilities": outputs}
-        return {"logits": outputs, "probabilities": ops.sigmoid(outputs)}
-
-    def warnings(self, outputs: Array) -> list[str]:
-        """Returns a warning if the outputs look like probabilities and should be logits, or the reverse."""
-        return probabilities.sigmoid_warnings(outputs, from_logits=self._options.from_logits)
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the labels, and a picture of their F1, precision and recall."""

@@ -44,6 +44,8 @@ _TERMS = "terms of the output"
 # is a user's import path.
 _KEY = re.compile(r"(?<![\w.=])task\.(?=(\w+))")
 _NAME = re.compile(r"(?<![\w.=])task=(\w+)")
+# A metric in such a message.
+_LOGGED = re.compile(r"(?<![\w.=/])eval/(?=\w)")
 
 
 def directions(options: SeveralOptions) -> dict[str, str]:
@@ -154,6 +156,7 @@ def _of_output(message: str, output: str) -> str:
 
     message = _KEY.sub(renamed, message)
     message = _NAME.sub(rf"{key}.name=\1", message)
+    message = _LOGGED.sub(f"eval/{output}_", message)
     return re.sub(r"\bthe model's outputs?\b", f"the model's output {output}", message)
 
 

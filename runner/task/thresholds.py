@@ -119,12 +119,45 @@ class Counts:
         right = self.true_positives + self.negatives - self.false_positives
         return ratio(right, np.asarray(self.positives + self.negatives))
 
+    def area(self, curve: str, summation: str) -> float:
+        """Returns the area under a curve; thresholds must ascend.
+
+        Args:
+          curve: `ROC`: recall over the false positive rate; `PR`: precision over recall; `PRGAIN`: their gains.
+          summation: heights between two thresholds: `interpolation`, the smaller one (`minoring`) or the larger one
+            (`majoring`).
+        """
+        if curve == "PR" and summation == "interpolation":
+            return self.area_under_precision_recall()
+        if curve == "ROC":
+            x, y = self.false_positive_rate(), self.recall()
+        elif curve == "PR":
+            x, y = self.recall(), self.precision()
+        else:
+            x, y = self._gains()
+        if summation == "minoring":
+            heights = np.minimum(y[:-1], y[1:])
+        elif summation == "majoring":
+            heights = np.maximum(y[:-1], y[1:])
+        else:
+            heights = (y[:-1] + y[1:]) / 2.0
+        return float(np.sum((x[:-1] - x[1:]) * heights))
+
     def area_under_roc(self) -> float:
         """Returns the area under recall over the false positive rate, by trapezoids; thresholds must ascend."""
-        recall = self.recall()
-        rate = self.false_positive_rate()
-        heights = (recall[:-1] + recall[1:]) / 2.0
-        return float(np.sum((rate[:-1] - rate[1:]) * heights))
+        return self.area("ROC", "interpolation")
+
+    def _gains(self) -> tuple[Array, Array]:
+        """Returns the gains of recall, at least 0, and of precision; 0 and 1 without true positives.
+
+        Flach and Kull, Precision-Recall-Gain Curves (2015).
+        """
+        scale = ratio(np.asarray(self.positives), np.asarray(self.negatives))
+        false_negatives = self.positives - self.true_positives
+        has_true = self.true_positives > 0
+        recall_gain = np.where(has_true, 1.0 - scale * ratio(false_negatives, self.true_positives), 0.0)
+        precision_gain = np.where(has_true, 1.0 - scale * ratio(self.false_positives, self.true_positives), 1.0)
+        return np.maximum(recall_gain, 0.0), precision_gain
 
     def area_under_precision_recall(self) -> float:
         """Returns the area under precision over recall; thresholds must ascend.

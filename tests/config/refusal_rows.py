@@ -129,7 +129,7 @@ REFUSALS = [
         "mesh=batch8 layout=megatron",
         "layout.rules[0].transformer=model",
         "no axis 'model' (its axis: batch)",
-        "mesh=batch2_model4, mesh=batch4_model2, mesh=model8",
+        "mesh=batch2_model4, mesh=batch4_model2, mesh=model8, or add it with one device: +mesh.axes.model=1",
     ),
     refusal("mesh=batch8 layout=spatial", "layout.inputs.image=[batch,height,null,null]", "mesh=batch2_height2"),
     refusal("layout.rules=[{match:d1/kernel,shard:rows}]", "layout.rules[0].shard=rows", "no axis 'rows'"),

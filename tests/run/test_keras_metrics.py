@@ -7,13 +7,29 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from runner.errors import shown as as_typed
 from tests import forks
+from tests.task import keras_metric_cases
+from tests.task.keras_metric_cases import CLASSES, IGNORED
 
 pytestmark = pytest.mark.campaign
+
+CASES = keras_metric_cases.make()
+# A model whose outputs are its inputs: what is compared is then known, and the same for each engine.
+IDENTITY = """
+def build(keras, inputs, outputs):
+    given = {name: keras.Input(spec.shape, name=name) for name, spec in inputs.items()}
+    heads = {}
+    for name, spec in outputs.by_name.items():
+        same = keras.layers.Dense(spec.units, kernel_initializer="identity", use_bias=False, name=name)
+        heads[name] = same(given[f"of_{name}"])
+    return keras.Model(given, heads)
+"""
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = {"jax": "jax", "keras_dtensor": "tensorflow", "core_dtensor": "tensorflow"}
@@ -77,3 +93,71 @@ def test_keras_metrics_are_logged_and_equal_on_another_mesh(tmp_path: Path, engi
     for name in NAMES[task]:
         # Another mesh adds up in another order; counts are the same.
         assert evaluated[name] == pytest.approx(trained[f"eval_{name}"], rel=1e-5), name
+
+
+@pytest.mark.rotates(every=2)
+@pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
+def test_metrics_of_two_outputs_are_those_of_kerass_classes(tmp_path: Path, engine: str) -> None:
+    """One output has weights of its examples, the other one positions that are not counted."""
+    kind, grid = CASES["classification"], CASES["positions"]
+    count = len(grid.outputs)
+    arrays = {
+        "of_kind": kind.outputs[:count],
+        "of_grid": grid.outputs,
+        "kind": kind.arrays["label"][:count],
+        "own": kind.arrays["own"][:count],
+        "grid": grid.arrays["label"],
+    }
+    for split in ("train", "test"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        np.savez(tmp_path / "data" / f"{split}.npz", **arrays)
+    (tmp_path / "own_model.py").write_text(IDENTITY)
+    of_kind = [
+        {"Precision": {"top_k": 2, "thresholds": [0.2]}},
+        {"AUC": {"weighted": True, "num_thresholds": 20}},
+        {"CategoricalCrossentropy": {"label_smoothing": 0.1, "weighted": True}},
+        {"F1Score": {"average": "weighted"}},
+        {"TopKCategoricalAccuracy": {"k": 3}},
+    ]
+    of_grid = [
+        {"Recall": {"top_k": 2, "class_id": 1}},
+        {"AUC": {"thresholds": [0.2, 0.6], "curve": "PRGAIN"}},
+        {"IoU": {"target_class_ids": [0, 2], "ignore_class": 1}},
+        "CategoricalCrossentropy",
+    ]
+    outputs = {
+        "kind": {
+            "name": "classification",
+            "classes": 8,
+            "example_weight": "own",
+            "metrics": of_kind,
+        },
+        "grid": {"name": "positions", "classes": CLASSES, "ignore_index": IGNORED, "metrics": of_grid},
+    }
+    start(
+        tmp_path,
+        engine,
+        "runner",
+        *["dataset=arrays", "dataset.path=data", "dataset.standardize=false"],
+        # The last batch has padding.
+        *["dataset.batch_size=16", "dataset.eval_batch_size=16", "mesh=batch2", f"engine={engine}"],
+        *["model=custom", "model._target_=own_model.build", "optimizer=sgd", "optimizer.learning_rate=1e-30"],
+        *["task=several", f"task.outputs={as_typed(outputs)}", "task.inputs=[of_kind,of_grid]", "trainer.epochs=1"],
+    )
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    expected = of_keras(tmp_path, {"kind": of_kind, "grid": of_grid}, count)
+    assert len(expected) == len(of_kind) + len(of_grid)
+    for name, value in expected.items():
+        # Keras adds up and divides in float32.
+        assert found[f"eval_{name}"] == pytest.approx(value, rel=1e-5), name
+
+
+def of_keras(folder: Path, metrics: dict[str, list[Any]], count: int) -> dict[str, float]:
+    """Returns Keras's values of the first examples, by `<output>_<metric>`."""
+    command = [sys.executable, "-m", "tests.task.keras_metrics_worker", str(folder / "keras.json")]
+    command += [json.dumps(metrics), str(count)]
+    environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    done = forks.run(command, library="jax", cwd=ROOT, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, float] = json.loads((folder / "keras.json").read_text())
+    return found

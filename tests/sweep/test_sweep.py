@@ -90,7 +90,7 @@ def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_a
     assert [row["status"] for row in rows(tmp_path / "sweep")] == ["passed"] * 4
 
     again = sweep(tmp_path, *SHORT, "dataset.batch_size=64", "sweep.skip_finished=true", "mesh=batch2", name="again")
-    assert "1 jobs: 1 skipped" in again.stdout
+    assert "1 job: 1 skipped" in again.stdout
 
 
 @pytest.mark.campaign

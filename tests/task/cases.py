@@ -92,14 +92,24 @@ _SUMS: Sequence[Any] = (
     {"Precision": {"thresholds": [0.3, 0.7], "class_id": 0, "name": "precision_of_0"}},
     {"RecallAtPrecision": {"precision": 0.5, "num_thresholds": 20}},
     {"F1Score": {"threshold": 0.45, "average": "weighted"}},
+    {"AUC": {"thresholds": [0.23, 0.61], "curve": "PRGAIN", "name": "auc_of_gains"}},
 )
-_OF_CLASSES: Sequence[Any] = (*_SUMS, "CategoricalCrossentropy", {"TopKCategoricalAccuracy": {"k": 2}}, "MeanIoU")
+# Not of large logits: their sigmoids are equal, or differ by rounding only.
+_LARGEST: Mapping[str, Any] = {"Recall": {"top_k": 1, "name": "recall_of_largest"}}
+_OF_CLASSES: Sequence[Any] = (
+    *_SUMS,
+    "CategoricalCrossentropy",
+    {"TopKCategoricalAccuracy": {"k": 2}},
+    "MeanIoU",
+    {"MeanIoU": {"ignore_class": 1, "name": "iou_without_1"}},
+    _LARGEST,
+)
 _OF_LABELS: Sequence[Any] = (*_SUMS, "BinaryCrossentropy", {"BinaryIoU": {"threshold": 0.45}})
 _METRICS: Mapping[str, Sequence[Any]] = {
     "examples weighted": (*_OF_CLASSES, {"KLDivergence": {"weighted": True}}),
     "probabilities": _OF_CLASSES,
     "binary weighted": (*_OF_LABELS, {"Recall": {"weighted": True, "name": "weighted_recall"}}),
-    "labels": _OF_LABELS,
+    "labels": (*_OF_LABELS, _LARGEST),
     "positions ignored [3, 4, 1]": _OF_CLASSES,
     "positions of examples [2, 3, 2]": (*_OF_CLASSES, {"CosineSimilarity": {"weighted": True}}),
     "binary_crossentropy of logits [2, 3]": _OF_LABELS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,22 @@ _CURVES: list[Any] = [
     {"PrecisionAtRecall": {"recall": 0.4}},
     {"RecallAtPrecision": {"precision": 0.4}},
     "KLDivergence",
+]
+# Of at least four classes or labels.
+_LARGEST: list[Any] = [
+    {"Precision": {"top_k": 2, "name": "precision_of_2_largest"}},
+    {"Recall": {"top_k": 1, "name": "recall_of_largest"}},
+    {"Precision": {"top_k": 3, "thresholds": [0.3], "name": "precision_of_3_above"}},
+    {"Recall": {"top_k": 2, "class_id": 1, "name": "recall_of_1_in_2"}},
+    {"Precision": {"top_k": 4, "class_id": 3, "name": "precision_of_3_in_4"}},
+]
+_AREAS: list[Any] = [
+    {"AUC": {"thresholds": [0.7, 0.1, 0.45], "name": "area_at"}},
+    {"AUC": {"thresholds": [0.2, 0.3], "curve": "PR", "multi_label": True, "name": "area_at_of_each"}},
+    {"AUC": {"summation_method": "majoring", "num_thresholds": 20, "name": "larger_area"}},
+    {"AUC": {"summation_method": "minoring", "curve": "PR", "num_thresholds": 20, "name": "smaller_pr_area"}},
+    {"AUC": {"curve": "PRGAIN", "num_thresholds": 20, "name": "area_of_gains"}},
+    {"AUC": {"curve": "PRGAIN", "summation_method": "majoring", "thresholds": [0.4], "name": "larger_area_of_gains"}},
 ]
 _OF_CLASS: list[Any] = [
     {"Precision": {"class_id": 1, "thresholds": [0.3], "name": "precision_of_1"}},
@@ -68,6 +84,18 @@ class MetricCase:
     example_weight: str | None = None
     specs: Mapping[str, ArraySpec] = field(default_factory=dict)
 
+    def first(self, count: int, metrics: Sequence[Any]) -> MetricCase:
+        """Returns the case of the first examples, with other metrics."""
+        return replace(
+            self,
+            arrays={name: array[:count] for name, array in self.arrays.items()},
+            outputs=self.outputs[:count],
+            target=self.target[:count],
+            prediction=self.prediction[:count],
+            weight=None if self.weight is None else self.weight[:count],
+            metrics=metrics,
+        )
+
     def listed(self) -> list[tuple[str, dict[str, Any]]]:
         """Returns the metrics with their options."""
         return [(metric, {}) if isinstance(metric, str) else next(iter(metric.items())) for metric in self.metrics]
@@ -80,6 +108,15 @@ def _sigmoid(logits: np.ndarray) -> np.ndarray:
 def _softmax(logits: np.ndarray) -> np.ndarray:
     exponentials = np.exp(logits.astype(np.float64))
     return (exponentials / exponentials.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def _label_weighted(count: int) -> list[Any]:
+    """Returns areas with weights of the classes or labels."""
+    weights = [0.5 * index for index in range(count)]
+    return [
+        {"AUC": {"label_weights": weights, "num_thresholds": 30, "name": "area_of_weighted"}},
+        {"AUC": {"label_weights": weights, "multi_label": True, "curve": "PR", "name": "mean_of_weighted"}},
+    ]
 
 
 def _specs(arrays: cases.Arrays, names: Sequence[str] = ()) -> dict[str, ArraySpec]:
@@ -113,6 +150,14 @@ def _classification() -> MetricCase:
         {"OneHotIoU": {"target_class_ids": [0, 5]}},
         "SparseCategoricalCrossentropy",
         "CosineSimilarity",
+        {"CategoricalCrossentropy": {"label_smoothing": 0.2, "name": "smoothed"}},
+        {"MeanIoU": {"ignore_class": 1, "name": "iou_without_1"}},
+        {"OneHotMeanIoU": {"ignore_class": 0, "weighted": True, "name": "weighted_iou_without_0"}},
+        {"OneHotIoU": {"ignore_class": 4, "target_class_ids": [1, 5], "name": "one_hot_iou_without_4"}},
+        {"Recall": {"top_k": 2, "weighted": True, "name": "weighted_recall_of_2"}},
+        *_LARGEST,
+        *_AREAS,
+        *_label_weighted(8),
         *_CURVES,
         *_OF_CLASS,
         *_AVERAGES,
@@ -131,11 +176,14 @@ def _classification() -> MetricCase:
     )
 
 
-def _labels(task: str, count: int) -> MetricCase:
+def _labels(task: str, count: int, decimals: int | None = None) -> MetricCase:
+    """Returns labels of 0 and 1; with rounded logits, some are equal."""
     rng = np.random.default_rng(count)
     label = (rng.random((500, count)) < rng.uniform(0.1, 0.8, count)).astype(np.int32)
     own = rng.uniform(0.1, 2.0, 500).astype(np.float32)
     logits = (rng.normal(size=(500, count)) + 1.5 * label - 0.5).astype(np.float32)
+    if decimals is not None:
+        logits = logits.round(decimals)
     arrays = {"label": label, "own": own}
     metrics = [
         {"BinaryAccuracy": {"threshold": 0.6}},
@@ -147,6 +195,10 @@ def _labels(task: str, count: int) -> MetricCase:
         {"FBetaScore": {"beta": 0.5, "threshold": 0.4, "average": "micro"}},
         {"BinaryIoU": {"threshold": 0.4}},
         {"BinaryIoU": {"target_class_ids": [1], "name": "iou_of_1"}},
+        {"BinaryCrossentropy": {"label_smoothing": 0.1, "weighted": True, "name": "smoothed"}},
+        *_AREAS,
+        *(_LARGEST if count > 2 else []),
+        *(_label_weighted(count) if count > 2 else []),
         *_CURVES,
         *(_OF_CLASS if count > 2 else []),
         *_ERRORS,
@@ -176,6 +228,11 @@ def _positions() -> MetricCase:
         "CategoricalCrossentropy",
         "MeanIoU",
         {"IoU": {"target_class_ids": [0, 2]}},
+        {"IoU": {"target_class_ids": [0, 2], "ignore_class": 1, "name": "iou_without_1"}},
+        {"MeanIoU": {"ignore_class": 0, "name": "mean_iou_without_0"}},
+        *_LARGEST,
+        *_AREAS,
+        *_label_weighted(CLASSES),
         *_CURVES,
         *_OF_CLASS,
         *_AVERAGES,
@@ -246,6 +303,7 @@ def make() -> dict[str, MetricCase]:
         "classification": _classification(),
         "binary": _labels("binary", 1),
         "multilabel": _labels("multilabel", 4),
+        "equal outputs": _labels("multilabel", 4, decimals=0),
         "positions": _positions(),
         "regression": _regression(),
         "pixels": _pixels(),

@@ -1,10 +1,14 @@
-"""Keras's own metrics of drawn outputs: `python -m tests.task.keras_metrics_worker OUT.npz`."""
+"""Keras's own metrics of drawn outputs: `python -m tests.task.keras_metrics_worker OUT.npz`.
+
+With `OUT.json METRICS COUNT`, those of two cases, as two outputs of one model have them; see `of_two_outputs`.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -170,5 +174,25 @@ def main(out: str) -> None:
     np.savez(out, **found)
 
 
+def of_two_outputs(out: str, metrics: str, count: str) -> None:
+    """Writes metrics of the cases `classification` and `positions`, by `<output>_<metric>`.
+
+    Args:
+      out: JSON file.
+      metrics: JSON, the metrics of the outputs `kind` and `grid`.
+      count: number of examples, the first ones.
+    """
+    chosen = json.loads(metrics)
+    made = keras_metric_cases.make()
+    found = {}
+    for output, name in (("kind", "classification"), ("grid", "positions")):
+        case = made[name].first(int(count), chosen[output])
+        found |= {f"{output}_{metric}": float(value) for metric, value in of_case(case).items()}
+    Path(out).write_text(json.dumps(found))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) == 2:
+        main(sys.argv[1])
+    else:
+        of_two_outputs(*sys.argv[1:])

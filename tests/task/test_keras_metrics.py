@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.config.schema_keras_metrics import OPTIONS
+from runner.config.schema_keras_metrics import LEFT_OUT, OPTIONS
 from runner.data.base import ArraySpec
 from runner.task.keras_metrics import KINDS
 from runner.task.registry import make_task
@@ -84,8 +84,8 @@ def test_metrics_of_a_config_are_those_of_kerass_classes(of_keras: cases.Arrays,
 
 def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases.Arrays) -> None:
     of_classes = json.loads(str(of_keras["signatures"]))
-    # Keras's null of thresholds is 0.5; a mean over the classes replaces its one number per class.
-    ours = {"thresholds": [0.5], "average": "macro"}
+    # A mean over the classes replaces Keras's one number per class.
+    ours = {"average": "macro"}
     for kind, options in OPTIONS.items():
         for spec in fields(options):
             if spec.name in ("name", "weighted"):
@@ -96,6 +96,17 @@ def test_options_have_the_names_and_defaults_of_kerass_arguments(of_keras: cases
                 continue  # Keras counts true positives and the like over all labels only
             theirs = of_classes[kind][spec.name]
             assert default == (ours[spec.name] if theirs is None and spec.name in ours else theirs), (kind, spec.name)
+
+
+def test_every_argument_of_kerass_classes_is_an_option_or_left_out_with_a_reason(of_keras: cases.Arrays) -> None:
+    of_classes = json.loads(str(of_keras["signatures"]))
+    left_out = set()
+    for kind, options in OPTIONS.items():
+        names = {spec.name for spec in fields(options)}
+        others = set(of_classes[kind]) - names - {"self"}
+        assert others <= set(LEFT_OUT), kind
+        left_out |= others
+    assert left_out == set(LEFT_OUT)
 
 
 def test_every_metric_has_options_and_is_compared_with_keras() -> None:

@@ -79,6 +79,20 @@ ALONE: list[tuple[TaskConfig, str]] = [
         config("classification", metrics=["AUCC"]),
         "task.metrics=AUCC: is no Keras metric; did you mean AUC? The task has CategoricalAccuracy, ",
     ),
+    (
+        config("binary", metrics=[{"AUC": {"from_logits": True}}]),
+        "task.metrics.AUC.from_logits=true: the task itself knows whether the model returns logits; remove it",
+    ),
+    (
+        config("positions", metrics=[{"SparseCategoricalCrossentropy": {"ignore_class": 1}}]),
+        "task.metrics.SparseCategoricalCrossentropy.ignore_class=1: Keras leaves the class out of the divisor only",
+    ),
+    (config("multilabel", metrics=[{"Precision": {"top_k": 0}}]), "task.metrics.Precision.top_k=0: must be"),
+    (config("multilabel", metrics=[{"AUC": {"thresholds": [0.3, 2]}}]), "must be from 0 to 1, not 2"),
+    (
+        config("multilabel", metrics=[{"AUC": {"label_weights": [0, 0.0]}}]),
+        "task.metrics.AUC.label_weights=[0.0,0.0]: must have a weight of at least 0 per label, and one above 0",
+    ),
     (config("regression", metrics=["AUC"]), "task=regression with a loss of probabilities"),
     (config("regression", metrics=[{"R2Score": {"weighted": True}}]), "task.metrics.R2Score.weighted=true"),
     (config("classification", loss="dicee"), "did you mean dice?"),
@@ -178,6 +192,21 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
         config("classification", metrics=[{"Precision": {"class_id": 3}}]),
         {"x": X, "label": NAMED},
         "task.metrics.Precision.class_id=3: the target has 3 classes, 0 to 2",
+    ),
+    (
+        config("classification", metrics=[{"Recall": {"top_k": 4}}]),
+        {"x": X, "label": NAMED},
+        "task.metrics.Recall.top_k=4: the target has 3 classes; set at most 3, or remove it",
+    ),
+    (
+        config("classification", metrics=[{"AUC": {"label_weights": [1.0, 2.0]}}]),
+        {"x": X, "label": NAMED},
+        "task.metrics.AUC.label_weights=[1.0,2.0]: needs one weight per class or label of the target, 3",
+    ),
+    (
+        config("classification", metrics=[{"MeanIoU": {"ignore_class": 255}}]),
+        {"x": X, "label": NAMED},
+        "task.metrics.MeanIoU.ignore_class=255: the target has 3 classes, 0 to 2; name one of these; task=positions",
     ),
     (
         config("classification", metrics=[{"IoU": {"target_class_ids": [0, 5]}}]),

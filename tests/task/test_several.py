@@ -210,6 +210,11 @@ INVALID: list[tuple[Any, str]] = [
     ),
     ({"age": "regression", "sick": "language_model"}, "task.outputs.sick.name=language_model: can't judge one of"),
     ({"age": "regression", "sick": {"name": "several", "outputs": {}}}, "can't judge one of several outputs"),
+    (
+        {"sick": {"name": "binary", "metrics": [{"AUC": {"curve": "PR"}}]}, "age": "regression"},
+        "task.outputs.sick.metrics=[{AUC:{curve:PR}}]: auc is another metric of the task, which logs this one as "
+        "auc_pr; remove it and use eval/sick_auc_pr, or give one a name, as in task.outputs.sick.metrics=",
+    ),
     ({"a b": "regression", "sick": "binary"}, "a name must consist of letters"),
     (
         {"age": {"name": "custom", "_target_": "tests.task.nowhere.loss"}, "sick": "binary"},

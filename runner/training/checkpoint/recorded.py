@@ -37,7 +37,11 @@ _TARGET = "_target_"
 _BUILDER = ("model", _TARGET)
 _OWN_BUILDERS = "runner.model."
 
-# Keys whose values are import paths.
+# Mappings in a list or by name, which have the keys of a group: those of a mixture's parts, and a task's outputs.
+_PARTS = ("dataset", "parts")
+_OUTPUTS = ("task", "outputs")
+
+# Keys whose values are import paths, also in such a mapping.
 _CODE = {
     _BUILDER,
     ("dataset", _TARGET),
@@ -53,7 +57,7 @@ _CODE = {
 # Groups that have the keys of the function or class that they call in addition to their own.
 _OPEN_GROUPS = (ModelConfig, DatasetConfig, TaskConfig, OptimizerConfig, ScheduleConfig)
 
-# Keys that name a place outside the record.
+# Keys that name a place outside the record, also in such a mapping.
 _PLACES = {
     ("cluster", "coordinator"),
     ("cluster", "devices_file"),
@@ -190,7 +194,8 @@ class Record:
 
     def _check(self, argument: str, path: tuple[str, ...], value: object, *, is_deleted: bool) -> None:
         """Checks one key and its value. The checks up to `is_own` hold for this project's records too."""
-        if any(_TARGET in part for part in path) and path not in _CODE:
+        group_path = _in_group(path)
+        if any(_TARGET in part for part in path) and group_path not in _CODE:
             raise self._invalid(argument, f"names code with {_TARGET}")
         if not _is_known(path):
             raise self._invalid(argument, "is not a key of a run")
@@ -205,11 +210,11 @@ class Record:
         if "${" in str(value):
             raise self._invalid(argument, "reads values from outside the record", f"type {key}=... as well")
         is_ours = value is None or (path == _BUILDER and str(value).startswith(_OWN_BUILDERS))
-        if path in _CODE and not is_ours:
+        if group_path in _CODE and not is_ours:
             raise self._invalid(argument, "would import and run code that is not the runner's", type_again)
         if path == ("tracking", "uri"):
             type_again += ", or tracking=none"
-        if path in _PLACES and value is not None:
+        if group_path in _PLACES and value is not None:
             raise self._invalid(argument, "leads to a place that this project did not record", type_again)
 
     def _invalid(self, argument: str, problem: str, fix: str = "") -> ConfigError:
@@ -259,6 +264,17 @@ def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...]
             yield from _leaves(path, inner)
     else:
         yield path, value
+
+
+def _in_group(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns a path in a part of a mixture, or in an output of a task, as a path in the group itself."""
+    if path[:2] == _PARTS:
+        # `dataset.parts=[{path: x}]`, whose entries have the path of the list, or `dataset.parts.0.path=x`.
+        rest = path[3:] if len(path) > 2 and path[2].isdigit() else path[2:]
+        return ("dataset", *rest)
+    if path[:2] == _OUTPUTS:
+        return ("task", *path[3:])
+    return path
 
 
 def _groups() -> list[str]:
