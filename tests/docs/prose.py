@@ -30,6 +30,10 @@ STANDARD_TERMS = (
     *("throughput", "tied embeddings", "tracking server", "troubleshooting", "world size", "ZeRO"),
 )
 _COUNTED = "bytes|steps|tokens|seconds|lines?|folders?|rows?|labels?|class(es)?|modules?|numbers?|values?"
+_STEMS = (
+    "analy|central|custom|digital|emphas|final|general|initial|local|maxim|memor|minim|normal|optim|organ|parallel|priorit|"
+    "quant|random|recogn|regular|serial|special|standard|summar|symbol|synchron|token|util|vector|visual"
+)
 _UNIT = "device|step|second|token|class|row|label|line|engine|variable|example|job|dim|epoch|process"
 # Old or private words, and the usual ones.
 REPLACED = {
@@ -51,7 +55,39 @@ REPLACED = {
     r"without a word": "silently",
     r"refus(e|es|ed|al|als)": "reject, invalid",
     rf"({_COUNTED}) an? ({_UNIT})": "per",
-    r"utilisation|normalisation|initialis\w+|colou?rs? of one's own": "American spelling",
+    rf"(once|twice|times) an? ({_UNIT})": "per",
+    rf"({_STEMS})is(e|ed|er|ers|es|ing|ation|ations)": "American spelling",
+    r"(behavi|col|fav|hon|neighb)our(s|ed|ing|able|ite)?": "American spelling",
+    r"analyses? of|artefacts?|cancell(ed|ing)|centre[ds]?|grey": "American spelling",
+    r"labell(ed|ing)|licence|modell(ed|ing)": "American spelling",
+    r"(un|dis)?proven|unproved": "verified",
+    r"slots": "optimizer state",
+    r"sharp": "sensitive",
+    r"generic points?": "randomly perturbed weights",
+    r"not finite|non-?finite": "NaN or Inf",
+    r"catch(es|ing)?|caught": "match, detect",
+    r"to the (last bit|same bits)": "bitwise identical, bit for bit",
+    r"(takes?|took|needs) (no |more |less )?room|what takes room": "uses memory, uses space",
+    r"waits? for ?ever|for ?ever": "hangs, deadlock",
+    r"woken": "interrupted",
+    r"(store|server|tracker) (is|was|goes|went) away": "is unavailable",
+    r"points? waits?": "metrics are buffered",
+    r"(not )?as it was written": "corrupted",
+    r"whole numbers": "integers",
+    r"wavelengths?(?!:)": "RoPE base",
+    r"split in store|whole in store": "sharded",
+    r"parallel by (data|tensor|sequence)": "data, tensor, sequence parallelism",
+    r"leans? on": "uses",
+    r"(?<!moving\s)averages of the weights": "exponential moving average",
+    r"computed again in the backward pass": "activation checkpointing",
+    r"heads of keys and values": "grouped-query attention",
+    r"documents joined": "sequence packing",
+    r"lets? go of|let go of": "frees",
+    r"so many (batches|examples)|so often at most": "a number, maximum",
+    r"where it stands": "immediately",
+    r"(a|the|one) line says so": "prints a warning",
+    r"passes? on what": "skips",
+    r"is had": "is available",
 }
 _PRIVATE = re.compile(r"\b(?:" + "|".join(REPLACED).replace(" ", r"\s+") + r")\b", flags=re.I)
 _FENCE = re.compile(r"^```.*?^```$", flags=re.M | re.S)

@@ -46,4 +46,11 @@ def test_a_long_sentence_and_private_words_are_found(tmp_path: Path, monkeypatch
         "bytes a device",
         "module an engine",
     ]
+    assert prose.private_words("The optimised slots are proven, to the last bit, and a noisy sample is not.") == [
+        "optimised",
+        "slots",
+        "proven",
+        "to the last bit",
+    ]
+    assert prose.private_words("wavelength: 10000 # RoPE base, moving averages of the weights") == []
     assert prose.private_words("It lies over an axis, or\nstands\nin the config.") == ["lies over", "stands in"]
