@@ -21,6 +21,10 @@ PATHS = {
     ],
     "a researcher who wants to trust numbers": [("how_verify_works", ""), ("campaigns", "")],
     "a student of the DTensor tutorial": [("coming_from", "## TensorFlow's DTensor tutorials"), ("core_tutorial", "")],
+    "a student of the DTensor tutorial on reviews": [
+        ("coming_from", "## TensorFlow's DTensor tutorials"),
+        ("sentiment_tutorial", ""),
+    ],
     "a contributor": [("CONTRIBUTING", ""), ("architecture", "## Where to add")],
 }
 
