@@ -6,7 +6,15 @@ import html
 import re
 import shlex
 
+from benchmarks import terminal
 from tests.docs import pages
+
+
+def test_a_drawn_terminal_names_no_font_of_another_host() -> None:
+    drawn = terminal.picture("python -m runner.plan", "written: plan.md in /home/me/outputs/runs/1")
+    assert not re.search(r"url\(.?https?:|@font-face", drawn)
+    assert "Fira" not in drawn
+    assert ".../outputs/runs/1" in html.unescape(drawn).replace("\xa0", " ")
 
 
 def test_the_terminal_shows_the_plan_of_choose_layout() -> None:
