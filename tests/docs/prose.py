@@ -1,7 +1,7 @@
 """Sentences of the pages, and measures of their language.
 
 `python -m tests.docs.prose` lists each page with its number of sentences, their average and greatest length in words,
-and the sentences that are too long.
+and the sentences and cells that are too long.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tests.docs import pages
 LONGEST = 25
 # Most words of a page's average sentence.
 AVERAGE = 18
+# Most words of a table's cell: more is prose.
+CELL = 20
 # Pages that a program writes from results, error lines included.
 GENERATED = ("keras_examples", "keras_hub_models", "layers", "models", "reference")
 # Terms that visitors search for: one page at least must have each.
@@ -113,6 +115,12 @@ def sentences(page: str) -> list[str]:
     return found
 
 
+def long_cells(page: str) -> list[str]:
+    """Returns the cells of a page's tables that have too many words; code counts as one."""
+    rows = re.findall(r"^\|(.+)\|$", written(page), flags=re.M)
+    return [cell.strip() for row in rows for cell in row.split("|") if len(cell.split()) > CELL]
+
+
 def private_words(text: str) -> list[str]:
     """Returns the old or private words of a text, in order."""
     return [" ".join(match.group().split()) for match in _PRIVATE.finditer(text)]
@@ -128,6 +136,8 @@ def main() -> None:
         for sentence in sentences(page):
             if len(sentence.split()) > LONGEST:
                 print(f"    {len(sentence.split())}: {sentence}")
+        for cell in long_cells(page):
+            print(f"    a cell of {len(cell.split())} words: {cell}")
 
 
 if __name__ == "__main__":

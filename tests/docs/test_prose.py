@@ -21,6 +21,18 @@ def test_sentences_are_short(page: str) -> None:
         assert mean(len(one.split()) for one in found) <= prose.AVERAGE
 
 
+@pytest.mark.parametrize("page", WRITTEN)
+def test_cells_of_tables_are_short(page: str) -> None:
+    assert prose.long_cells(page) == []
+
+
+def test_a_long_cell_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"| a | b |\n|---|---|\n| {'x ' * 20}| `{'x ' * 30}` |\n| {'x ' * 21}| b |\n")
+    monkeypatch.setattr(pages, "path_of", lambda _: page)
+    assert [len(cell.split()) for cell in prose.long_cells("page")] == [21]
+
+
 @pytest.mark.parametrize("page", pages.names())
 def test_pages_have_no_private_words(page: str) -> None:
     assert prose.private_words(prose.written(page)) == []
