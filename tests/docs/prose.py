@@ -17,6 +17,8 @@ LONGEST = 25
 AVERAGE = 18
 # Most words of a table's cell: more is prose.
 CELL = 20
+# Most characters of a command's line, its comment left out. CI copies the lines with `&&`, so each is one line.
+COMMAND = 100
 # Pages that a program writes from results, error lines included.
 GENERATED = ("keras_examples", "keras_hub_models", "layers", "models", "reference")
 # Terms that visitors search for: one page at least must have each.
@@ -119,6 +121,20 @@ def long_cells(page: str) -> list[str]:
     """Returns the cells of a page's tables that have too many words; code counts as one."""
     rows = re.findall(r"^\|(.+)\|$", written(page), flags=re.M)
     return [cell.strip() for row in rows for cell in row.split("|") if len(cell.split()) > CELL]
+
+
+def long_commands(page: str) -> list[str]:
+    """Returns the lines of a page's commands that are too long and have a place to break them."""
+    found = []
+    for kind, text in pages.blocks(page):
+        if kind.split(" ")[0] != "sh":
+            continue
+        for line in text.splitlines():
+            command = re.sub(r"\s+# .*$", "", line)
+            words = re.sub(r"'[^']*'|\"[^\"]*\"", "quoted", command.removesuffix("\\")).split()
+            if len(command) > COMMAND and len(words) > 1 and "&&" not in line and "$(" not in line:
+                found.append(line)
+    return found
 
 
 def private_words(text: str) -> list[str]:

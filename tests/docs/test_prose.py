@@ -26,6 +26,19 @@ def test_cells_of_tables_are_short(page: str) -> None:
     assert prose.long_cells(page) == []
 
 
+@pytest.mark.parametrize("page", WRITTEN)
+def test_lines_of_commands_are_short(page: str) -> None:
+    assert prose.long_commands(page) == []
+
+
+def test_a_long_line_of_a_command_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    key = "x" * 60
+    page.write_text(f"```sh\nls {key} {key}\nls {key} \\\n  '{key} {key}'\nls # {key} {key}\n```\n")
+    monkeypatch.setattr(pages, "path_of", lambda _: page)
+    assert prose.long_commands("page") == [f"ls {key} {key}"]
+
+
 def test_a_long_cell_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"| a | b |\n|---|---|\n| {'x ' * 20}| `{'x ' * 30}` |\n| {'x ' * 21}| b |\n")
