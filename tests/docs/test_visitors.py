@@ -66,6 +66,12 @@ def test_a_visitor_reaches_the_goal_in_few_clicks_and_words(visitor: str) -> Non
     assert read <= WORDS
 
 
+def test_the_front_page_has_the_comparison_of_alternatives() -> None:
+    table = re.search(r"^\| \| this project .*?(?=^\n)", pages.path_of("alternatives").read_text(), flags=re.M | re.S)
+    assert table
+    assert table[0] in pages.path_of(_FRONT).read_text()
+
+
 def test_a_section_ends_at_the_next_heading_of_its_level() -> None:
     section = text_of("architecture", "## Where to add")
     assert "| to add |" in section
