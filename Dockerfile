@@ -12,7 +12,7 @@ FROM python:3.12-slim
 ARG EXTRAS=jax
 
 WORKDIR /opt/mesh-runner
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY conf ./conf
 COPY hydra_plugins ./hydra_plugins
 COPY runner ./runner

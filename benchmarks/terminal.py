@@ -27,6 +27,9 @@ def picture(command: str, printed: str) -> str:
     shown = re.sub(r"(?<=[\s:/=(])/(?!/)[\w.-]+(/[\w.@-]+)*/(?=outputs/)", ".../", printed)
     console.print(Text.from_ansi(shown.rstrip()), soft_wrap=False)
     drawn = console.export_svg(title="runner", unique_id="terminal")
+    # Rich names a font of another host; pages must not fetch anything.
+    drawn = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.S)
+    drawn = drawn.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, monospace")
     # For screen readers.
     opened, root, rest = drawn.partition(">")
     title = html.escape(f"Terminal with the output of {command}")

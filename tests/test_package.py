@@ -55,6 +55,11 @@ def test_the_wheel_has_the_package_its_options_and_no_tests(distributions: Path)
     assert {name.partition("/")[0] for name in names} == {"runner", "hydra_plugins", metadata_file.partition("/")[0]}
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["License-Expression"] == "Apache-2.0"
+    described = metadata.get_payload()
+    assert isinstance(described, str)
+    assert "## Two commands" in described
+    # A package index has none of the repository's files, so a relative link is dead there.
+    assert re.findall(r"\]\((?!https://)[^)]*\)", described) == []
     assert set(PROJECT["optional-dependencies"]) == set(metadata.get_all("Provides-Extra"))
 
 
@@ -63,7 +68,9 @@ def test_the_source_distribution_has_what_the_wheel_is_built_from(distributions:
     (source,) = distributions.glob("mesh_runner-*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "LICENSE", "README.md", "conf/config.yaml"} <= names
+    assert {"pyproject.toml", "hatch_build.py", "LICENSE", "README.md", "conf/config.yaml"} <= names
+    # The description sends readers to these pages.
+    assert "docs/index.md" in names
     assert {"runner/py.typed", "hydra_plugins/runner_sweep.py"} <= names
     assert not [name for name in names if name.startswith((".venv/", "outputs/runs/"))]
 
@@ -84,6 +91,7 @@ def _steps(workflow: str) -> list[str]:
 def test_the_workflows_run_the_commands_of_this_repository() -> None:
     assert _steps("ci") == [".ci/run"]
     assert _steps("site")[-1] == "python -m tests.docs.site"
+    assert _steps("links")[-1] == "python -m tests.docs.site links"
     assert "docs" in PROJECT["optional-dependencies"]
 
 

@@ -4,18 +4,25 @@ set -e
 cd "$(dirname "$0")"
 
 python make_trips.py
-python -m runner dataset=arrays dataset.path=trips.npz task=custom task._target_=my_task.quantile task.maximize=[covered] task.target=minutes mesh=batch8 trainer.epochs=10
+python -m runner dataset=arrays dataset.path=trips.npz task=custom task._target_=my_task.quantile \
+  task.maximize=[covered] task.target=minutes mesh=batch8 trainer.epochs=10
 
-python -m runner.verify dataset=arrays dataset.path=trips.npz task=custom task._target_=my_task.quantile task.maximize=[covered] task.target=minutes mesh=batch8
+python -m runner.verify dataset=arrays dataset.path=trips.npz task=custom \
+  task._target_=my_task.quantile task.maximize=[covered] task.target=minutes mesh=batch8
 python -m runner resume=latest mesh=batch4_model2 trainer.epochs=12
 python -m runner.evaluate run=latest
 python -m runner.export run=latest
 
-python -m runner dataset=digits task=custom task._target_=my_contrast.loss task.units=16 dataset.batch_size=32 mesh=batch8
+python -m runner dataset=digits task=custom task._target_=my_contrast.loss task.units=16 \
+  dataset.batch_size=32 mesh=batch8
 python -m runner.evaluate run=latest "evaluate.split='test[:60]'"
 python -m runner.evaluate run=latest "evaluate.split='test[:60]'" mesh=model8
-python -m runner.verify dataset=digits task=custom task._target_=my_contrast.loss task.units=16 dataset.batch_size=32 mesh=batch8
+python -m runner.verify dataset=digits task=custom task._target_=my_contrast.loss task.units=16 \
+  dataset.batch_size=32 mesh=batch8
 
-python -m runner engine=jax dataset=digits dataset.batch_size=32 model=mlp mesh=batch8 trainer.epochs=2
+python -m runner engine=jax dataset=digits dataset.batch_size=32 model=mlp mesh=batch8 \
+  trainer.epochs=2
 python -m runner.export run=latest export.folder=big
-python -m runner.verify engine=jax dataset=digits dataset.batch_size=32 model=mlp model.hidden=[16] task=custom task._target_=my_student.loss task.maximize=[agrees] task.units=10 +task.teachers.big=big mesh=batch8 verify.steps=4
+python -m runner.verify engine=jax dataset=digits dataset.batch_size=32 model=mlp \
+  model.hidden=[16] task=custom task._target_=my_student.loss task.maximize=[agrees] task.units=10 \
+  +task.teachers.big=big mesh=batch8 verify.steps=4

@@ -318,6 +318,48 @@ def curves() -> Canvas:
     return picture
 
 
+# Row of the case study's table -> label, color and dashes of its line.
+_TUTORIAL = {
+    "(printed in the tutorial)": ("printed in the tutorial", INK, "2 4"),
+    "`experiment=core_tutorial`": ("core_tutorial: three bugs", STRONG_ORANGE, ""),
+    "`experiment=core_tutorial optimizer.frozen_step=false`": ("frozen_step fixed", LINE, ""),
+    "`experiment=core_tutorial optimizer.reread_slots=false`": ("reread_slots fixed", STRONG_BLUE, ""),
+    "`experiment=core_tutorial model.overwrite_second=false`": ("overwrite_second fixed", "#7b4bb7", ""),
+    "`experiment=core_corrected` (no bugs)": ("core_corrected: no bugs", STRONG_GREEN, ""),
+}
+
+
+def core_tutorial() -> Canvas:
+    """Train losses of the Core tutorial with and without each of its bugs: the table of core_tutorial."""
+    rows = {}
+    for row in re.findall(r"^\| (.+) \|$", pages.path_of("core_tutorial").read_text(), flags=re.M):
+        options, *cells = row.split(" | ")
+        if options in _TUTORIAL:
+            rows[options] = [float(loss) for loss in cells[0].split(", ")]
+    picture = Canvas(760, 300, "Train loss of the Core tutorial after epochs 1 to 3, with its bugs and without each")
+    picture.text(16, 24, "Train loss of the Core tutorial on MNIST, batch=8, seed 22", "bold")
+    left, right, top, bottom, most = 60.0, 500.0, 44.0, 260.0, 2.0
+    for value in (0, 0.5, 1, 1.5, 2):
+        y = bottom - (bottom - top) * value / most
+        picture.line([(left, y), (right, y)], PALE, 1)
+        picture.text(left - 8, y + 4, f"{value:g}", "small end")
+    for epoch in (1, 2, 3):
+        picture.text(left + (right - left) * (epoch - 1) / 2, bottom + 20, f"epoch {epoch}", "small middle")
+    # Labels in the order of the last losses, from below, and far enough apart to be read.
+    place = bottom
+    for options in sorted(_TUTORIAL, key=lambda name: rows[name][-1]):
+        label, color, dashes = _TUTORIAL[options]
+        points = [
+            (left + (right - left) * at / 2, bottom - (bottom - top) * loss / most)
+            for at, loss in enumerate(rows[options])
+        ]
+        picture.line(points, color, 2.2, dashes)
+        place = min(points[-1][1], place - 18)
+        picture.line([points[-1], (right + 22, place)], color, 0.8)
+        picture.text(right + 28, place + 4, f"{label}, {rows[options][-1]:.3f}", "small", color)
+    return picture
+
+
 def step() -> Canvas:
     """The time line of one training step on two virtual devices, from a profile."""
     devices = json.loads(STEP.read_text())["devices"]
@@ -357,6 +399,7 @@ PICTURES: dict[str, Callable[[], Canvas]] = {
     "memory_devices": memory_devices,
     "step": step,
     "curves": curves,
+    "core_tutorial": core_tutorial,
 }
 
 

@@ -1,7 +1,7 @@
 """Sentences of the pages, and measures of their language.
 
 `python -m tests.docs.prose` lists each page with its number of sentences, their average and greatest length in words,
-and the sentences that are too long.
+and the sentences and cells that are too long.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from tests.docs import pages
 LONGEST = 25
 # Most words of a page's average sentence.
 AVERAGE = 18
+# Most words of a table's cell: more is prose.
+CELL = 20
+# Most characters of a command's line, its comment left out. CI copies the lines with `&&`, so each is one line.
+COMMAND = 100
 # Pages that a program writes from results, error lines included.
 GENERATED = ("keras_examples", "keras_hub_models", "layers", "models", "reference")
 # Terms that visitors search for: one page at least must have each.
@@ -30,6 +34,10 @@ STANDARD_TERMS = (
     *("throughput", "tied embeddings", "tracking server", "troubleshooting", "world size", "ZeRO"),
 )
 _COUNTED = "bytes|steps|tokens|seconds|lines?|folders?|rows?|labels?|class(es)?|modules?|numbers?|values?"
+_STEMS = (
+    "analy|central|custom|digital|emphas|final|general|initial|local|maxim|memor|minim|normal|optim|organ|parallel|priorit|"
+    "quant|random|recogn|regular|serial|special|standard|summar|symbol|synchron|token|util|vector|visual"
+)
 _UNIT = "device|step|second|token|class|row|label|line|engine|variable|example|job|dim|epoch|process"
 # Old or private words, and the usual ones.
 REPLACED = {
@@ -51,7 +59,39 @@ REPLACED = {
     r"without a word": "silently",
     r"refus(e|es|ed|al|als)": "reject, invalid",
     rf"({_COUNTED}) an? ({_UNIT})": "per",
-    r"utilisation|normalisation|initialis\w+|colou?rs? of one's own": "American spelling",
+    rf"(once|twice|times) an? ({_UNIT})": "per",
+    rf"({_STEMS})is(e|ed|er|ers|es|ing|ation|ations)": "American spelling",
+    r"(behavi|col|fav|hon|neighb)our(s|ed|ing|able|ite)?": "American spelling",
+    r"analyses? of|artefacts?|cancell(ed|ing)|centre[ds]?|grey": "American spelling",
+    r"labell(ed|ing)|licence|modell(ed|ing)": "American spelling",
+    r"(un|dis)?proven|unproved": "verified",
+    r"slots": "optimizer state",
+    r"sharp": "sensitive",
+    r"generic points?": "randomly perturbed weights",
+    r"not finite|non-?finite": "NaN or Inf",
+    r"catch(es|ing)?|caught": "match, detect",
+    r"to the (last bit|same bits)": "bitwise identical, bit for bit",
+    r"(takes?|took|needs) (no |more |less )?room|what takes room": "uses memory, uses space",
+    r"waits? for ?ever|for ?ever": "hangs, deadlock",
+    r"woken": "interrupted",
+    r"(store|server|tracker) (is|was|goes|went) away": "is unavailable",
+    r"points? waits?": "metrics are buffered",
+    r"(not )?as it was written": "corrupted",
+    r"whole numbers": "integers",
+    r"wavelengths?(?!:)": "RoPE base",
+    r"split in store|whole in store": "sharded",
+    r"parallel by (data|tensor|sequence)": "data, tensor, sequence parallelism",
+    r"leans? on": "uses",
+    r"(?<!moving\s)averages of the weights": "exponential moving average",
+    r"computed again in the backward pass": "activation checkpointing",
+    r"heads of keys and values": "grouped-query attention",
+    r"documents joined": "sequence packing",
+    r"lets? go of|let go of": "frees",
+    r"so many (batches|examples)|so often at most": "a number, maximum",
+    r"where it stands": "immediately",
+    r"(a|the|one) line says so": "prints a warning",
+    r"passes? on what": "skips",
+    r"is had": "is available",
 }
 _PRIVATE = re.compile(r"\b(?:" + "|".join(REPLACED).replace(" ", r"\s+") + r")\b", flags=re.I)
 _FENCE = re.compile(r"^```.*?^```$", flags=re.M | re.S)
@@ -77,6 +117,26 @@ def sentences(page: str) -> list[str]:
     return found
 
 
+def long_cells(page: str) -> list[str]:
+    """Returns the cells of a page's tables that have too many words; code counts as one."""
+    rows = re.findall(r"^\|(.+)\|$", written(page), flags=re.M)
+    return [cell.strip() for row in rows for cell in row.split("|") if len(cell.split()) > CELL]
+
+
+def long_commands(page: str) -> list[str]:
+    """Returns the lines of a page's commands that are too long and have a place to break them."""
+    found = []
+    for kind, text in pages.blocks(page):
+        if kind.split(" ")[0] != "sh":
+            continue
+        for line in text.splitlines():
+            command = re.sub(r"\s+# .*$", "", line)
+            words = re.sub(r"'[^']*'|\"[^\"]*\"", "quoted", command.removesuffix("\\")).split()
+            if len(command) > COMMAND and len(words) > 1 and "&&" not in line and "$(" not in line:
+                found.append(line)
+    return found
+
+
 def private_words(text: str) -> list[str]:
     """Returns the old or private words of a text, in order."""
     return [" ".join(match.group().split()) for match in _PRIVATE.finditer(text)]
@@ -92,6 +152,8 @@ def main() -> None:
         for sentence in sentences(page):
             if len(sentence.split()) > LONGEST:
                 print(f"    {len(sentence.split())}: {sentence}")
+        for cell in long_cells(page):
+            print(f"    a cell of {len(cell.split())} words: {cell}")
 
 
 if __name__ == "__main__":

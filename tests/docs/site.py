@@ -3,6 +3,8 @@
 `python -m tests.docs.site` writes build/site and checks it; `python -m tests.docs.site serve` also serves it on
 127.0.0.1. Sphinx is in the extra `docs`. No network is needed, to build the site or to read it.
 
+`python -m tests.docs.site links` asks the other hosts for every page that is linked to, which needs a network.
+
 The pages stay plain Markdown in one folder, which hosting sites show too. What only Sphinx needs is added to a copy:
 each list item that begins with a link gives that page its place in the navigation, comments such as
 `<!-- autofunction: name -->` become directives, the words after a fence become a caption, and the generated reference
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import functools
 import http.server
+import json
 import re
 import shutil
 import subprocess
@@ -24,7 +27,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tests.docs import pages
+from tests.docs import links, pages
 from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"
@@ -136,15 +139,52 @@ def build(folder: Path) -> Path:
     Raises:
       RuntimeError: Sphinx warns or fails; the message is its output.
     """
-    source, html = folder / "source", folder / "html"
-    shutil.rmtree(folder, ignore_errors=True)
-    source.mkdir(parents=True)
-    stage(source)
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(folder / "doctrees")]
-    done = subprocess.run([*command, str(source), str(html)], cwd=ROOT, capture_output=True, text=True, check=False)
+    html = folder / "html"
+    done = _sphinx("html", folder, html)
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
     return html
+
+
+def _sphinx(builder: str, folder: Path, output: Path) -> subprocess.CompletedProcess[str]:
+    """Runs one of Sphinx's builders on the staged pages, in an empty folder, with warnings as errors."""
+    source = folder / "source"
+    shutil.rmtree(folder, ignore_errors=True)
+    source.mkdir(parents=True)
+    stage(source)
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        builder,
+        "-d",
+        str(folder / "doctrees"),
+    ]
+    return subprocess.run([*command, str(source), str(output)], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def dead_links(folder: Path) -> list[str]:
+    """Asks the other hosts for each page that is linked to; returns one line per link without an answer.
+
+    Raises:
+      RuntimeError: Sphinx itself fails; the message is its output.
+    """
+    done = _sphinx("linkcheck", folder, folder / "links")
+    answers = folder / "links" / "output.json"
+    if not answers.exists():
+        raise RuntimeError(done.stdout + done.stderr)
+    found = []
+    for line in answers.read_text().splitlines():
+        answer = json.loads(line)
+        if answer["status"] in ("broken", "timeout"):
+            found.append(f"{answer['filename']}: {answer['uri']}: {' '.join(answer['info'].split())}")
+    if done.returncode and not found:
+        raise RuntimeError(done.stdout + done.stderr)
+    return found
 
 
 class _Page(HTMLParser):
@@ -170,7 +210,7 @@ class _Page(HTMLParser):
 
 
 def problems(html: Path) -> list[str]:
-    """Returns one line per broken link and per address that the site would fetch from another host."""
+    """Returns one line per broken or ill-formed link, and per address that the site would fetch from another host."""
     # The theme ships a template among its static files.
     files = [path for path in html.rglob("*.html") if "_static" not in path.relative_to(html).parts]
     parsed = {path: _Page(path.read_text()) for path in files}
@@ -181,8 +221,12 @@ def problems(html: Path) -> list[str]:
             if urlsplit(address).netloc:
                 found.append(f"{name}: fetches {address}")
         for address in page.links + page.fetched:
-            if not _is_found(address, path, parsed):
-                found.append(f"{name}: no such target: {address}")
+            parts = urlsplit(address)
+            if not parts.scheme and not parts.netloc:
+                if not _is_found(address, path, parsed):
+                    found.append(f"{name}: no such target: {address}")
+            elif address not in page.fetched and (wrong := links.problem(address)):
+                found.append(f"{name}: {address}: {wrong}")
     for path in html.rglob("*.css"):
         if _CSS_FETCH.search(path.read_text()):
             found.append(f"{path.relative_to(html)}: fetches from another host")
@@ -190,10 +234,8 @@ def problems(html: Path) -> list[str]:
 
 
 def _is_found(address: str, path: Path, parsed: dict[Path, _Page]) -> bool:
-    """Returns whether an address is of another host, or names a file and an anchor that exist."""
+    """Returns whether an address on this host names a file and an anchor that exist."""
     parts = urlsplit(address)
-    if parts.scheme or parts.netloc:
-        return True
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     if not target.is_file():
         return False
@@ -218,13 +260,26 @@ def _title(page: str) -> str:
     return pages.path_of(page).read_text().partition("\n")[0].removeprefix("# ")
 
 
+def _report_dead_links() -> int:
+    """Prints the links of which no page came; returns the exit code."""
+    try:
+        found = dead_links(FOLDER.with_name("links"))
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n".join(found) or "every link to another host has an answer")
+    return 1 if found else 0
+
+
 def main() -> int:
     """Builds, checks and optionally serves the site; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.docs.site", description="Builds the documentation site.")
-    parser.add_argument("action", nargs="?", choices=["build", "serve"], default="build")
+    parser.add_argument("action", nargs="?", choices=["build", "serve", "links"], default="build")
     parser.add_argument("--port", type=int, default=8000)
     given = parser.parse_args()
     begin = time.monotonic()
+    if given.action == "links":
+        return _report_dead_links()
     try:
         html = build(FOLDER)
     except RuntimeError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import shutil
+import threading
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,7 +104,11 @@ def test_the_reference_is_one_page_per_group_without_a_loss(monkeypatch: pytest.
         ('<a href="none.html">x</a>', "no such target: none.html"),
         ('<a href="#none">x</a>', "no such target: #none"),
         ('<a href="b.html#none">x</a>', "no such target: b.html#none"),
-        ('<a href="b.html#one">x</a><a href="#">top</a><a href="https://cdn.example">a link</a>', None),
+        ('<a href="b.html#one">x</a><a href="#">top</a><a href="https://keras.io/guides/">a link</a>', None),
+        (
+            '<a href="https://cdn.example">a link</a>',
+            "https://cdn.example: host cdn.example is not in HOSTS of tests/docs/links.py",
+        ),
     ],
 )
 def test_broken_links_and_other_hosts_are_found(html: str, problem: str | None, tmp_path: Path) -> None:
@@ -134,6 +140,36 @@ def test_the_site_builds_strictly_and_its_links_have_targets(built: Path) -> Non
     assert site.problems(built) == []
     lines = list(site.index_for_models(built))
     assert "- [Layouts](_sources/layouts.md)" in lines
+
+
+def _answers(status: int) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # linkcheck asks with HEAD first, which this server does not know
+            self.send_response(status if self.path == "/page" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+@pytest.mark.slow
+def test_links_that_have_no_answer_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("myst_parser")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _answers(200)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"http://127.0.0.1:{server.server_port}"
+
+        def stage(folder: Path) -> None:
+            (folder / "conf.py").write_text('extensions = ["myst_parser"]\nroot_doc = "index"\n')
+            (folder / "index.md").write_text(f"# A page\n\n[One]({host}/page), [other]({host}/none).\n")
+
+        monkeypatch.setattr(site, "stage", stage)
+        (line,) = site.dead_links(tmp_path / "build")
+        server.shutdown()
+    assert line.startswith(f"index.md: {host}/none: 404 ")
 
 
 @pytest.mark.slow

@@ -21,6 +21,10 @@ PATHS = {
     ],
     "a researcher who wants to trust numbers": [("how_verify_works", ""), ("campaigns", "")],
     "a student of the DTensor tutorial": [("coming_from", "## TensorFlow's DTensor tutorials"), ("core_tutorial", "")],
+    "a student of the DTensor tutorial on reviews": [
+        ("coming_from", "## TensorFlow's DTensor tutorials"),
+        ("sentiment_tutorial", ""),
+    ],
     "a contributor": [("CONTRIBUTING", ""), ("architecture", "## Where to add")],
 }
 
@@ -60,6 +64,12 @@ def test_a_visitor_reaches_the_goal_in_few_clicks_and_words(visitor: str) -> Non
         seen |= linked(text)
     assert len(PATHS[visitor]) <= CLICKS
     assert read <= WORDS
+
+
+def test_the_front_page_has_the_comparison_of_alternatives() -> None:
+    table = re.search(r"^\| \| this project .*?(?=^\n)", pages.path_of("alternatives").read_text(), flags=re.M | re.S)
+    assert table
+    assert table[0] in pages.path_of(_FRONT).read_text()
 
 
 def test_a_section_ends_at_the_next_heading_of_its_level() -> None:

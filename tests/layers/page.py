@@ -15,6 +15,8 @@ from tests.layers.worker import EQUAL, REFUSED, STOCK, WRONG, Outcome
 PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
 _ENGINES = (DTENSOR, JAX)
 UNKNOWN = "not run"
+# Most characters of an error on the page; longer ones repeat whole tensors.
+_LONGEST = 200
 _WORST = (EQUAL, UNKNOWN, STOCK, REFUSED, WRONG)
 
 _HEAD = """# Verified layers
@@ -30,8 +32,8 @@ Dropout masks are the same on both sides. `python -m tests.layers --write` write
 
 A cell shows in how many cases, each with other arguments or shapes, the mesh computes what stock Keras does. All other
 cases are not supported: they are rejected before a step is trained, with exit code 2 and the line listed after the
-table. A line that starts with "Keras:" shows why stock Keras can't train it on one CPU device either. A dash means
-that this Keras has no such layer."""
+table. A line that starts with "Keras:" shows why stock Keras can't train it on one CPU device either. Long lines
+are shortened (`...`). A dash means that this Keras has no such layer."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,19 @@ def _plain(told: str) -> str:
     return re.sub(r"\b(layer|weighted|before|then|head)\d+(_\d+)?\b", r"\1", told)
 
 
+def shortened(told: str) -> str:
+    """Returns an error without the end of a long problem, which names tensors and layouts; its fix stays."""
+    if len(told) <= _LONGEST:
+        return told
+    problem, _, fix = told.rpartition("; ")
+    if not problem or len(fix) > _LONGEST // 2:
+        problem, fix = told, ""
+    kept = problem[: _LONGEST - len(fix)].rsplit(" ", 1)[0]
+    if kept.count("`") % 2:
+        kept = kept[: kept.rindex("`")].rstrip()
+    return f"{kept} ...; {fix}" if fix else f"{kept} ..."
+
+
 def excepted(text: str) -> set[tuple[str, str, str]]:
     """Returns engine, layer and arguments of each case that a page says is not equal to stock Keras."""
     found, owner = set(), ("", "")
@@ -160,6 +175,6 @@ def _notes(layer: str, engine: str, mine: Sequence[_Told]) -> list[str]:
     for (kind, told, meshes), cases in by_reason.items():
         where = f", on {' and '.join(meshes)} alone" if meshes else ""
         who = {REFUSED: "", STOCK: "Keras: ", WRONG: "WRONG: "}[kind]
-        found.append(f"- `{layer}`, {engine}{where}: {who}{told}")
+        found.append(f"- `{layer}`, {engine}{where}: {who}{shortened(told)}")
         found += [f"  - `{case}`" for case in cases]
     return found

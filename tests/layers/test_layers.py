@@ -82,6 +82,21 @@ def test_the_page_tells_each_layer_s_count_and_each_reason_once() -> None:
     assert "| `Subtract` | all 2 | all 2 |" in text
 
 
+def test_a_long_error_is_shortened_and_keeps_its_fix() -> None:
+    problem = "the layer has no rule for `Conv2D` of " + "Tensor " * 60
+    assert page.shortened("the layer has no rule; use Dense") == "the layer has no rule; use Dense"
+    short = page.shortened(f"{problem}; use Dense")
+    assert short.startswith("the layer has no rule for `Conv2D` of Tensor")
+    assert short.endswith(" ...; use Dense")
+    assert len(short) <= 205
+    assert page.shortened("x " * 80 + "`" + "code " * 30 + "`").count("`") == 0
+
+
+def test_lines_of_the_page_are_short() -> None:
+    lines = [line for line in page.PAGE.read_text().splitlines() if line.startswith("- `")]
+    assert [line for line in lines if len(line) > 270] == []
+
+
 def test_the_page_that_is_committed_has_the_table_s_layers_and_counts() -> None:
     text = page.PAGE.read_text()
     for part in PARTS.values():

@@ -1,0 +1,70 @@
+"""Links to other hosts: their form and their hosts, as far as a machine without a network can tell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs import bug_report, links, pages
+
+
+@pytest.mark.parametrize("path", links.texts(), ids=lambda path: path.stem)
+def test_links_to_other_hosts_are_well_formed(path: Path) -> None:
+    found = {address: links.problem(address, name) for name, address in links.external(path.read_text())}
+    assert {address: wrong for address, wrong in found.items() if wrong} == {}
+
+
+def test_each_known_host_is_linked_to() -> None:
+    addresses = [address for path in links.texts() for _, address in links.external(path.read_text())]
+    assert {address.split("/")[2] for address in addresses} == links.HOSTS
+
+
+@pytest.mark.parametrize("number", sorted(number for number, one in bug_report.REPORTS.items() if one.issue))
+def test_a_known_issue_is_linked_in_the_row_of_its_bug(number: int) -> None:
+    row = re.search(rf"^\| \[{number}\]\(#.*$", pages.path_of("bugs").read_text(), flags=re.M)
+    assert row
+    upstream = bug_report.REPORTS[number]
+    name = upstream.repository.partition("/")[2]
+    assert (f"{name} {upstream.issue}", bug_report.place(number)) in links.external(row[0])
+
+
+def test_a_row_of_a_bug_links_to_issues_of_the_owners_of_what_is_reported() -> None:
+    owners = {upstream.repository.partition("/")[0] for upstream in bug_report.REPORTS.values()}
+    rows = re.findall(r"^\| \[\d+\]\(#.*$", pages.path_of("bugs").read_text(), flags=re.M)
+    addresses = [address for row in rows for _, address in links.external(row)]
+    assert len(addresses) >= 7
+    for address in addresses:
+        owner, number = address.split("/")[3], address.split("/")[-1]
+        assert owner in owners, address
+        assert number.isdigit(), address
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "wrong"),
+    [
+        ("https://keras.io/guides/distribution/", "", ""),
+        ("https://github.com/keras-team/keras", "Keras", ""),
+        ("https://github.com/jax-ml/jax/issues/12868", "jax 12868", ""),
+        ("https://github.com/keras-team/keras-hub/issues/2827", "keras-hub issue 2827", ""),
+        ("http://keras.io/guides/", "", "must begin with https://"),
+        ("https://keras.oi/guides/", "", "host keras.oi is not in HOSTS of tests/docs/links.py"),
+        ("https://keras.io/guides/,", "", "must be a plain path, without a query or other signs"),
+        ("https://keras.io/guides/?utm=1", "", "must be a plain path, without a query or other signs"),
+        (
+            "https://github.com/jax-ml/jax/issue/12868",
+            "",
+            "must be github.com/owner/name, or its /issues/<number> or /pull/<number>",
+        ),
+        ("https://github.com/jax-ml/jax/issues/12869", "jax 12868", "the link text is 'jax 12868'"),
+        ("https://github.com/keras-team/keras/issues/252", "tf-keras 252", "the link text is 'tf-keras 252'"),
+    ],
+)
+def test_an_ill_formed_address_is_found(address: str, name: str, wrong: str) -> None:
+    assert links.problem(address, name) == wrong
+
+
+def test_code_has_no_links() -> None:
+    text = "[a\nb](https://a.example/x) `[c](https://c.example)` <https://d.example>\n\n```\nhttps://e.example\n```\n"
+    assert links.external(text) == [("a b", "https://a.example/x"), ("", "https://d.example")]
