@@ -48,7 +48,7 @@ def give_data(folder: Path) -> None:
         (folder / "notes" / f"{number}.txt").write_text(text)
     (folder / "my_preset").mkdir()
     (folder / "my_preset" / "config.json").write_text(
-        '{"class_name": "GPT2Backbone", "config": {"vocabulary_size": 256}}'
+        '{"class_name": "GPT2Backbone", "config": {"vocabulary_size": 50257}}'
     )
     (folder / "my_preset" / "model.weights.h5").touch()
     (folder / "tokenizer.json").write_text("{}")  # the program of the page writes it

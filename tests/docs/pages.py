@@ -2,7 +2,9 @@
 
 The words after a fence give the kind of a block. `sh` are commands that the test runs in order. `sh title="Needs: a
 Slurm cluster"` are commands that need something that a test does not have. `sh title="Exits with 1"` are commands that
-may fail with that code. `python name.py` is a file that the reader writes. A block without words is output.
+may fail with that code. `python name.py` is a file that the reader writes. A block without words is output, which a
+test compares with what is printed (tests/docs/outputs.py). `text title="Needs: a GPU"` is output that no test can
+print, and `text` is a list or a formula.
 """
 
 from __future__ import annotations
@@ -14,6 +16,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "README"
+# What a page says that a command needs, which is here if a module can be imported.
+EXTRAS = {"the extra hub": "keras_hub"}
+# Pages with errors about what their commands write: a project, or a recorded run.
+WRITING = ("project", "mixed_precision")
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 _NEEDS = re.compile(r'sh (?:title="Needs: |needs )([^"]+)"?')
 _EXITS = re.compile(r'sh title="Exits with (\d+)"')
@@ -97,20 +103,57 @@ def write_files(page: str, folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def commands(page: str) -> list[Command]:
-    """Returns the command lines of a page, in order."""
-    lines = []
+def commands(page: str, with_shown: bool = False) -> list[Command]:
+    """Returns the command lines of a page, in order.
+
+    Args:
+      page: the page.
+      with_shown: also those that outputs begin with, unless the page has them above and they succeed.
+    """
+    lines: list[Command] = []
+    needs = ""
     for kind, text in blocks(page):
-        if kind.split(" ")[0] != "sh":
-            continue
-        needed, exits = _NEEDS.fullmatch(kind), _EXITS.fullmatch(kind)
-        assert needed or exits or kind == "sh", f'{page}: ```{kind} must be ```sh or ```sh title="Needs: ..."'
-        needs = needed[1] if needed else ""
-        code = int(exits[1]) if exits else 0
-        for line in text.replace("\\\n", " ").splitlines():
-            if words := shlex.split(line, comments=True):
-                lines.append(command_of(words, needs, code))
+        if kind.split(" ")[0] == "sh":
+            of_block = _commands_of(page, kind, text)
+            needs = of_block[0].needs
+            lines += of_block
+        elif not kind and with_shown:
+            above = {command.words for command in lines}
+            shown = shown_commands(text, needs)
+            lines += [command for command in shown if command.code or command.words not in above]
     return lines
+
+
+def _commands_of(page: str, kind: str, text: str) -> list[Command]:
+    needed, exits = _NEEDS.fullmatch(kind), _EXITS.fullmatch(kind)
+    assert needed or exits or kind == "sh", f'{page}: ```{kind} must be ```sh or ```sh title="Needs: ..."'
+    needs = needed[1] if needed else ""
+    code = int(exits[1]) if exits else 0
+    lines = []
+    for line in text.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            lines.append(command_of(words, needs, code))
+    return lines
+
+
+def shown_commands(output: str, needs: str = "") -> list[Command]:
+    """Returns the commands of an output, after `$ `; what follows a pipe is left out.
+
+    Args:
+      output: text of a block.
+      needs: what the commands above it need.
+    """
+    shown = []
+    for part in re.split(r"^\$ ", output.replace("\\\n", " "), flags=re.M)[1:]:
+        line, _, printed = part.partition("\n")
+        code = 0
+        if printed.startswith("error: "):
+            code = 2
+        elif ": failed after " in printed:
+            code = 1  # a sweep with a job that failed
+        words = shlex.split(line.partition(" | ")[0])
+        shown.append(command_of(words, needs if needs in EXTRAS else "", code))
+    return shown
 
 
 def command_of(words: list[str], needs: str = "", code: int = 0) -> Command:
@@ -124,7 +167,12 @@ def command_of(words: list[str], needs: str = "", code: int = 0) -> Command:
 
 
 def shown_errors(page: str) -> list[tuple[str, str]]:
-    """Returns (arguments, error line) of the blocks that show both; `...` in the line means any text."""
+    """Returns (arguments, error line) of the blocks that show both; `...` in the line means any text.
+
+    Errors about what the page's commands write are left out: the test of these commands compares them.
+    """
+    if page in WRITING:
+        return []
     both = re.compile(r"^\$ python -m runner (.*)\n(error: .*)$", flags=re.M)
     return [pair for kind, text in blocks(page) if not kind for pair in both.findall(text)]
 

@@ -43,7 +43,7 @@ _GROUPS = "## Groups and keys\n"
 _HEADING = re.compile(r"^### (.+)$", flags=re.M)
 _TO_REFERENCE = re.compile(r"\]\(reference\.md#([\w-]+)\)")
 _DIRECTIVE = re.compile(r"^<!-- (auto\w+): ([\w.]+) -->$", flags=re.M)
-_CAPTION = re.compile(r'^```(sh|python|yaml) (?:title="([^"\n]+)"|([^\n]+))$', flags=re.M)
+_CAPTION = re.compile(r'^```(sh|python|yaml|text) (?:title="([^"\n]+)"|([^\n]+))$', flags=re.M)
 # Elements that fetch what they name, as opposed to links that a reader follows.
 _FETCHES = {
     "audio": "src",

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -21,28 +20,9 @@ import pytest
 
 from runner.processes import place
 from tests import forks
-from tests.docs import composing, examples, pages, reference, site
+from tests.docs import composing, examples, following, outputs, pages, reference, site
 from tests.docs.pages import ROOT, Command
 from tests.refusals import Refusal, refuse_all
-
-# Complete examples: the plot that the run of the page must write, and the engine and mesh that it is run on.
-EXAMPLES = {
-    "regression": ("predicted.png", "keras_dtensor", "batch8"),
-    "multilabel": ("labels.png", "jax", "batch4_model2"),
-    "photographs": ("confusion.png", "jax", "batch8"),
-    "several_outputs": ("level_predicted.png", "jax", "batch4_model2"),
-    "own_dataset": ("confusion.png", "keras_dtensor", "batch4_model2"),
-    "own_loss": ("curves.png", "jax", "batch4_model2"),
-}
-# What a page says that a command needs, which is here if a module can be imported.
-EXTRAS = {"the extra hub": "keras_hub"}
-
-
-def lacks(command: Command) -> bool:
-    """Returns whether a command needs something that is not here, so that no test can run it."""
-    module = EXTRAS.get(command.needs)
-    return bool(command.needs) and (module is None or find_spec(module) is None)
-
 
 # Option -> the extra that it needs, see pyproject.toml.
 EXTRA_OF = {
@@ -70,37 +50,9 @@ def extras_of(command: Command) -> set[str]:
     return {EXTRA_OF[option] for option in options if option in EXTRA_OF}
 
 
-def shown_plans(page: str) -> list[tuple[Command, list[str]]]:
-    """Returns (command, lines of its output) of the plans whose output a page shows."""
-    outputs = [text.splitlines() for kind, text in pages.blocks(page) if not kind]
-    commands = [command for command in pages.commands(page) if "hardware=h100" in command.words]
-    fitting = [lines for lines in outputs if lines[0].startswith("fits: ")]
-    assert len(commands) == len(fitting), f"{page}: {len(fitting)} outputs of {len(commands)} plans"
-    found = list(zip(commands, fitting, strict=True))
-    # "With `layout=replicated` the same command prints:"
-    replicated = tuple("layout=replicated" if word == "layout=fsdp" else word for word in commands[-1].words)
-    too_large = [lines for lines in outputs if lines[0].startswith("does not fit: ")]
-    return found + [(replace(commands[-1], words=replicated), lines) for lines in too_large]
-
-
-# Page -> number of plans whose output it shows; a test of their own runs them.
-PLANS = {"choose_layout": 4, "fine_tune": 1, "gpus": 1}
-
-
-def followed(page: str) -> list[Command]:
-    """Returns the commands of a page that the test of its commands runs."""
-    own = [command for command, _ in shown_plans(page)] if page in PLANS else []
-    return [command for command in pages.commands(page) if not lacks(command) and command not in own]
-
-
-# Pages whose output is compared with what their commands print.
-QUESTIONS = site.entries("questions")
-# Pages that name steps that a shortened run does not reach.
-WHOLE = ("checkpoints", "replay", *QUESTIONS)
-# The programs of docs/bugs have their own test.
-RUN = [page for page in pages.names() if page not in {*EXAMPLES, *QUESTIONS, "bugs"} and followed(page)]
 SETUP = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -q -c constraints.txt -e ('\.\[test\]'|\.) && ")
 OTHERS = (
+    "uv",
     "pip",
     "eval",
     "runner",
@@ -356,152 +308,22 @@ def test_every_picture_is_shown_somewhere() -> None:
 # Running the commands of the pages.
 
 
-def shortened(page: str, command: Command) -> list[str]:
-    """Returns a command's arguments, with few batches and a short sample unless the page is a complete example."""
-    given = command.arguments
-    if command.module not in ("runner", "runner.verify") or page in WHOLE or page in EXAMPLES:
-        return given
-    keys = {word.lstrip("+~").partition("=")[0] for word in given}
-    more = ["trainer.limit_train_batches=2", "trainer.limit_eval_batches=1"]
-    if command.module == "runner.verify":
-        more += ["verify.steps=2", "verify.allow_inconclusive=true"]
-    elif keys & {"trainer.overfit_batches", "trainer.steps_per_epoch", "experiment", *composing._RECORDED}:
-        more = []
-    elif "trainer.profile.start" in keys:
-        more = more[1:]
-    if "experiment=keras_tutorial" in given or "experiment=jax_guide" in given:
-        more = ["trainer.limit_train_batches=2", "trainer.limit_eval_batches=1"]
-    if "task=language_model" in given and not any(key.startswith("task.sample") for key in keys):
-        more.append("task.sample.tokens=8")
-    given = [re.sub(r"(n_trials)=\d+", r"\1=2", word) for word in given]
-    given = _with_few_steps(given)
-    return given + [one for one in more if one.partition("=")[0] not in keys]
-
-
-def _with_few_steps(arguments: list[str]) -> list[str]:
-    """Returns arguments with a hundredth of `trainer.steps`; a later command that goes further still does."""
-    few = []
-    for word in arguments:
-        key, _, value = word.partition("=")
-        if key == "trainer.steps":
-            word = f"{key}={max(int(value) // 100, 1)}"
-        elif key == "trainer.evaluate_every_steps" and any(one.startswith("trainer.steps=") for one in arguments):
-            word = f"{key}=1"
-        few.append(word)
-    return few
-
-
-def _on_jax(arguments: list[str], folder: Path, trained: bool) -> bool:
-    """Returns whether a command computes with JAX.
-
-    Args:
-      arguments: of the command.
-      folder: in which it runs, with the page's own experiments in `conf/experiment`.
-      trained: the answer for a command that only opens a recorded run.
-    """
-    if "engine=jax" in arguments:
-        return True
-    for word in arguments:
-        key, _, name = word.partition("=")
-        if key == "experiment" and _chooses_jax(name, folder):
-            return True
-    return trained and any(word.partition("=")[0] in composing._RECORDED for word in arguments)
-
-
-def _chooses_jax(experiment: str, folder: Path) -> bool:
-    """Returns whether an experiment, of a page or of the package, selects the engine `jax`."""
-    for conf in (folder / "conf", ROOT / "conf"):
-        path = conf / "experiment" / f"{experiment}.yaml"
-        if path.is_file():
-            return "override /engine: jax\n" in path.read_text()
-    return False
-
-
-def follow(page: str, folder: Path, engine: str = "", mesh: str = "") -> str:
-    """Runs the commands of a page in a folder; an example with an engine, and with a mesh in place of batch8.
-
-    Returns:
-      What the commands printed.
-
-    Raises:
-      AssertionError: a command exited with another code; the message has its output.
-    """
-    pages.write_files(page, folder)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    here, on_jax, printed = folder, False, ""
-    for count, command in enumerate(followed(page)):
-        if command.words[0] == "cd":
-            here = folder / command.words[1]
-        if command.words[0] != "python":
-            continue  # README's two commands, which install the package
-        given = list(command.words[1:])
-        if command.module:
-            given = ["-m", command.module, *shortened(page, command)]
-        if mesh:
-            given = [word.replace("mesh=batch8", f"mesh={mesh}") for word in given]
-        composes = command.module in (
-            "runner",
-            "runner.verify",
-            "runner.plan",
-            "runner.evaluate",
-            "runner.generate",
-            "runner.replay",
-            "runner.export",
-        )
-        if engine and command.module in ("runner", "runner.verify") and not any("resume=" in one for one in given):
-            given.append(f"engine={engine}")
-        if composes and "--help" not in given:
-            out = f"{folder}/out-{count}-{command.module.rpartition('.')[2]}"
-            given += [
-                f"trainer.checkpoint.folder={folder}/checkpoints",
-                f"hydra.run.dir={out}",
-                f"hydra.sweep.dir={out}",
-            ]
-        if command.module == "runner.bisect":
-            given.append(f"folder={folder}/checkpoints")
-        on_jax = _on_jax(given, here, on_jax)
-        # A fork runs a module; a program of the page starts for real.
-        library = forks.JAX if on_jax and command.module else None
-        own = environment | dict(command.variables)
-        done = forks.run([sys.executable, *given], library=library, cwd=here, env=own, timeout=1800)
-        said = f"{shlex.join(given)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        # Shortened runs may not match the filters of a page, and listing them then ends with 1.
-        lists = command.module in ("runner.runs", "runner.compare") and page not in (*WHOLE, *EXAMPLES)
-        is_empty = lists and done.returncode == 1 and done.stderr.startswith("no runs match")
-        assert done.returncode == command.code or is_empty, said
-        printed += done.stdout + done.stderr
-    return printed
-
-
 def test_every_shown_plan_has_a_test() -> None:
     verdicts = ("fits: ", "does not fit: ")
     shown = Counter(
         page for page in pages.names() for kind, text in pages.blocks(page) if not kind and text.startswith(verdicts)
     )
-    assert shown == Counter({**PLANS, pages.README: 1})
-    assert {page: len(shown_plans(page)) for page in PLANS} == PLANS
-
-
-def test_readme_shows_a_plan_of_choose_layout() -> None:
-    shown = [text for kind, text in pages.blocks(pages.README) if not kind and text.startswith("fits: ")]
-    assert len(shown) == 1
-    assert any(set(shown[0].splitlines()) <= set(lines) for _, lines in shown_plans("choose_layout"))
-
-
-def test_readme_and_the_index_show_the_output_of_a_bug() -> None:
-    for page in (pages.README, "index"):
-        shown = [text for kind, text in pages.blocks(page) if not kind and text.startswith("one step of SGD")]
-        assert len(shown) == 1, page
-        assert shown[0] in [text for kind, text in pages.blocks("bugs") if not kind], page
+    assert shown == Counter({**following.PLANS, pages.README: 1})
+    assert {page: len(following.shown_plans(page)) for page in following.PLANS} == following.PLANS
 
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner"], files=["docs/{page}.md"])
 @pytest.mark.rotates(every=6)
-@pytest.mark.parametrize(("page", "number"), [(page, number) for page in PLANS for number in range(PLANS[page])])
+@pytest.mark.parametrize(("page", "number"), following.NUMBERED_PLANS)
 def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path) -> None:
-    command, lines = shown_plans(page)[number]
-    if lacks(command):
+    command, lines = following.shown_plans(page)[number]
+    if following.lacks(command):
         pytest.skip(command.needs)
     pages.write_files(page, tmp_path)
     # "1,200 images of 64 x 64 bytes in 4 classes"
@@ -516,51 +338,39 @@ def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path)
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
 @pytest.mark.rotates(every=6)
-@pytest.mark.parametrize("page", EXAMPLES)
+@pytest.mark.parametrize("page", following.EXAMPLES)
 def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
-    picture, engine, mesh = EXAMPLES[page]
-    follow(page, tmp_path, engine, mesh)
+    picture, engine, mesh = following.EXAMPLES[page]
+    following.follow(page, tmp_path, engine, mesh)
     (run,) = [path for path in tmp_path.glob("out-*-runner") if (path / picture).exists()][:1]
     assert (run / picture).stat().st_size > 10_000
 
 
-def missing_lines(shown: str, printed: str) -> list[str]:
-    """Returns the lines that a page shows and that no command printed; `...` in a line means any text."""
-    lines = printed.splitlines()
-    return [line for line in shown.splitlines() if not any(pages.matches(one, line) for one in lines)]
-
-
-def test_a_line_that_no_command_printed_is_found() -> None:
-    printed = "Resuming run 3f2a at step 33\n22 steps\n"
-    assert missing_lines("Resuming run ... at step 33\n...\n22 steps\n", printed) == []
-    assert missing_lines("Resuming run ... at step 34\n22 steps\n", printed) == ["Resuming run ... at step 34"]
-
-
 def test_each_question_has_commands_their_output_and_limits() -> None:
-    assert len(QUESTIONS) == 7
-    for page in QUESTIONS:
+    assert len(following.QUESTIONS) == 7
+    for page in following.QUESTIONS:
         text = pages.path_of(page).read_text()
         title, _, rest = text.partition("\n\n")
         assert title.endswith("?"), page
         assert "\n> **Limits.** " in rest.partition("\n## ")[0], page
-        assert followed(page), page
+        assert following.followed(page), page
         assert [shown for kind, shown in pages.blocks(page) if not kind], page
 
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
 @pytest.mark.rotates(every=6)
-@pytest.mark.parametrize("page", QUESTIONS)
+@pytest.mark.parametrize("page", following.QUESTIONS)
 def test_the_commands_of_a_question_print_what_its_page_shows(page: str, tmp_path: Path) -> None:
-    printed = follow(page, tmp_path)
-    shown = "".join(text for kind, text in pages.blocks(page) if not kind)
-    assert missing_lines(shown, printed) == []
+    printed = following.follow(page, tmp_path)
+    assert outputs.missing_lines(page, printed) == []
 
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["{page}.md", "docs/{page}.md"])
 @pytest.mark.rotates(every=8)
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", following.RUN)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     composing.give_data(tmp_path)
-    follow(page, tmp_path)
+    printed = following.follow(page, tmp_path)
+    assert outputs.missing_lines(page, printed) == []

@@ -268,12 +268,13 @@ def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...]
 
 def _in_group(path: tuple[str, ...]) -> tuple[str, ...]:
     """Returns a path in a part of a mixture, or in an output of a task, as a path in the group itself."""
-    if path[:2] == _PARTS:
+    # In a loop, because a record may name parts in parts, whether or not a dataset takes them.
+    while path[:2] == _PARTS:
         # `dataset.parts=[{path: x}]`, whose entries have the path of the list, or `dataset.parts.0.path=x`.
         rest = path[3:] if len(path) > 2 and path[2].isdigit() else path[2:]
-        return ("dataset", *rest)
-    if path[:2] == _OUTPUTS:
-        return ("task", *path[3:])
+        path = ("dataset", *rest)
+    while path[:2] == _OUTPUTS:
+        path = ("task", *path[3:])
     return path
 
 
