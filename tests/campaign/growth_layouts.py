@@ -62,8 +62,8 @@ def blocks(count: int) -> dict[str, Shape]:
 def _seconds(function: Callable[[], object]) -> float:
     """Returns the least CPU seconds of a few calls, without the passes of the garbage collector.
 
-    A pass goes through every object of the process, so its cost depends on what ran before, and more passes fall into a
-    longer call. With it, the exponent of a cost that grows with the size was between 1.0 and 1.23.
+    A pass goes through every object of the process, so its cost depends on what ran before, and a longer call has more
+    passes. With them, the exponent of a cost that grows with the size was between 0.87 and 1.23.
     """
     taken = []
     gc.collect()

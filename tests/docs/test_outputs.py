@@ -30,7 +30,7 @@ from tests.training import test_goodput, test_watchdog
 # Output that no test can print -> what it needs. A new one must be listed here.
 NEEDS = {"h200": ["a GPU"]}
 # Page -> number of blocks that are lists, formulas, or parts of a command line.
-LISTINGS = {"architecture": 1, "coming_from": 1, "how_verify_works": 3, "keras_hub": 1, "several_processes": 1}
+LISTINGS = {"architecture": 1, "how_verify_works": 3, "keras_hub": 1, "several_processes": 1}
 
 
 def all_outputs() -> list[Output]:
