@@ -89,7 +89,11 @@ def links(plan: Plan) -> list[Segment]:
     segments = []
     for index, (axis, amount) in enumerate(seconds.items()):
         color = _COLORS[index % len(_COLORS)]
-        segments.append(Segment(f"collectives over {axis}", amount, rows.duration(amount), color))
+        told = rows.duration(amount)
+        if share < 1.0:
+            # The tables have the times at the stated rate.
+            told += f" at {share:.0%} of the links' rate"
+        segments.append(Segment(f"collectives over {axis}", amount, told, color))
     return segments
 
 

@@ -60,6 +60,8 @@ def test_collectives_of_a_forecast_attain_a_share_of_the_links() -> None:
     plain = sum(segment.amount for segment in bars.links(cases.plan(traffic=TRAFFIC)))
     attained = sum(segment.amount for segment in bars.links(cases.plan(traffic=TRAFFIC, forecast=a_forecast())))
     assert attained == pytest.approx(plain / LINK_EFFICIENCY)
+    [told] = [segment.words for segment in bars.links(cases.plan(traffic=TRAFFIC[:1], forecast=a_forecast()))]
+    assert told == "373 ms at 67% of the links' rate"
 
 
 def test_the_limit_is_a_red_line_at_its_share_of_the_bar(tmp_path: Path) -> None:
