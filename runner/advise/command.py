@@ -104,15 +104,15 @@ def _arithmetic(config: RunConfig, devices: int, start: float) -> _Advice:
     chosen = choices()
     typed_keys = [key_of(override) for override in HydraConfig.get().overrides.task]
     search = Arithmetic(config, spec, chosen)
-    with stages.stage("planning candidates by arithmetic"):
+    with stages.stage("planning candidates by arithmetic", alone=True):
         axes = _axes_of(search, spec)
         options = candidates.allowed(config, typed_keys, chosen, axes)
         planned, dropped = arithmetic.explored(search, devices, options, logger.info)
-    if not planned:
-        why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
-        raise EngineError(f"no mesh of {devices} devices can be planned: {why}")
-    best = ranking.ranked(planned)[0]
-    more = arithmetic.savings(search, best.candidate, dropped)
+        if not planned:
+            why = "; ".join(detail for _, _, detail in ranking.reasons(dropped)) or "there is no candidate"
+            raise EngineError(f"no mesh of {devices} devices can be planned: {why}")
+        best = ranking.ranked(planned)[0]
+        more = arithmetic.savings(search, best.candidate, dropped)
     names = {entry.candidate for entry in more}
     dropped = [entry for entry in dropped if entry.candidate not in names]
     return _Advice(ranking.ranked([*planned, *more]), dropped, time.perf_counter() - start)

@@ -30,6 +30,8 @@ class _Stage:
     began: float = field(default_factory=time.monotonic)
     # Whether something else was printed meanwhile, so that the stage's line has ended.
     is_left: bool = False
+    # Whether stages inside it print nothing.
+    is_alone: bool = False
 
 
 # Process-wide, as the standard output is: the running stage, if any, and whether stages are printed.
@@ -44,20 +46,21 @@ def speak(*, wanted: bool) -> None:
 
 
 @contextmanager
-def stage(what: str) -> Iterator[None]:
+def stage(what: str, *, alone: bool = False) -> Iterator[None]:
     """Prints what the block does, and how long it took.
 
     A stage inside another one ends the outer one's line: what follows it there is short.
 
     Args:
       what: in a few words, such as `compiling the step`.
+      alone: whether stages inside this one print nothing, as of something that is built very often.
     """
-    if not _speaks[0]:
+    if not _speaks[0] or (_open and _open[0].is_alone):
         yield
         return
     _end()
     what = clean(what)
-    own = _Stage(what)
+    own = _Stage(what, is_alone=alone)
     _open[:] = [own]
     line = f"{what} ..."
     if _replaces():

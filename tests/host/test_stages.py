@@ -66,6 +66,17 @@ def test_a_stage_in_another_ends_the_line_of_that_also_where_it_fails(monkeypatc
     assert shown.text == "outer ... N s\ninner ... N s\nnext ... N s\n"
 
 
+def test_a_stage_that_is_alone_hides_those_inside_it_and_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = out(monkeypatch)
+    with stages.stage("outer", alone=True):
+        for _ in range(2):
+            with stages.stage("inner"):
+                pass
+    with stages.stage("next"):
+        pass
+    assert shown.text == "outer ... N s\nnext ... N s\n"
+
+
 def test_a_warning_meanwhile_has_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
