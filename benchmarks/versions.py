@@ -144,6 +144,8 @@ def main() -> None:
     parser.add_argument("--engine", action="append", help="default: all three")
     parser.add_argument("--case", action="append", help="as mlp/batch8 or start/batch8; default: all")
     asked = parser.parse_args()
+    if asked.before == asked.after and not asked.option:
+        parser.error("both sides are equal: name another checkout by --before, or a value by --option")
     sides = [Side(asked.before.resolve(), tuple(asked.option)), Side(asked.after.resolve())]
     for engine in asked.engine or ["keras_dtensor", "core_dtensor", "jax"]:
         for (model, mesh), length in RUNS.items():

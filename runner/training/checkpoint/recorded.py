@@ -41,7 +41,7 @@ _OWN_BUILDERS = "runner.model."
 _PARTS = ("dataset", "parts")
 _OUTPUTS = ("task", "outputs")
 
-# Keys whose values are import paths, also in such a mapping.
+# Keys whose values are import paths, also in such a mapping. No other key of a record names code.
 _CODE = {
     _BUILDER,
     ("dataset", _TARGET),
@@ -57,15 +57,24 @@ _CODE = {
 # Groups that have the keys of the function or class that they call in addition to their own.
 _OPEN_GROUPS = (ModelConfig, DatasetConfig, TaskConfig, OptimizerConfig, ScheduleConfig)
 
-# Keys that name a place outside the record, also in such a mapping.
-_PLACES = {
-    ("cluster", "coordinator"),
-    ("cluster", "devices_file"),
-    ("tracking", "uri"),
-    ("dataset", "data_dir"),
-    ("dataset", "path"),
-    ("dataset", "prepare", "vocabulary_file"),
-    ("export", "folder"),
+# Group -> keys whose values are import paths. In a foreign record they count at any depth of the group, so no way to
+# write a path, such as an index in a list, leads around the check.
+_CODE_NAMES = {
+    "model": {_TARGET},
+    "dataset": {_TARGET, "builder"},
+    "task": {_TARGET, "maximize", "minimize"},
+    "optimizer": {_TARGET},
+}
+
+# Group -> keys that name a place outside the record, or open this machine to others, at any depth too.
+_PLACE_NAMES = {
+    "cluster": {"coordinator", "devices_file", "interface", "open_ports", "secret_file"},
+    "dataset": {"data_dir", "path", "tokenizer", "vocabulary_file"},
+    "export": {"folder"},
+    "generate": {"file"},
+    "model": {"preset"},
+    "task": {"teachers"},
+    "tracking": {"uri"},
 }
 
 # A resumed run saves in its own folder, whatever a foreign record says.
@@ -165,9 +174,12 @@ class Record:
                 continue
             try:
                 override = parser.parse_override(argument)
+                is_accepted = self._accepts(argument, override)
             except HydraException:
                 raise self._invalid(argument, "is not an override") from None
-            if self._accepts(argument, override):
+            except RecursionError:
+                raise self._invalid(argument, "is nested too deeply") from None
+            if is_accepted:
                 kept.append(argument)
         return kept
 
@@ -205,16 +217,16 @@ class Record:
             raise self._invalid(argument, "is not the name of an option")
         if self.is_own:
             return
-        key = ".".join(path)
-        type_again = f"if you trust it, type {key}={_shortened(str(value))} as well"
+        type_again = f"if you trust it, type {_typed(argument)} as well"
         if "${" in str(value):
-            raise self._invalid(argument, "reads values from outside the record", f"type {key}=... as well")
-        is_ours = value is None or (path == _BUILDER and str(value).startswith(_OWN_BUILDERS))
-        if group_path in _CODE and not is_ours:
+            raise self._invalid(argument, "reads values from outside the record", type_again)
+        is_ours = path == _BUILDER and str(value).startswith(_OWN_BUILDERS)
+        names_code = not _CODE_NAMES.get(path[0], set()).isdisjoint(path[1:])
+        if names_code and value is not None and not is_ours:
             raise self._invalid(argument, "would import and run code that is not the runner's", type_again)
         if path == ("tracking", "uri"):
             type_again += ", or tracking=none"
-        if group_path in _PLACES and value is not None:
+        if _leads_elsewhere(path, value):
             raise self._invalid(argument, "leads to a place that this project did not record", type_again)
 
     def _invalid(self, argument: str, problem: str, fix: str = "") -> ConfigError:
@@ -226,6 +238,22 @@ class Record:
 
 def _shortened(value: str) -> str:
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
+
+
+def _typed(argument: str) -> str:
+    """Returns what to type in place of a recorded override, which must replace all that it sets."""
+    if len(argument) <= _LONGEST and argument.isprintable() and "${" not in argument:
+        return argument
+    return f"{argument.partition('=')[0]}=..."
+
+
+def _leads_elsewhere(path: tuple[str, ...], value: object) -> bool:
+    """Returns whether a key names a place outside the record, or opens this machine to others."""
+    if value is None or value is False or value in ({}, []):
+        return False
+    if path[-1] == "tokenizer" and value in ("bytes", "bpe"):
+        return False
+    return not _PLACE_NAMES.get(path[0], set()).isdisjoint(path[1:])
 
 
 def _flags(arguments: Sequence[str]) -> set[int]:
@@ -271,11 +299,20 @@ def _in_group(path: tuple[str, ...]) -> tuple[str, ...]:
     # In a loop, because a record may name parts in parts, whether or not a dataset takes them.
     while path[:2] == _PARTS:
         # `dataset.parts=[{path: x}]`, whose entries have the path of the list, or `dataset.parts.0.path=x`.
-        rest = path[3:] if len(path) > 2 and path[2].isdigit() else path[2:]
+        rest = path[3:] if len(path) > 2 and _is_index(path[2]) else path[2:]
         path = ("dataset", *rest)
     while path[:2] == _OUTPUTS:
         path = ("task", *path[3:])
     return path
+
+
+def _is_index(part: str) -> bool:
+    """Returns whether OmegaConf takes a part of a key as an index of a list, as it does `1_0`."""
+    try:
+        int(part)
+    except ValueError:
+        return False
+    return True
 
 
 def _groups() -> list[str]:

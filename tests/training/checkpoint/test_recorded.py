@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,9 @@ USUAL = [
     "task.loss=huber",
     "dataset.augment=[{name: random_crop, padding: 2}, {name: flip}]",
     "dataset.holdout=0.1",
+    "dataset.tokenizer=bpe",
+    "dataset.path=null",
+    "task.teachers={}",
     "evaluate.split='train[:10%]'",
 ]
 CODE = "joblib.load"
@@ -126,6 +130,19 @@ ELSEWHERE = [
     "++dataset.parts.1.data_dir=/tmp/evil",
     "dataset.parts=[{name: mixture, parts: [{name: arrays, path: /tmp/evil}]}]",
     "dataset.parts.0.parts.1._target_=evil.load",
+    "++dataset.parts.1_0.builder=evil.Builder",
+    "++dataset.parts.1_0._target_=evil.load",
+    "++dataset.prepare.0.vocabulary_file=/tmp/evil",
+    "dataset.prepare=[{layer: StringLookup, vocabulary_file: /tmp/evil}]",
+    "dataset.tokenizer=/tmp/evil.json",
+    "dataset.parts=[{name: text, tokenizer: /tmp/evil.json}]",
+    "task.teachers={t: /tmp/evil.keras}",
+    "+task.teachers.t=latest",
+    "model.preset=hf://evil/model",
+    "generate.file=/etc/hostname",
+    "cluster.secret_file=/tmp/evil",
+    "cluster.open_ports=true",
+    "cluster.interface=eth0",
     "+task.outputs.age.outputs.of._target_=evil.loss",
     "export.folder=/tmp/evil",
     "+tracking.tags.x=${oc.env:HOME}",
@@ -166,7 +183,24 @@ def test_code_and_places_are_accepted_from_own_records_only(override: str) -> No
     with pytest.raises(ConfigError) as error:
         checked([override])
     assert repr(override) in str(error.value)
-    assert "type " in str(error.value)
+    typed = re.search(r"if you trust it, type (.*?) as well", str(error.value))
+    assert typed
+    if typed[1].endswith("=..."):
+        assert "${" in override
+    # What the message says replaces the recorded override.
+    assert arguments.without(["mesh=single", override], [arguments.key_of(typed[1])]) == ["mesh=single"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_record_that_is_nested_too_deeply_is_rejected(own: bool) -> None:
+    override = f"dataset.features={'[' * 1200}{']' * 1200}"
+    with pytest.raises(ConfigError, match=r"its recorded 'dataset.features=.* is nested too deeply"):
+        checked([override], own=own)
+
+
+def test_values_that_lead_nowhere_are_accepted_from_any_record() -> None:
+    overrides = ["cluster.open_ports=false", "cluster.secret_file=null", "dataset.parts=[]"]
+    assert checked(overrides) == overrides
 
 
 def test_the_checkpoint_folder_of_a_foreign_record_is_ignored() -> None:
