@@ -158,7 +158,7 @@ REFUSALS = [
     # Optimizers.
     refusal("optimizer.name=adan", "optimizer.name=adan", "did you mean adam?"),
     refusal("+optimizer.target=os.system", "optimizer.target: unknown key"),
-    refusal("+optimizer.options={command: id}", "optimizer.options: unknown key"),
+    refusal("+optimizer.options={command:id}", "optimizer.options: unknown key"),
     refusal("optimizer.learning_rate=0", "optimizer.learning_rate=0", "above 0"),
     refusal("optimizer.learning_rate=nan", "optimizer.learning_rate=nan", "above 0"),
     refusal("optimizer.beta_1=1.0", "optimizer.beta_1=1.0", "below 1"),
