@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.config.fields import checked, choice, duration_problem, folder, integer, number
+from runner.config.fields import checked, choice, duration_problem, file_path, folder, integer, number
 
 # The largest int64. Only steps are counted on devices, in int32.
 _LARGEST_INT64 = 2**63 - 1
@@ -23,6 +23,9 @@ class CheckpointConfig:
         first metric that is maximized, else the loss; null: keep no best checkpoint.
       folder: folder of the checkpoints of all runs, or a URL of an object store, such as `s3://bucket/folder`; null:
         outputs/checkpoints.
+      fast_folder: another folder, on a fast disk or in memory (/dev/shm), for the last state of a run, saved more
+        often than in `folder`; null: none. A resumed run takes the newer one of both.
+      fast_every_minutes: minutes between checkpoints in `fast_folder`.
     """
 
     enabled: bool = True
@@ -33,6 +36,8 @@ class CheckpointConfig:
     keep: int = integer(2, at_least=1)
     best: str | None = "auto"
     folder: str | None = folder(None, example="outputs/checkpoints")
+    fast_folder: str | None = file_path(None, example="/dev/shm/checkpoints")
+    fast_every_minutes: float = number(2.0, above=0.0, unit="minutes")
 
 
 @dataclass(frozen=True)

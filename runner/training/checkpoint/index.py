@@ -93,6 +93,9 @@ def resumed_lineage(lineages: Mapping[int, Lineage], start: int) -> Lineage:
     own = lineages.get(start, ())
     if not current or current[-1] == start:
         return own
+    if start > current[-1] and start not in lineages:
+        # A checkpoint of the fast tier, which this folder does not have, continues the current history.
+        return lineages[current[-1]]
     # Above those of all lineages, left ones too: `current_steps` takes the largest generation for the current one.
     newest = max(_generation(lineage) for lineage in lineages.values())
     return (*own, (newest + 1, start))
@@ -156,13 +159,14 @@ class CheckpointIndex:
       steps: checkpoints of this history.
     """
 
-    def __init__(self, folder: Place, start: int, team: Team = ALONE) -> None:
+    def __init__(self, folder: Place, start: int, team: Team = ALONE, history: Lineage | None = None) -> None:
         """Lists a folder.
 
         Args:
           folder: the run's checkpoints.
           start: step that the run begins with.
           team: the processes of the run.
+          history: the lineage that this run writes; None: it follows from the folder's checkpoints and `start`.
         """
         self._folder = folder
         self._team = team
@@ -171,7 +175,7 @@ class CheckpointIndex:
 
         def listed() -> list[Any]:
             lineages = storage.lineages(folder)
-            lineage = resumed_lineage(lineages, start)
+            lineage = resumed_lineage(lineages, start) if history is None else history
             steps: list[int] = []
             superseded: list[int] = []
             for step, own in lineages.items():
@@ -190,7 +194,7 @@ class CheckpointIndex:
 
     def _broadcast(self, make: Callable[[], T]) -> T:
         """Calls a function in process 0 and returns its result in all processes."""
-        return self._team.broadcast(f"kept {next(self._broadcasts)}", make)
+        return self._team.broadcast(f"kept {self._folder} {next(self._broadcasts)}", make)
 
     def best(self) -> BestRecord | None:
         """Returns the record of the best checkpoint; None if there is none in this history."""

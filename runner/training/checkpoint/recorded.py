@@ -75,6 +75,7 @@ _PLACE_NAMES = {
     "model": {"preset"},
     "task": {"teachers"},
     "tracking": {"uri"},
+    "trainer": {"fast_folder"},
 }
 
 # A resumed run saves in its own folder, whatever a foreign record says.

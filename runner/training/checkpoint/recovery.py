@@ -25,7 +25,7 @@ from runner.layout import mesh
 from runner.processes import lifecycle, requeue, restarts
 from runner.processes.team import current
 from runner.tracking import Tracker
-from runner.training.checkpoint import attempts, runs
+from runner.training.checkpoint import attempts, runs, tiers
 from runner.training.checkpoint.arguments import NAME, folder_of, recorded_overrides
 from runner.training.checkpoint.attempts import Journal
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
@@ -189,7 +189,9 @@ def saving(
     }
     # All processes fail alike, and process 0 says it for all.
     say = warn if team.is_first else _say_nothing
-    saver = CheckpointSaver(options, run.folder, take_state(engine, about), say, start, goal, team)
+    take = take_state(engine, about)
+    durable = CheckpointSaver(options, run.folder, take, say, start, goal, team)
+    saver = tiers.with_fast_tier(options, run, durable, take, say, start, team)
     has_finished = False
     try:
         yield saver, begun.journal

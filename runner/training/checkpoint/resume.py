@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.config.convert import flatten
@@ -34,7 +34,7 @@ from runner.optim.paths import is_ema, is_variable, owner_of
 from runner.processes.team import current
 from runner.task.base import LOSS, Task
 from runner.training import stopping
-from runner.training.checkpoint import index, named, runs, storage
+from runner.training.checkpoint import index, named, runs, storage, tiers
 from runner.training.checkpoint.arguments import folder_of, recorded_overrides
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
@@ -189,15 +189,19 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         checkpoint = runs.open_checkpoint(key, run, step)
         opened.append(Previous(run, checkpoint, branches=key == "branch"))
         # Values of JSON only: that is what a broadcast can send.
-        return [str(run.folder), dict(run.record), str(checkpoint.folder)]
+        return [str(run.folder), dict(run.record), str(checkpoint.folder), step is None]
 
     # Process 0 finds and verifies; the others open the same checkpoint without hashing it again.
-    folder, record, checkpoint_folder = current().broadcast("the resumed run", find)
+    folder, record, checkpoint_folder, is_last = current().broadcast("the resumed run", find)
     if opened:
         previous = opened[0]
     else:
         checkpoint = Checkpoint(place(checkpoint_folder), trusted=True)
         previous = Previous(SavedRun(place(folder), record), checkpoint, branches=key == "branch")
+    if key == "resume" and is_last:
+        newest = _newest(config, previous.run, previous.checkpoint)
+        assert newest is not None
+        previous = replace(previous, checkpoint=newest)
     check_order(previous.checkpoint, content)
     return previous
 
@@ -209,7 +213,7 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
       ConfigError: see `named.take` and `named.last_whole`.
       SystemExit: the same command has finished the run.
     """
-    opened: list[Previous] = []
+    opened: list[tuple[SavedRun, Checkpoint | None]] = []
 
     def find() -> list[Any]:
         run = named.take(config, locks, runs.print_line)
@@ -220,20 +224,27 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
             runs.print_line(f"name={config.name}: the run has finished; its checkpoints are in {run.folder}")
             return ["", {}, "", True]
         checkpoint = named.last_whole(run, runs.print_line)
-        if checkpoint is None:
-            return ["", {}, "", False]
-        opened.append(Previous(run, checkpoint))
-        return [str(run.folder), dict(run.record), str(checkpoint.folder), False]
+        opened.append((run, checkpoint))
+        return [str(run.folder), dict(run.record), "" if checkpoint is None else str(checkpoint.folder), False]
 
     folder, record, checkpoint_folder, has_finished = current().broadcast("the named run", find)
     if has_finished:
         # What started this command (a job, an array, a start script) is to see that nothing is left to do.
         raise SystemExit(EXIT_DONE)
-    if opened:
-        return opened[0]
     if not folder:
         return None
-    return Previous(SavedRun(place(folder), record), Checkpoint(place(checkpoint_folder), trusted=True))
+    if opened:
+        run, checkpoint = opened[0]
+    else:
+        run = SavedRun(place(folder), record)
+        checkpoint = Checkpoint(place(checkpoint_folder), trusted=True) if checkpoint_folder else None
+    checkpoint = _newest(config, run, checkpoint)
+    return None if checkpoint is None else Previous(run, checkpoint)
+
+
+def _newest(config: RunConfig, run: SavedRun, checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Returns the newest checkpoint of a resumed run, which may be in the fast tier."""
+    return tiers.newest(config.trainer.checkpoint, run, checkpoint, current(), runs.print_line)
 
 
 def check_devices(config: RunConfig, asked: str, previous: Previous | None) -> None:

@@ -386,7 +386,7 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
         step = _default_step(key, run)
     try:
         checkpoint = Checkpoint(storage.place(run.folder, step))
-        _check_run(checkpoint, run)
+        check_run(checkpoint, run)
         return checkpoint
     except DamagedError as error:
         earlier: list[int] = []
@@ -400,8 +400,12 @@ def open_checkpoint(key: str, run: SavedRun, step: int | None) -> Checkpoint:
         raise invalid(key, run.id, problem=f"its checkpoint of step {step} is damaged ({error})", fix=fix) from error
 
 
-def _check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
-    """Checks that a checkpoint belongs to this run, and that a run can continue from its metrics."""
+def check_run(checkpoint: Checkpoint, run: SavedRun) -> None:
+    """Checks that a checkpoint belongs to this run, and that a run can continue from its metrics.
+
+    Raises:
+      DamagedError: it does not, or can't.
+    """
     if checkpoint.about["run"] != run.id:
         raise DamagedError(f"{checkpoint.folder} is of run {checkpoint.about['run']}")
     try:

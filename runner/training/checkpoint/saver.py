@@ -28,6 +28,7 @@ from runner.training.checkpoint import index as checkpoint_index
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.index import BestRecord, CheckpointIndex
+from runner.training.checkpoint.manifest import Lineage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.storage import Content
 from runner.training.recorder import MetricRecorder
@@ -155,6 +156,7 @@ class CheckpointSaver(Saver):
         start: int = 0,
         goal: Objective | None = None,
         team: Team = ALONE,
+        history: Lineage | None = None,
     ) -> None:
         """Starts the writer thread.
 
@@ -166,6 +168,7 @@ class CheckpointSaver(Saver):
           start: step that the run begins with, which is not saved again.
           goal: the metric that the best checkpoint is the best by; None: no best checkpoint is kept.
           team: the processes of the run, each of which has its own saver.
+          history: see `index.CheckpointIndex`.
         """
         self._goal = goal
         self._team = team
@@ -177,7 +180,7 @@ class CheckpointSaver(Saver):
         # Before the index lists the folder: an earlier process may have left a checkpoint half replaced.
         if team.is_first:
             storage.clean(folder)
-        self._index = CheckpointIndex(folder, start, team)
+        self._index = CheckpointIndex(folder, start, team, history)
         self._writes: deque[_Write] = deque()
         self._failed: _Failure | None = None
         self._failed_best: _Failure | None = None
@@ -195,6 +198,26 @@ class CheckpointSaver(Saver):
     def folder(self) -> Place:
         """The run's checkpoints."""
         return self._folder
+
+    @property
+    def lineage(self) -> Lineage:
+        """The lineage of the history that this run writes."""
+        return self._index.lineage
+
+    @property
+    def saved_step(self) -> int:
+        """The step of the last state that was handed to the writer, or that the run began with."""
+        return self._saved_step
+
+    def note_saved_elsewhere(self) -> None:
+        """Counts the minutes to the next save from now, because another tier has this state."""
+        self._saved_at = time.monotonic()
+
+    def discard(self) -> None:
+        """Removes all checkpoints of this history."""
+        self._wait()
+        for step in sorted(self._index.steps):
+            self._index.give_up(step, damaged=False)
 
     def begin(self, step: int, recorder: MetricRecorder) -> None:
         """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""
@@ -241,7 +264,8 @@ class CheckpointSaver(Saver):
         if minutes is not None:
             # Clocks differ between processes, but all must save the same step: process 0's clock decides.
             is_late = self._team.broadcast(
-                f"late {next(self._broadcasts)}", lambda: time.monotonic() - self._saved_at >= 60.0 * minutes
+                f"late {self._folder} {next(self._broadcasts)}",
+                lambda: time.monotonic() - self._saved_at >= 60.0 * minutes,
             )
             is_due = is_due or is_late
         if is_due:

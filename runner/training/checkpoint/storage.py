@@ -20,7 +20,8 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,8 +50,9 @@ _LEFT_FILE = re.compile(r"\.unfinished-(best|run)\.json(-\d+)?", re.ASCII)
 # The writer of earlier versions, safetensors' own, wrote into such a file and renamed it.
 _LEFT_BY_SAFETENSORS = re.compile(r"\.tmp\w{6}", re.ASCII)
 
-# Numbers the checkpoints that this process writes, so that the processes of a run talk about the same one.
-_written = itertools.count()
+# Folder -> number of the next checkpoint that this process writes there, so that the processes of a run talk about the
+# same one. A folder has one writer thread; two tiers have two.
+_written: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 # What one process contributes to a manifest, as JSON: `files` and `arrays`, or `error` and `errno`.
 Contribution = Mapping[str, Any]
@@ -101,7 +103,7 @@ def write(folder: Place, content: Content, team: Team = ALONE) -> Place:
     if isinstance(folder, ObjectPath):
         return _write_objects(folder, content, team)
     unfinished = folder / f"{_UNFINISHED}{content.step:09d}-{os.getpid()}"
-    name = f"checkpoint {next(_written)}"
+    name = _name(folder)
 
     def begin() -> str:
         _discard(unfinished)
@@ -127,9 +129,14 @@ def write(folder: Place, content: Content, team: Team = ALONE) -> Place:
         raise
 
 
+def _name(folder: Place) -> str:
+    """Returns the name by which the processes of a run exchange messages on the next checkpoint in a folder."""
+    return f"checkpoint {next(_written[str(folder)])} in {folder}"
+
+
 def _write_objects(folder: ObjectPath, content: Content, team: Team) -> Place:
     """Writes a checkpoint into an object store; the rest is as in `write`."""
-    name = f"checkpoint {next(_written)}"
+    name = _name(folder)
     begun = team.broadcast(f"{name} begins", lambda: str(objects.new_files_folder(folder, content.step)))
     unfinished = ObjectPath.of(begun)
     is_committing = False

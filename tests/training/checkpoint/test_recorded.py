@@ -143,6 +143,7 @@ ELSEWHERE = [
     "cluster.secret_file=/tmp/evil",
     "cluster.open_ports=true",
     "cluster.interface=eth0",
+    "trainer.checkpoint.fast_folder=/tmp/evil",
     "+task.outputs.age.outputs.of._target_=evil.loss",
     "export.folder=/tmp/evil",
     "+tracking.tags.x=${oc.env:HOME}",

@@ -1,0 +1,182 @@
+"""Two tiers of checkpoints: the last state of a run in a fast folder, saved often, beside the run's own checkpoints.
+
+`trainer.checkpoint.fast_folder` is a local disk or memory, whose content may be lost with the machine. The run's own
+checkpoints, in a store for example, are saved less often and are what other commands read. A resumed run takes the
+newest whole checkpoint that all of its processes can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from runner.config.schema import CheckpointConfig
+from runner.host.stores.urls import Place
+from runner.processes.team import Team
+from runner.training.checkpoint import runs, storage
+from runner.training.checkpoint.files import DamagedError
+from runner.training.checkpoint.manifest import Lineage
+from runner.training.checkpoint.reading import Checkpoint
+from runner.training.checkpoint.runs import SavedRun
+from runner.training.checkpoint.saver import CheckpointSaver, Saver, Take
+from runner.training.recorder import MetricRecorder
+
+
+class TieredSaver(Saver):
+    """Saves in the run's own folder as its config says, and in between in the fast folder."""
+
+    def __init__(self, durable: CheckpointSaver, fast: CheckpointSaver) -> None:
+        """Takes one saver per tier.
+
+        Args:
+          durable: of the run's own folder.
+          fast: of the fast folder, which keeps one checkpoint and no best one.
+        """
+        self._durable = durable
+        self._fast = fast
+
+    @property
+    def folder(self) -> Place:
+        """The run's own checkpoints."""
+        return self._durable.folder
+
+    def begin(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves the state that a run begins with in its own folder, unless it is there."""
+        self._durable.begin(step, recorder)
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns the steps until a device call must end for a save in the run's own folder; None: no limit."""
+        return self._durable.steps_left(step)
+
+    def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves in the run's own folder if that is due, else in the fast one if that is."""
+        self._durable.save_if_due(step, recorder)
+        if self._durable.saved_step == step:
+            self._fast.note_saved_elsewhere()
+        else:
+            self._fast.save_if_due(step, recorder)
+
+    def save(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves now, in the run's own folder."""
+        self._durable.save(step, recorder)
+
+    def save_last(self, step: int, recorder: MetricRecorder) -> str | None:
+        """Saves the state that a run ends with in its own folder, and then removes what the fast one has of it."""
+        problem = self._durable.save_last(step, recorder)
+        if problem is None:
+            self._fast.discard()
+        return problem
+
+    def evaluated(self, step: int, recorder: MetricRecorder) -> None:
+        """Saves in the run's own folder if the last evaluation is the best so far."""
+        self._durable.evaluated(step, recorder)
+
+    def go_back(self, below: int) -> Checkpoint | None:
+        """Returns the last checkpoint of fewer than `below` steps of both tiers, removing later ones."""
+        fast = self._fast.go_back(below)
+        durable = self._durable.go_back(below)
+        if fast is None or (durable is not None and durable.step >= fast.step):
+            return durable
+        return fast
+
+    def best(self) -> Checkpoint | None:
+        """Returns the best checkpoint so far; None: there is none."""
+        return self._durable.best()
+
+    def best_unsaved(self) -> str | None:
+        """Returns why the best evaluation so far has no checkpoint; None: it has one."""
+        return self._durable.best_unsaved()
+
+    def close(self) -> None:
+        """Waits until both tiers are on their disks."""
+        self._fast.close()
+        self._durable.close()
+
+
+def with_fast_tier(
+    config: CheckpointConfig,
+    run: SavedRun,
+    durable: CheckpointSaver,
+    take: Take,
+    warn: Callable[[str], None],
+    start: int,
+    team: Team,
+) -> CheckpointSaver | TieredSaver:
+    """Returns the saver of a run, with the fast tier if the config has one.
+
+    Args:
+      config: when to save.
+      run: whose state is saved.
+      durable: the saver of the run's own folder.
+      take: copies the state of the run.
+      warn: prints one line.
+      start: step that the run begins with.
+      team: the processes of the run.
+    """
+    if config.fast_folder is None:
+        return durable
+    options = replace(config, every_steps=None, every_minutes=config.fast_every_minutes, keep=1)
+    folder = _folder(config.fast_folder, run)
+    # The fast folder forgets most checkpoints, so the history is that of the run's own folder.
+    fast = CheckpointSaver(options, folder, take, warn, start, goal=None, team=team, history=durable.lineage)
+    return TieredSaver(durable, fast)
+
+
+def newest(
+    config: CheckpointConfig, run: SavedRun, checkpoint: Checkpoint | None, team: Team, say: Callable[[str], object]
+) -> Checkpoint | None:
+    """Returns the newest whole checkpoint of both tiers that all processes can read; None: there is none.
+
+    All processes call this.
+
+    Args:
+      config: of the run that is resumed.
+      run: the run, locked.
+      checkpoint: the newest one of its own folder; None: it has none yet.
+      team: the processes of the run.
+      say: is called with one line about a newer checkpoint that is not taken.
+    """
+    if config.fast_folder is None:
+        return checkpoint
+    folder = _folder(config.fast_folder, run)
+    found = team.broadcast("the newest checkpoint of the fast tier", lambda: _newer(folder, run, checkpoint, say))
+    if not found:
+        return checkpoint
+    place = Path(found)
+    if not all(team.all_gather("the fast tier can be read", storage.is_checkpoint(place))):
+        if team.is_first:
+            start = "training from the start" if checkpoint is None else f"continuing from step {checkpoint.step:,}"
+            say(f"warning: not every process can read {place}; {start}")
+        return checkpoint
+    return Checkpoint(place, trusted=True)
+
+
+def _folder(fast_folder: str, run: SavedRun) -> Path:
+    return Path(fast_folder).expanduser().absolute() / run.id
+
+
+def _newer(folder: Path, run: SavedRun, checkpoint: Checkpoint | None, say: Callable[[str], object]) -> str:
+    """Returns the newest whole checkpoint in a fast folder that continues the run's history; empty: there is none."""
+    lineages = storage.lineages(folder) if folder.is_dir() else {}
+    durable = storage.lineages(run.folder)
+    own: Lineage = ()
+    last = -1
+    if checkpoint is not None:
+        last = checkpoint.step
+        own = durable.get(last, ())
+    for step in sorted(lineages, reverse=True):
+        if step <= last:
+            break
+        # One of a history that the run has left leads elsewhere. One with the step of such a checkpoint of the run's
+        # own folder could not be told from it.
+        if lineages[step] != own or step in durable:
+            continue
+        place = storage.place(folder, step)
+        try:
+            runs.check_run(Checkpoint(place), run)
+        except DamagedError as error:
+            say(f"warning: {error}; it is skipped")
+            continue
+        return str(place)
+    return ""
