@@ -320,7 +320,7 @@ def path_problem(value: str) -> str | None:
     if not value.strip():
         return "must be a path"
     if urls.is_url(value):
-        return "must be a local path (object stores are supported in trainer.checkpoint.folder and export.folder)"
+        return "must be a local path (docs/object_stores.md lists the keys that take a URL)"
     # File systems limit the bytes of a name, not its characters.
     if "\0" in value or any(len(os.fsencode(part)) > _LONGEST_NAME for part in value.split("/")):
         return f"must be a path whose names have at most {_LONGEST_NAME} bytes"

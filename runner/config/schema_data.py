@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.fields import IDENTIFIER, checked, choice, empty_problem, entries, file_path, integer, number, text
+from runner.config.fields import (
+    IDENTIFIER,
+    checked,
+    choice,
+    empty_problem,
+    entries,
+    file_path,
+    folder,
+    integer,
+    number,
+    text,
+)
 
 DOCUMENTS = APART, JOINED = ("apart", "joined")
 
@@ -73,7 +84,8 @@ class DatasetConfig:
       name: `arrays`, `parquet`, `array_record`, `huggingface`, `image_folder`, `text`, `custom`, `mixture`, `digits`
         (scikit-learn's), `shakespeare`, `pydoc`, or the name of a TFDS builder.
       path: arrays, parquet, array_record, huggingface, image_folder, text: file or folder, for parquet, array_record
-        and text also a glob; relative to the current directory.
+        and text also a glob; relative to the current directory. Or the URL of one in an object store, such as
+        `s3://bucket/folder`, which is copied to this machine.
       target: custom: `_target_` in YAML; import path of a callable that returns the data.
       options: custom: its keyword arguments; in YAML they are written next to `_target_`.
       builder: TFDS: import path of your own builder class, instead of `name`.
@@ -130,7 +142,7 @@ class DatasetConfig:
 
     # Every name of a TFDS builder is valid too, so this is no list of choices.
     name: str = "mnist"
-    path: str | None = file_path(None, example="my_data")
+    path: str | None = folder(None, example="my_data")
     target: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     builder: str | None = None

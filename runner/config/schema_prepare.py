@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from runner.config.fields import checked, choice, empty_problem, entries, file_path, integer, number
+from runner.config.fields import checked, choice, empty_problem, entries, folder, integer, number
 
 # Bins and lengths beyond this are typing mistakes, which would fail late, out of memory.
 _MOST = 1 << 24
@@ -70,7 +70,7 @@ class TextVectorization(LayerOptions):
     output_sequence_length: int | None = integer(None, at_least=1, at_most=_MOST, example=200)
     pad_to_max_tokens: bool = False
     vocabulary: list[str] | None = entries(None, whole=empty_problem, example=["good", "bad"])
-    vocabulary_file: str | None = file_path(None, example="words.txt")
+    vocabulary_file: str | None = folder(None, example="words.txt")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class StringLookup(LayerOptions):
     output_mode: str = choice(INT, *OUTPUT_MODES)
     pad_to_max_tokens: bool = False
     vocabulary: list[str] | None = entries(None, whole=empty_problem, example=["red", "green"])
-    vocabulary_file: str | None = file_path(None, example="words.txt")
+    vocabulary_file: str | None = folder(None, example="words.txt")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from runner.config import values
@@ -20,7 +19,8 @@ from runner.config.schema_prepare import (
     StringLookup,
     TextVectorization,
 )
-from runner.errors import invalid, listed
+from runner.data import places
+from runner.errors import DataError, invalid, listed
 
 KEY = "dataset.prepare"
 # Special tokens of `TextVectorization`: padding, and tokens outside the vocabulary.
@@ -171,13 +171,13 @@ def read_vocabulary(key: str, file: str) -> list[str]:
     Raises:
       ConfigError: it can't be read, or is not UTF-8.
     """
-    path = Path(file).expanduser()
     try:
+        path = places.local(file)
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise invalid(key, file, problem="is larger than 1 GiB", fix="name a file with one token per line")
         # Only `\n` ends a line, as TensorFlow reads the file for Keras; a token may have other separators.
         lines = path.read_text("utf-8").split("\n")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DataError) as error:
         fix = "name a file with one token per line, in UTF-8"
         raise invalid(key, file, problem=f"can't be read ({type(error).__name__})", fix=fix) from error
     if lines[-1] == "":

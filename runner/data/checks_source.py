@@ -14,8 +14,10 @@ from pathlib import Path
 
 from runner.config.schema_data import DatasetConfig
 from runner.config.values import check_finite
+from runner.data import places
 from runner.errors import ConfigError, did_you_mean, invalid
 from runner.host import import_path
+from runner.host.stores.urls import is_url
 
 TABLE_SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
 PARQUET_SUFFIXES = (".parquet",)
@@ -41,6 +43,8 @@ def check_tables(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is missing or something else, or can't be read.
     """
+    if _is_stored(config, _TABLES):
+        return
     with _readable(config):
         path = _existing(config, _TABLES, example="houses.csv")
         if path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
@@ -54,6 +58,8 @@ def check_images(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is missing or something else, or can't be read.
     """
+    if _is_stored(config, _IMAGES):
+        return
     with _readable(config):
         path = _existing(config, _IMAGES, example="photos")
         if not path.is_dir():
@@ -67,6 +73,8 @@ def check_texts(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
+    if _is_stored(config, _TEXTS):
+        return
     with _readable(config):
         path = _set_path(config, _TEXTS, example="notes.txt")
         if not matches(path):
@@ -79,6 +87,9 @@ def check_parquet(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
+    _check_window(config)
+    if _is_stored(config, _PARQUET):
+        return
     with _readable(config):
         path = _set_path(config, _PARQUET, example="houses.parquet")
         matched = matches(path)
@@ -88,7 +99,6 @@ def check_parquet(config: DatasetConfig) -> None:
             if file.is_file() and file.suffix.lower() not in PARQUET_SUFFIXES:
                 fix = "convert it, for example with pandas.DataFrame.to_parquet, or set dataset=arrays"
                 raise invalid("dataset.path", config.path, problem=f"must be {_PARQUET}", fix=fix)
-    _check_window(config)
 
 
 def check_huggingface(config: DatasetConfig) -> None:
@@ -97,6 +107,9 @@ def check_huggingface(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read.
     """
+    _check_window(config)
+    if _is_stored(config, _HUGGINGFACE):
+        return
     with _readable(config):
         typed_path = _set_path(config, _HUGGINGFACE, example="pictures")
         path = Path(typed_path).expanduser()
@@ -113,7 +126,6 @@ def check_huggingface(config: DatasetConfig) -> None:
         if path.is_file() and path.suffix.lower() not in (*ARROW_SUFFIXES, *PARQUET_SUFFIXES):
             fix = "save the dataset with save_to_disk and name its folder"
             raise invalid("dataset.path", config.path, problem=f"must be {_HUGGINGFACE}", fix=fix)
-    _check_window(config)
 
 
 def check_array_record(config: DatasetConfig) -> None:
@@ -122,6 +134,16 @@ def check_array_record(config: DatasetConfig) -> None:
     Raises:
       ConfigError: it is none, or can't be read; or the library is not installed.
     """
+    # The library is looked for and not imported, because a config error must come before any slow import.
+    if importlib.util.find_spec("array_record") is None:
+        raise invalid(
+            "dataset",
+            config.name,
+            problem="needs the library array_record, which is not installed",
+            fix="pip install -e '.[array-record]'",
+        )
+    if _is_stored(config, _ARRAY_RECORDS):
+        return
     with _readable(config):
         path = _set_path(config, _ARRAY_RECORDS, example="pictures.array_record")
         matched = matches(path)
@@ -131,14 +153,6 @@ def check_array_record(config: DatasetConfig) -> None:
             if file.is_file() and not ARRAY_RECORD_FILE.fullmatch(file.name):
                 fix = "write it with array_record.python.array_record_module.ArrayRecordWriter"
                 raise invalid("dataset.path", config.path, problem=f"must be {_ARRAY_RECORDS}", fix=fix)
-    # The library is looked for and not imported, because a config error must come before any slow import.
-    if importlib.util.find_spec("array_record") is None:
-        raise invalid(
-            "dataset",
-            config.name,
-            problem="needs the library array_record, which is not installed",
-            fix="pip install -e '.[array-record]'",
-        )
 
 
 def _check_window(config: DatasetConfig) -> None:
@@ -178,7 +192,7 @@ def matches(path: str) -> Sequence[Path]:
 
     The list is empty if nothing exists there.
     """
-    expanded = Path(path).expanduser()
+    expanded = places.local(path)
     if expanded.exists():
         return [expanded]
     # A set, because a pattern with several `**` matches some files more than once.
@@ -194,6 +208,14 @@ def _readable(config: DatasetConfig) -> Iterator[None]:
     except OSError as error:
         problem = f"can't be read ({error.strerror})"
         raise invalid("dataset.path", config.path, problem=problem, fix="check its permissions") from error
+
+
+def _is_stored(config: DatasetConfig, content: str) -> bool:
+    """Returns whether the data is in an object store, where it must exist; reading it shows which files it has."""
+    if config.path is None or not is_url(config.path):
+        return False
+    places.check_stored("dataset.path", config.path, content)
+    return True
 
 
 def _set_path(config: DatasetConfig, content: str, example: str) -> str:

@@ -18,6 +18,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from runner.host.stores import client, mirror
+from runner.host.stores.urls import ObjectPath
 from runner.processes import place
 from tests import forks
 from tests.docs import composing, examples, following, outputs, pages, reference, site
@@ -111,6 +113,9 @@ def check(command: Command, page: str) -> None:
 def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
     composing.give_exports(folder)
+    # What the bucket of the pages has is in the folder too.
+    monkeypatch.setattr(mirror, "local", lambda url: folder / ObjectPath.of(url).name)
+    monkeypatch.setattr(client, "versions", lambda path: {"": (1, ""), path.name: (1, "")})
     pages.write_files(page, folder)
     for command in dict.fromkeys(pages.commands(page)):
         if command.words[0] == "cd":

@@ -21,7 +21,7 @@ from array_record.python import array_record_module
 from google.protobuf.message import DecodeError
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import images
+from runner.data import images, places
 from runner.data.base import Encoding, FullDataset, Rows
 from runner.data.checks_source import ARRAY_RECORD_FILE, ARRAY_RECORD_SUFFIXES
 from runner.data.sources import split_files, table_blocks
@@ -218,7 +218,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 def location(config: DatasetConfig) -> str:
     """Returns the file or folder."""
     assert config.path is not None
-    return str(Path(config.path).expanduser().absolute())
+    return places.location(config.path)
 
 
 def _find(path: str) -> Mapping[str, Sequence[Path]]:
@@ -227,7 +227,7 @@ def _find(path: str) -> Mapping[str, Sequence[Path]]:
     Raises:
       ConfigError: TFDS has written a split test or validation there, but no split train.
     """
-    folder = Path(path).expanduser()
+    folder = places.local(path)
     by_split: dict[str, list[Path]] = defaultdict(list)
     if folder.is_dir():
         for file in sorted(folder.iterdir()):

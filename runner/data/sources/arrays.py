@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import checks_prepare, ragged, tables
+from runner.data import checks_prepare, places, ragged, tables
 from runner.data.base import Array, Encoding, FullDataset
 from runner.data.checks_source import TABLE_SUFFIXES
 from runner.data.encode import Column, StringColumn, check_lengths, cleaned, encode, join_names
@@ -41,7 +41,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
       DataError: a file can't be read, or has values that no array can represent.
     """
     assert config.path is not None
-    path = Path(config.path).expanduser()
+    path = places.local(config.path)
     files = _find_files(path)
     lengths: Mapping[str, int] = {}
     # Files of lists are no text, so `dataset.pad` needs no cache.
@@ -55,7 +55,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
         version="",
         splits=dict(parsed.splits),
         digest=_digest(files),
-        source=str(path),
+        source=places.shown(config.path),
         encoding=replace(encoding or Encoding(), categories=categories, lengths=lengths),
     )
 
@@ -63,7 +63,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 def location(config: DatasetConfig) -> str:
     """Returns the file or folder."""
     assert config.path is not None
-    return str(Path(config.path).expanduser().absolute())
+    return places.location(config.path)
 
 
 def _find_files(path: Path) -> dict[str, list[Path]]:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from runner.config.schema_data import DatasetConfig
+from runner.data import places
 from runner.data.base import Encoding, FullDataset, Rows
 from runner.data.checks_source import ARROW_SUFFIXES, PARQUET_SUFFIXES
 from runner.data.sources import split_files, table_blocks
@@ -141,7 +142,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
       DataError: a file can't be read, or has values that no array can represent.
     """
     assert config.path is not None
-    path = Path(config.path).expanduser()
+    path = places.local(config.path)
     arrow = _arrow_files(path)
     files: dict[str, list[ArrowTable | ParquetTable]] = {}
     if arrow:
@@ -159,7 +160,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 def location(config: DatasetConfig) -> str:
     """Returns the folder or file."""
     assert config.path is not None
-    return str(Path(config.path).expanduser().absolute())
+    return places.location(config.path)
 
 
 def _arrow_files(path: Path) -> Mapping[str, Sequence[Path]]:

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import images
+from runner.data import images, places
 from runner.data.base import IMAGE_DIMS, SPLITS, Array, ArraySpec, Encoding, FullDataset, Rows, stack_examples
 from runner.data.sources.image_scan import SUFFIXES, ScannedFile, common_size, scan
 from runner.errors import DataError, invalid
@@ -135,7 +135,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
       ConfigError: there are no images, or images of several sizes and no size to resize them to.
       DataError: a file can't be read.
     """
-    root = Path(config.path or "").expanduser().absolute()
+    root = places.local(config.path or "").absolute()
     listed = {split: _list_images(folder, root) for split, folder in _split_folders(root).items()}
     folder_classes: set[str] = set()
     all_files: list[str] = []
@@ -178,7 +178,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
             names, labels = zip(*sorted(files, key=_hash_of_name), strict=True)
             numbers = np.array([number_of_class[label] for label in labels], np.int32)
             splits[split] = ImageFolder(root, names, numbers, size, channels, specs)
-    source = str(root)
+    source = places.location(config.path or "")
     if broken:
         source += f", without {len(broken):,} broken files"
     return FullDataset(
@@ -193,7 +193,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 
 def location(config: DatasetConfig) -> str:
     """Returns the folder."""
-    return str(Path(config.path or "").expanduser().absolute())
+    return places.location(config.path or "")
 
 
 def _hash_of_name(labeled: LabeledFile) -> bytes:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runner.config.schema_data import DatasetConfig
+from runner.data import places
 from runner.data.base import Encoding, FullDataset
 from runner.data.checks_source import PARQUET_SUFFIXES
 from runner.data.sources import split_files, table_blocks
@@ -91,7 +92,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 def location(config: DatasetConfig) -> str:
     """Returns the file or folder."""
     assert config.path is not None
-    return str(Path(config.path).expanduser().absolute())
+    return places.location(config.path)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

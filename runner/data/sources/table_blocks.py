@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner.config.schema_data import DatasetConfig
-from runner.data import ragged
+from runner.data import places, ragged
 from runner.data.base import DataSource, Encoding, FullDataset, Rows
 from runner.data.blocks import Block, BlockCache, BlockSource, ImageBlockSource, ImageRowSource, RowSource, join_blocks
 from runner.data.encode import by_clean_name, cleaned, join_names
@@ -197,7 +197,7 @@ def load(
         classes.
     """
     assert config.path is not None
-    path = Path(config.path).expanduser()
+    path = places.local(config.path)
     raw_names = _select(files, config)
     _check_names(config, raw_names, path)
     scans = _scan_all(files, path, raw_names, config.pad or ())
@@ -224,7 +224,7 @@ def load(
         version="",
         splits=splits,
         digest=_digest(files, scans),
-        source=str(path),
+        source=places.shown(config.path),
         encoding=replace(encoding, categories={**columns.categories, **clean_classes}, lengths=lengths),
     )
 

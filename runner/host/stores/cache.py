@@ -32,7 +32,7 @@ _UNFINISHED = ".unfinished-"
 
 # Seconds after which a folder of files that wait for their upload, or a copy that is not whole, is abandoned: no
 # upload takes a day, and a download writes all the time.
-_LEFT_S = 86400.0
+LEFT_S = 86400.0
 
 # A connection may break in the middle of a large object, which is then transferred again.
 _TRIES = 4
@@ -148,7 +148,7 @@ def _remove_abandoned() -> None:
     """Removes what processes that were killed have left."""
     for left in (*folder().glob(f"{_SPOOL}*"), *folder().glob(f"{_UNFINISHED}*")):
         with suppress(OSError):
-            if time.time() - left.lstat().st_mtime <= _LEFT_S:
+            if time.time() - left.lstat().st_mtime <= LEFT_S:
                 continue
             if left.name.startswith(_SPOOL):
                 shutil.rmtree(left)

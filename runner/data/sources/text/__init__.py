@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.config.schema_data import APART, DatasetConfig
+from runner.data import places
 from runner.data.base import DataSource, Encoding, FullDataset
 from runner.data.checks_text import BPE, BYTES, LENGTH, VOCABULARY_SIZE
 from runner.data.packing import PackedSequences, WholeDocuments, no_label_counts
@@ -74,7 +75,7 @@ def load(config: DatasetConfig, encoding: Encoding | None = None) -> FullDataset
 def location(config: DatasetConfig) -> str:
     """Returns the user's file or folder."""
     assert config.path is not None
-    return str(Path(config.path).expanduser().absolute())
+    return places.location(config.path)
 
 
 def folder(config: DatasetConfig) -> Path:
@@ -211,7 +212,7 @@ class _Encoder:
         if tokenizer == BYTES:
             return Vocabulary(BYTES, end_token)
         if tokenizer != BPE:
-            return bpe.read(Path(tokenizer).expanduser(), end_token)
+            return bpe.read(places.local(tokenizer), end_token)
         size = self._config.vocabulary_size or VOCABULARY_SIZE
         key = [self._content, size, end_token]
         vocabulary = store.vocabulary(key, end_token, lambda: self._train_tokenizer(size, end_token))
@@ -228,6 +229,14 @@ class _Encoder:
         return vocabulary
 
 
+def _file_of(tokenizer: str) -> Path | None:
+    """Returns the local file of a tokenizer; None if an object store does not have it any more."""
+    try:
+        return places.local(tokenizer)
+    except DataError:
+        return None
+
+
 def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabulary:
     """Returns the vocabulary of a recorded run, after a comparison with the config's."""
     tokenizer = config.tokenizer or BYTES
@@ -235,9 +244,9 @@ def _recorded_vocabulary(config: DatasetConfig, recorded: Vocabulary) -> Vocabul
         raise _differs_from_run("tokenizer", tokenizer, f"{recorded.kind}, {recorded.size:,} tokens")
     if config.end_token != recorded.end_token:
         raise _differs_from_run("end_token", config.end_token, str(recorded.end_token or "null"))
-    path = Path(tokenizer).expanduser()
+    path = _file_of(tokenizer)
     # The recorded vocabulary is complete, so the file may be gone. If it exists, it must be the same.
-    if tokenizer not in (BYTES, BPE) and path.exists():
+    if tokenizer not in (BYTES, BPE) and path is not None and path.exists():
         current = bpe.read(path, config.end_token)
         if current.sha256 != recorded.sha256:
             difference = f"sha256 {recorded.sha256[:12]}, but this file has {current.sha256[:12]}"
