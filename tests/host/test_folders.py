@@ -27,6 +27,7 @@ ALLOWED = {
     "runner/advise/compiled.py": "publishes a file that it has just written, into the cache of plans",
     "runner/advise/preset.py": "a file that it has just written into its own run's new folder",
     "runner/host/stores/cache.py": "copies and folders of its own in the cache, by the form of their names",
+    "runner/host/stores/mirror.py": "folders of its own in the cache, by the form of their names, under their lock",
     "runner/training/checkpoint": "checkpoints and records in a run's own folder",
     "runner/data/sources/file_records.py": "a list that it has just written under a name of its own",
     "runner/data/sources/prepared.py": "publishes a folder that it has just made, named by its digest, under its lock",
