@@ -19,7 +19,8 @@ from runner.host.stores.urls import ObjectPath
 from runner.training.checkpoint import storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.reading import Checkpoint
-from tests import forks, object_server
+from tests import forks, google_server, object_server
+from tests.google_server import Gateway
 from tests.object_server import BUCKET, Proxy
 
 pytestmark = [
@@ -70,39 +71,54 @@ def killed(arguments: list[str], folder: Path, environment: dict[str, str], libr
 def test_a_killed_run_resumes_bit_for_bit_on_a_store_that_loses_requests(
     engine: str, cluster: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = forks.JAX if engine == "jax" else forks.TENSORFLOW
-    root = ObjectPath(f"s3://{BUCKET}", engine)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    client._store.cache_clear()
-    config = [*CONFIG, f"engine={engine}", "resume=auto", "name=exp1", *cluster.split()]
-    local = tmp_path / "local"
-    done(command("runner", *config, f"trainer.checkpoint.folder={local}"), tmp_path, {}, library)
-
     with object_server.proxied(Proxy(port, rejects=0.1)) as proxy:
-        environment = proxy.environment()
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        stored = [*config, f"trainer.checkpoint.folder={root}"]
-        killed(command("runner", *stored), tmp_path, environment, library, root / "exp1")
-        output = done(command("runner", *stored), tmp_path, environment, library)
-        assert "Resuming run" in output
+        check_a_run(f"s3://{BUCKET}", engine, cluster, proxy.environment(), tmp_path, monkeypatch)
         assert proxy.rejected > 3
-        last = storage.steps(local / "exp1")[-1]
-        expected = Checkpoint(storage.place(local / "exp1", last))
-        resumed = Checkpoint(storage.place(root / "exp1", last))
-        assert set(resumed) == set(expected)
-        for path in expected:
-            np.testing.assert_array_equal(resumed[path], expected[path], err_msg=path)
-        in_store = f"trainer.checkpoint.folder={root}"
-        done(command("runner.evaluate", "run=exp1", in_store), tmp_path, environment, library)
-        exported = root / "exported"
-        run = f"run={root}/exp1@best"
-        done(command("runner.export", run, f"export.folder={exported}"), tmp_path, environment, library)
-        assert "export.json" in client.below(exported)
-        _check_no_secret_is_recorded(tmp_path)
-        command_line = command("runner.runs", "clean", f"folder={root}", "uri=none", "run=exp1", "yes=true")
-        done(command_line, tmp_path, environment, library)
-        assert not client.below(root / "exp1")
+
+
+@pytest.mark.rotates(every=4)
+def test_a_killed_run_resumes_bit_for_bit_on_a_store_with_googles_protocol(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with google_server.serving(Gateway(port)) as gateway:
+        check_a_run(f"gs://{BUCKET}", "jax", "mesh=batch2", gateway.environment(tmp_path), tmp_path, monkeypatch)
+        assert gateway.conditions > 3
+
+
+def check_a_run(
+    store: str, engine: str, cluster: str, environment: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trains, is killed, resumes, evaluates, exports and cleans, and compares with checkpoints in a local folder."""
+    library = forks.JAX if engine == "jax" else forks.TENSORFLOW
+    root = ObjectPath(store, engine)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    client._store.cache_clear()
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = [*CONFIG, f"engine={engine}", "resume=auto", "name=exp1", *cluster.split()]
+    local = folder / "local"
+    done(command("runner", *config, f"trainer.checkpoint.folder={local}"), folder, {}, library)
+
+    stored = [*config, f"trainer.checkpoint.folder={root}"]
+    killed(command("runner", *stored), folder, environment, library, root / "exp1")
+    output = done(command("runner", *stored), folder, environment, library)
+    assert "Resuming run" in output
+    last = storage.steps(local / "exp1")[-1]
+    expected = Checkpoint(storage.place(local / "exp1", last))
+    resumed = Checkpoint(storage.place(root / "exp1", last))
+    assert set(resumed) == set(expected)
+    for path in expected:
+        np.testing.assert_array_equal(resumed[path], expected[path], err_msg=path)
+    in_store = f"trainer.checkpoint.folder={root}"
+    done(command("runner.evaluate", "run=exp1", in_store), folder, environment, library)
+    exported = root / "exported"
+    run = f"run={root}/exp1@best"
+    done(command("runner.export", run, f"export.folder={exported}"), folder, environment, library)
+    assert "export.json" in client.below(exported)
+    _check_no_secret_is_recorded(folder)
+    command_line = command("runner.runs", "clean", f"folder={root}", "uri=none", "run=exp1", "yes=true")
+    done(command_line, folder, environment, library)
+    assert not client.below(root / "exp1")
 
 
 def _check_no_secret_is_recorded(folder: Path) -> None:
@@ -111,24 +127,37 @@ def _check_no_secret_is_recorded(folder: Path) -> None:
             assert b"hunter2" not in path.read_bytes(), path
 
 
+CORRUPTIONS = 50
+
+
+def corrupted(whole: bytes, draw: np.random.Generator) -> bytes:
+    """Returns an object's content with one bit changed, cut off, or with bytes added."""
+    position = int(draw.integers(len(whole)))
+    kind = draw.choice(["bit", "cut", "longer"])
+    if kind == "cut":
+        return whole[:position]
+    if kind == "longer":
+        return whole[:position] + b"\0" + whole[position:]
+    return whole[:position] + bytes([whole[position] ^ (1 << int(draw.integers(8)))]) + whole[position + 1 :]
+
+
 def test_corruptions_on_the_server_are_found(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.training.checkpoint.test_storage import content
 
     client._store.cache_clear()
-    with object_server.proxied(Proxy(port, delay=0.2)) as slow:
+    with object_server.proxied(Proxy(port, delay=0.02)) as slow:
         for name, value in slow.environment().items():
             monkeypatch.setenv(name, value)
         place = storage.write(ObjectPath(f"s3://{BUCKET}", "corruptions"), content())
         assert isinstance(place, ObjectPath)
         draw = np.random.default_rng(5)
         names = sorted(client.below(place))
-        for case, name in enumerate(names):
+        for case in range(CORRUPTIONS):
+            name = names[case % len(names)]
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(case)))
             monkeypatch.setattr(cache, "_used", set())
             whole = client.read(place / name)
-            data = bytearray(whole)
-            data[int(draw.integers(len(data)))] ^= 1
-            client.write(place / name, bytes(data))
+            client.write(place / name, corrupted(whole, draw))
             with pytest.raises(DamagedError):
                 Checkpoint(place)
             client.write(place / name, whole)
