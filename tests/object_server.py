@@ -6,14 +6,16 @@ environment variable RUNNER_TESTS_MOTO names another interpreter that has it.
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import os
 import random
+import re
 import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +27,22 @@ from runner.processes.launch import free_port
 ROOT = Path(__file__).parents[1]
 _START_S = 60.0
 BUCKET = "bucket"
+
+# Troubles of a store that last for a while.
+UNAVAILABLE, THROTTLES, CUTS = "503", "throttle", "cut"
+_FATES = {
+    UNAVAILABLE: ("503",),
+    THROTTLES: ("SlowDown", "429", "slow", "answer"),
+    CUTS: ("cut", "cut body", "cut answer", "answer"),
+}
+_REJECTIONS = {
+    "503": (503, b""),
+    "500": (500, b""),
+    "429": (429, b""),
+    "SlowDown": (503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"),
+}
+_SLOW_S = 1.0
+_ARRAYS = re.compile(r"/arrays-\d+\.safetensors(\?.*)?")
 
 
 def interpreter() -> str | None:
@@ -71,18 +89,25 @@ class Proxy:
       target: port of the server.
       rejects: share of the requests that get an error in place of an answer, or lose the answer.
       delay: seconds before each answer.
+      trouble: `UNAVAILABLE`, `THROTTLES`, `CUTS` or empty: what happens to every request while it is set.
+      loses: how many of the next uploads of arrays, or of parts of them, are answered but not stored.
       port: of the proxy.
       requests: that came.
       rejected: of them.
+      lost: paths of the uploads that were answered but not stored.
     """
 
     target: int
     rejects: float = 0.0
     delay: float = 0.0
+    trouble: str = ""
+    loses: int = 0
     port: int = 0
     requests: int = 0
     rejected: int = 0
+    lost: list[str] = field(default_factory=list)
     draw: random.Random = field(default_factory=lambda: random.Random(3))
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def environment(self) -> dict[str, str]:
         """Returns what a client's environment needs."""
@@ -93,11 +118,35 @@ class Proxy:
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
         }
 
+    def fate(self, command: str, path: str) -> str:
+        """Returns what happens to a request, and counts it."""
+        with self.lock:
+            self.requests += 1
+            if self.loses and command == "PUT" and _ARRAYS.search(path):
+                self.loses -= 1
+                self.lost.append(path)
+                return "not stored"
+            if self.trouble:
+                fate = self.draw.choice(_FATES[self.trouble])
+            elif self.draw.random() < self.rejects:
+                fate = self.draw.choice(("503", "500", "cut", "lost"))
+            else:
+                return "answer"
+            self.rejected += fate != "answer"
+            return fate
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints nothing: the client was killed."""
+
 
 @contextmanager
 def proxied(proxy: Proxy) -> Iterator[Proxy]:
     """Runs a proxy for the block."""
-    lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -106,45 +155,54 @@ def proxied(proxy: Proxy) -> Iterator[Proxy]:
             pass
 
         def handle_request(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            with lock:
-                proxy.requests += 1
-                fate = "answer"
-                if proxy.draw.random() < proxy.rejects:
-                    proxy.rejected += 1
-                    fate = proxy.draw.choice(["503", "500", "cut", "lost"])
-            time.sleep(proxy.delay)
-            if fate in ("503", "500"):
-                self.send_response(int(fate))
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            if fate == "cut":
+            fate = proxy.fate(self.command, self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length // 2 if fate == "cut body" else length)
+            time.sleep(proxy.delay + (_SLOW_S if fate == "slow" else 0.0))
+            if fate in _REJECTIONS:
+                self.answer(_REJECTIONS[fate][0], {}, _REJECTIONS[fate][1])
+            elif fate == "not stored":
+                self.answer(200, {"ETag": f'"{hashlib.md5(body).hexdigest()}"'}, b"")
+            elif fate in ("cut", "cut body"):
+                self.close_connection = True
+            else:
+                self.pass_on(body, fate)
+
+        def pass_on(self, body: bytes, fate: str) -> None:
+            connection = http.client.HTTPConnection("127.0.0.1", proxy.target, timeout=60)
+            try:
+                connection.request(self.command, self.path, body, dict(self.headers))
+                answer = connection.getresponse()
+                content = answer.read()
+                connection.close()
+            except (OSError, http.client.HTTPException):
+                # The network is down.
                 self.close_connection = True
                 return
-            connection = http.client.HTTPConnection("127.0.0.1", proxy.target, timeout=60)
-            connection.request(self.command, self.path, body, dict(self.headers))
-            answer = connection.getresponse()
-            content = answer.read()
             if fate == "lost":
                 # The server has done what was asked, but the client does not learn it.
                 self.close_connection = True
                 return
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "connection", "content-length"):
-                    self.send_header(name, value)
+            headers = {name.lower(): value for name, value in answer.getheaders()}
+            headers.pop("transfer-encoding", None)
+            headers.pop("connection", None)
+            self.answer(answer.status, headers, content, is_cut=fate == "cut answer")
+
+        def answer(self, status: int, headers: Mapping[str, str], content: bytes, *, is_cut: bool = False) -> None:
+            self.send_response(status)
             # The answer to HEAD has the length of a body that does not follow.
-            length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-            self.send_header("Content-Length", length or str(len(content)))
+            length = headers.get("content-length") if self.command == "HEAD" else None
+            for name, value in {**headers, "content-length": length or str(len(content))}.items():
+                self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content)
+                self.wfile.write(content[: len(content) // 2] if is_cut else content)
+            if is_cut:
+                self.close_connection = True
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request  # noqa: N815
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     proxy.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from runner.training.checkpoint import index, storage
+from runner.host.stores.urls import ObjectPath, Place
+from runner.training.checkpoint import files, index, storage
 from runner.training.checkpoint.reading import Checkpoint
+from tests.campaign import losing_store
 
 _RATES, _USAGE, _GOODPUT = "throughput/", "system/", "goodput/"
 _TIMES = (_RATES, _USAGE, _GOODPUT)  # metrics that measure time
@@ -47,13 +49,14 @@ class Left:
     faults: tuple[str, ...]
 
 
-def left_in(folder: Path, uri: str, name: str = "") -> Left:
+def left_in(folder: Path, uri: str, name: str = "", checkpoints: Place | None = None) -> Left:
     """Reads what the only run of a folder that finished has left.
 
     Args:
-      folder: holds `checkpoints`.
+      folder: holds the runs' own folders.
       uri: of the store that it was recorded in.
       name: of the run, if it has one.
+      checkpoints: of all runs; None: the folder's `checkpoints`.
 
     Raises:
       RuntimeError: no run has finished, or several have.
@@ -67,12 +70,12 @@ def left_in(folder: Path, uri: str, name: str = "") -> Left:
     if len(finished) != 1:
         raise RuntimeError(f"the runs' statuses are {', '.join(run.info.status for run in found)}")
     run_id = finished[0].info.run_id
-    place = folder / "checkpoints" / (name or run_id)
+    place = (checkpoints or folder / "checkpoints") / (name or run_id)
     histories = {key: client.get_metric_history(run_id, key) for key in finished[0].data.metrics}
     points = {key: [(m.step, m.value) for m in sorted(ms, key=_logged)] for key, ms in histories.items()}
     faults = [f"run {one.info.run_id} is {one.info.status}" for one in found if not _is_right(one, run_id)]
-    faults += [f"{path.name} is left over" for path in place.rglob("*") if _LEFT_OVER.fullmatch(path.name)]
-    if not json.loads((place / "run.json").read_text()).get("finished"):
+    faults += [f"{name} is left over" for name in _left_over(place)]
+    if not files.read_json(place / "run.json", files.LARGEST_RECORD).get("finished"):
         faults.append("run.json does not say that the run has finished")
     newest = max(folder.glob("run*/summary.json"), key=lambda path: path.stat().st_mtime)
     summary = json.loads(newest.read_text())
@@ -84,6 +87,13 @@ def left_in(folder: Path, uri: str, name: str = "") -> Left:
         {name: summary[name] for name in _RESULTS},
         tuple(faults),
     )
+
+
+def _left_over(place: Place) -> list[str]:
+    """Returns the names of files that belong to no checkpoint and no record."""
+    if isinstance(place, ObjectPath):
+        return losing_store.left_over(place)
+    return [path.name for path in place.rglob("*") if _LEFT_OVER.fullmatch(path.name)]
 
 
 def _logged(metric: Any) -> tuple[int, int]:

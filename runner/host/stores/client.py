@@ -43,10 +43,20 @@ _PIECE = 4 << 20
 # A request that has no answer in this time is sent again. It must be enough for one part on a slow connection.
 _REQUEST_TIMEOUT = timedelta(seconds=120)
 
-# Stores ask to retry for minutes when they are overloaded. Signatures are valid for 5 minutes.
-_RETRY_TIMEOUT = timedelta(minutes=4)
-_MAX_RETRIES = 12
-_MAX_BACKOFF = timedelta(seconds=10)
+# Seconds for which a failed request is sent again, so at least once after one that had no answer. While a save fails,
+# other processes wait for several requests of this one, one after another: all must take less than `cluster.timeout`.
+# Signatures are valid for 5 minutes.
+_RETRY_S = 150.0
+
+# Never reached. The library's own limit ends a request after 10 tries, which are over within 4 s.
+_MAX_RETRIES = 1000
+
+# Each wait is a random time between the first one and three times the last.
+_BACKOFF = {
+    "init_backoff": timedelta(seconds=0.1),
+    "max_backoff": timedelta(seconds=10),
+    "base": 3,
+}
 
 # A conditional write is not retried by obstore, because its first try may have succeeded. Here its outcome is read.
 _CONDITIONAL_TRIES = 6
@@ -109,8 +119,8 @@ def _store(url: str) -> Any:
         return obstore.store.MemoryStore()
     retries = {
         "max_retries": _MAX_RETRIES,
-        "retry_timeout": _RETRY_TIMEOUT,
-        "backoff": {"max_backoff": _MAX_BACKOFF},
+        "retry_timeout": timedelta(seconds=_RETRY_S),
+        "backoff": _BACKOFF,
     }
     # An endpoint without TLS is one that the user has named, such as a server on the same machine.
     options = {"timeout": _REQUEST_TIMEOUT, "allow_http": True}
@@ -194,23 +204,46 @@ def write(path: ObjectPath, data: bytes) -> None:
     """Writes an object as a whole; readers see the former one or this one.
 
     Raises:
-      StoreError: it can't be written.
+      StoreError: it can't be written, or the store does not have it afterwards.
     """
     with _reporting(path):
         obstore.put(_store(path.store), path.key, data)
+    _check_stored(path, len(data))
 
 
-@dataclass(frozen=True)
+def _check_stored(path: ObjectPath, sent: int) -> None:
+    """Checks that a store has an object that it said it had written; raises StoreError.
+
+    Args:
+      path: of the object.
+      sent: its bytes.
+    """
+    stored = size(path)
+    if stored != sent:
+        has = "does not have it" if stored is None else f"has {stored:,} bytes of it"
+        raise StoreError(f"{path}: {sent:,} bytes were sent and answered, but the store {has}")
+
+
+@dataclass
 class _Upload:
-    """An open upload whose errors are those of the store."""
+    """An open upload whose errors are those of the store.
+
+    Attributes:
+      path: of the object.
+      stream: the library's writer.
+      sent: bytes so far.
+    """
 
     path: ObjectPath
     stream: Any
+    sent: int = 0
 
     def write(self, data: Any) -> int:
         """Adds bytes."""
         with _reporting(self.path):
-            return int(self.stream.write(data))
+            count = int(self.stream.write(data))
+        self.sent += memoryview(data).nbytes
+        return count
 
 
 @contextmanager
@@ -221,12 +254,13 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
     it valid.
 
     Raises:
-      StoreError: it can't be written.
+      StoreError: it can't be written, or the store does not have all of it afterwards.
     """
     with _reporting(path):
         stream = obstore.open_writer(_store(path.store), path.key, buffer_size=PART, max_concurrency=_UPLOADS)
+    upload = _Upload(path, stream)
     try:
-        yield _Upload(path, stream)
+        yield upload
     except BaseException:
         # The upload ends, but what the store says to that is not the reason.
         with suppress(Exception):
@@ -234,6 +268,7 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
         raise
     with _reporting(path):
         stream.close()
+    _check_stored(path, upload.sent)
 
 
 def upload(file: Path, path: ObjectPath) -> None:

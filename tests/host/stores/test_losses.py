@@ -1,0 +1,92 @@
+"""Writes to a store that rejects requests for a while, throttles, cuts connections, or loses what it has answered."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath
+from tests import object_server
+from tests.object_server import BUCKET, CUTS, THROTTLES, UNAVAILABLE, Proxy
+
+needs_moto = pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py")
+
+# Longer than the library's own limit of 10 retries takes.
+LONG_S = 8.0
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    client._store.cache_clear()
+    with object_server.moto() as port, object_server.proxied(Proxy(port)) as proxy:
+        for name, value in proxy.environment().items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+    client._store.cache_clear()
+
+
+def path(*names: str) -> ObjectPath:
+    return ObjectPath(f"s3://{BUCKET}", "/".join(names))
+
+
+@pytest.mark.campaign
+@needs_moto
+@pytest.mark.parametrize("trouble", [UNAVAILABLE, THROTTLES, CUTS])
+def test_a_trouble_that_passes_loses_no_write(proxy: Proxy, trouble: str) -> None:
+    data = os.urandom(client.PART + 5)
+    proxy.trouble = trouble
+    threading.Timer(LONG_S, setattr, (proxy, "trouble", "")).start()
+    client.write(path("small"), b"12345")
+    with client.writing(path("large")) as upload:
+        upload.write(data)
+    assert client.read(path("small")) == b"12345"
+    proxy.trouble = ""
+    assert client.read(path("large")) == data
+    assert proxy.rejected > 0
+
+
+@pytest.mark.campaign
+@needs_moto
+@pytest.mark.parametrize("size", [5, 2 * client.PART + 5])
+def test_an_upload_that_was_answered_but_not_stored_fails(proxy: Proxy, size: int) -> None:
+    proxy.loses = 1
+    target = path("step-000000007", "abc", "arrays-00000.safetensors")
+    with pytest.raises(client.StoreError), client.writing(target) as upload:
+        upload.write(bytes(size))
+    assert proxy.lost
+    assert ("partNumber" in proxy.lost[0]) == (size > client.PART)
+
+
+@pytest.mark.parametrize("stored", [None, b"1234"])
+def test_a_store_that_does_not_have_what_it_answered_for_fails_the_write(
+    stored: bytes | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = ObjectPath("memory://test-losses", tmp_path.name) / "x"
+    put = client.obstore.put
+    source = tmp_path / "source"
+    source.write_bytes(b"12345")
+
+    def lose(store: object, key: str, data: bytes) -> None:  # noqa: ARG001
+        if stored is not None:
+            put(store, key, stored)
+
+    class Losing:
+        def write(self, data: bytes) -> int:
+            return len(data)
+
+        def close(self) -> None:
+            lose(client._store(target.store), target.key, b"")
+
+    monkeypatch.setattr(client.obstore, "put", lose)
+    monkeypatch.setattr(client.obstore, "open_writer", lambda *_, **__: Losing())
+    with pytest.raises(client.StoreError, match="5 bytes were sent and answered, but the store"):
+        client.write(target, b"12345")
+    with pytest.raises(client.StoreError, match="5 bytes were sent and answered, but the store"):
+        client.upload(source, target)
