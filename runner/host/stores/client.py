@@ -9,15 +9,16 @@ compared with s3fs: one wheel of 16 MB in place of 20 packages of 52 MB for S3 a
 from __future__ import annotations
 
 import errno
+import functools
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from runner.errors import EngineError, in_one_line
 from runner.host import secrets
@@ -58,9 +59,13 @@ _BACKOFF = {
     "base": 3,
 }
 
-# A conditional write is not retried by obstore, because its first try may have succeeded. Here its outcome is read.
-_CONDITIONAL_TRIES = 6
-_CONDITIONAL_WAIT_S = 0.5
+# What obstore does not send again: a conditional write, because its first try may have succeeded, and a request whose
+# answer was cut in its middle, such as a list, or the text of "not found".
+_TRIES = 6
+_WAIT_S = 0.5
+
+Request = ParamSpec("Request")
+Answer = TypeVar("Answer")
 
 _QUERY = re.compile(r"\?[^\s'\"]*")
 _DOCUMENT = re.compile(r"<\?xml.*", re.DOTALL)
@@ -151,6 +156,27 @@ def _reason(error: Exception) -> str:
     return in_one_line(secrets.scrub(text))
 
 
+def _repeated(request: Callable[Request, Answer]) -> Callable[Request, Answer]:
+    """Has a function make its request again after a `StoreError`, unless the library has done that for long enough.
+
+    Each of these requests may be made twice: it reads, or its second time leaves the store as the first one does.
+    """
+
+    @functools.wraps(request)
+    def repeated(*args: Request.args, **kwargs: Request.kwargs) -> Answer:
+        deadline = time.monotonic() + _RETRY_S
+        for _ in range(_TRIES - 1):
+            try:
+                return request(*args, **kwargs)
+            except StoreError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_WAIT_S)
+        return request(*args, **kwargs)
+
+    return repeated
+
+
 def read(path: ObjectPath, largest: int | None = None) -> bytes:
     """Returns the content of an object.
 
@@ -166,6 +192,7 @@ def read(path: ObjectPath, largest: int | None = None) -> bytes:
     return read_tagged(path, largest)[0]
 
 
+@_repeated
 def read_tagged(path: ObjectPath, largest: int | None = None) -> tuple[bytes, Tag]:
     """Returns the content of an object and the tag of this version of it, for `replace`; raises as `read` does."""
     with _reporting(path):
@@ -181,6 +208,7 @@ def pieces(path: ObjectPath) -> Iterator[bytes]:
         yield from obstore.get(_store(path.store), path.key).stream(min_chunk_size=_PIECE)
 
 
+@_repeated
 def size(path: ObjectPath) -> int | None:
     """Returns the bytes of an object; None: there is no such object.
 
@@ -194,12 +222,14 @@ def size(path: ObjectPath) -> int | None:
         return None
 
 
+@_repeated
 def written_at(path: ObjectPath) -> float:
     """Returns when an object was written, in seconds since 1970; raises as `read` does."""
     with _reporting(path):
         return float(obstore.head(_store(path.store), path.key)["last_modified"].timestamp())
 
 
+@_repeated
 def write(path: ObjectPath, data: bytes) -> None:
     """Writes an object as a whole; readers see the former one or this one.
 
@@ -307,7 +337,7 @@ def replace(path: ObjectPath, data: bytes, tag: Tag) -> Tag:
 
 def _conditionally(path: ObjectPath, data: bytes, mode: object) -> Tag:
     rejections = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
-    attempts_left = _CONDITIONAL_TRIES
+    attempts_left = _TRIES
     while True:
         attempts_left -= 1
         try:
@@ -325,9 +355,10 @@ def _conditionally(path: ObjectPath, data: bytes, mode: object) -> Tag:
         except StoreError:
             if not attempts_left:
                 raise
-        time.sleep(_CONDITIONAL_WAIT_S)
+        time.sleep(_WAIT_S)
 
 
+@_repeated
 def names(folder: ObjectPath) -> list[str]:
     """Returns the names of the objects and folders in a folder, in order.
 
@@ -341,6 +372,7 @@ def names(folder: ObjectPath) -> list[str]:
     return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
 
+@_repeated
 def below(folder: ObjectPath) -> dict[str, int]:
     """Returns the bytes of all objects below a folder, by their path relative to it.
 
@@ -356,6 +388,7 @@ def below(folder: ObjectPath) -> dict[str, int]:
     return sizes
 
 
+@_repeated
 def versions(path: ObjectPath) -> dict[str, tuple[int, Tag]]:
     """Returns the bytes and the tag of an object, under an empty name, or of all below a folder, by relative path.
 
@@ -379,6 +412,7 @@ def versions(path: ObjectPath) -> dict[str, tuple[int, Tag]]:
     return found
 
 
+@_repeated
 def copy(source: ObjectPath, target: ObjectPath) -> None:
     """Copies an object within its store.
 
@@ -390,6 +424,7 @@ def copy(source: ObjectPath, target: ObjectPath) -> None:
         obstore.copy(_store(source.store), source.key, target.key)
 
 
+@_repeated
 def remove(path: ObjectPath) -> None:
     """Removes an object; one that does not exist is no error.
 

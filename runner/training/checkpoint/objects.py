@@ -53,12 +53,13 @@ def discard(files_folder: ObjectPath) -> None:
         _remove_all(files_folder, client.below(files_folder))
 
 
-def commit(files_folder: ObjectPath, data: bytes) -> ObjectPath:
+def commit(files_folder: ObjectPath, data: bytes, replaced: Sequence[str]) -> ObjectPath:
     """Writes the manifest of a checkpoint whose files are written, and removes the files that it replaces.
 
     Args:
       files_folder: the checkpoint's.
       data: the manifest.
+      replaced: what `files_of` returned before, because after the write no manifest names these files any more.
 
     Returns:
       The folder of the checkpoint.
@@ -67,8 +68,6 @@ def commit(files_folder: ObjectPath, data: bytes) -> ObjectPath:
       OSError: the store can't be written. The files stay, because the manifest may have been written nonetheless.
     """
     folder = files_folder.parent
-    # Before the write, after which no manifest names these files any more.
-    replaced = _files_of(folder)
     client.write(folder / manifest.NAME, data)
     with suppress(OSError):
         _note_steps(folder.parent, added=[_step_of(folder)])
@@ -76,8 +75,12 @@ def commit(files_folder: ObjectPath, data: bytes) -> ObjectPath:
     return folder
 
 
-def _files_of(folder: ObjectPath) -> list[str]:
-    """Returns the paths of the files that the manifest of a checkpoint names; empty if it is not a valid one."""
+def files_of(folder: ObjectPath) -> list[str]:
+    """Returns the paths of the files that the manifest of a checkpoint names; empty if it is not a valid one.
+
+    Raises:
+      OSError: the store does not answer.
+    """
     try:
         content = read_manifest(folder)
     except ConfigError:
@@ -128,13 +131,14 @@ def _note_steps(folder: ObjectPath, *, added: Sequence[int] = (), removed: Seque
 
 
 def is_ours(folder: ObjectPath) -> bool:
-    """Returns whether a folder is a checkpoint and holds no other objects, so that it may be removed."""
-    try:
-        expected = {manifest.NAME, *_files_of(folder)}
-        # An invalid manifest names no files. Then nothing shows that the folder is a checkpoint.
-        return len(expected) > 1 and set(client.below(folder)) <= expected
-    except OSError:
-        return False
+    """Returns whether a folder is a checkpoint and holds no other objects, so that it may be removed.
+
+    Raises:
+      OSError: the store does not answer.
+    """
+    expected = {manifest.NAME, *files_of(folder)}
+    # An invalid manifest names no files. Then nothing shows that the folder is a checkpoint.
+    return len(expected) > 1 and set(client.below(folder)) <= expected
 
 
 def remove(folder: ObjectPath) -> None:
@@ -143,7 +147,7 @@ def remove(folder: ObjectPath) -> None:
     Raises:
       OSError: the store can't be written.
     """
-    paths = _files_of(folder)
+    paths = files_of(folder)
     client.remove(folder / manifest.NAME)
     _note_steps(folder.parent, removed=[_step_of(folder)])
     _remove_all(folder, paths)

@@ -147,8 +147,9 @@ def _write_objects(folder: ObjectPath, content: Content, team: Team) -> Place:
         def finish() -> str:
             nonlocal is_committing
             data = _write_history(unfinished, content, contributions, below_manifest=unfinished.name)
+            replaced = objects.files_of(unfinished.parent)
             is_committing = True
-            return str(objects.commit(unfinished, data))
+            return str(objects.commit(unfinished, data, replaced))
 
         return place_of(team.broadcast(f"{name} ends", finish))
     except Exception:
@@ -336,7 +337,11 @@ def is_checkpoint(path: Place) -> bool:
 
 
 def is_ours(path: Place) -> bool:
-    """Returns whether a folder is a checkpoint and holds no other file, so that it may be removed."""
+    """Returns whether a folder is a checkpoint and holds no other file, so that it may be removed.
+
+    Raises:
+      OSError: it is in a store that does not answer.
+    """
     if isinstance(path, ObjectPath):
         return objects.is_ours(path)
     try:

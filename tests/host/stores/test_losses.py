@@ -64,6 +64,38 @@ def test_an_upload_that_was_answered_but_not_stored_fails(proxy: Proxy, size: in
     assert ("partNumber" in proxy.lost[0]) == (size > client.PART)
 
 
+@pytest.mark.campaign
+@needs_moto
+def test_an_answer_that_is_cut_in_its_middle_is_asked_for_again(proxy: Proxy) -> None:
+    client.write(path("folder", "small"), b"12345")
+    proxy.trouble = CUTS
+    for _ in range(5):
+        with pytest.raises(FileNotFoundError):
+            client.read(path("folder", "none"))
+        assert client.below(path("folder")) == {"small": 5}
+        assert client.names(path("folder")) == ["small"]
+    assert proxy.rejected > 5
+
+
+def test_a_request_is_made_again_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = ObjectPath("memory://test-losses", "again")
+    monkeypatch.setattr(client, "_WAIT_S", 0.0)
+    asked: list[str] = []
+
+    def fail(_: object, key: str) -> None:
+        asked.append(key)
+        raise ValueError("request or response body error")
+
+    monkeypatch.setattr(client.obstore, "get", fail)
+    with pytest.raises(client.StoreError, match="body error"):
+        client.read(target)
+    assert len(asked) == client._TRIES
+    monkeypatch.setattr(client, "_RETRY_S", -1.0)
+    with pytest.raises(client.StoreError):
+        client.read(target)
+    assert len(asked) == client._TRIES + 1
+
+
 @pytest.mark.parametrize("stored", [None, b"1234"])
 def test_a_store_that_does_not_have_what_it_answered_for_fails_the_write(
     stored: bytes | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -84,6 +116,7 @@ def test_a_store_that_does_not_have_what_it_answered_for_fails_the_write(
         def close(self) -> None:
             lose(client._store(target.store), target.key, b"")
 
+    monkeypatch.setattr(client, "_WAIT_S", 0.0)
     monkeypatch.setattr(client.obstore, "put", lose)
     monkeypatch.setattr(client.obstore, "open_writer", lambda *_, **__: Losing())
     with pytest.raises(client.StoreError, match="5 bytes were sent and answered, but the store"):

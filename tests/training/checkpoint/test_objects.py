@@ -61,6 +61,35 @@ def test_a_checkpoint_is_the_same_as_in_a_local_folder(folder: ObjectPath, tmp_p
     assert storage.written_at(folder, 3) > 0
 
 
+def test_a_save_that_fails_before_its_manifest_leaves_no_files(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: ObjectPath) -> None:
+        raise StoreError(f"{path}: 503")
+
+    with monkeypatch.context() as context:
+        context.setattr(objects, "files_of", fail)
+        with pytest.raises(StoreError):
+            storage.write(folder, content(1))
+    assert not client.below(folder)
+
+
+def test_a_store_that_does_not_answer_does_not_show_as_files_that_no_run_wrote(
+    folder: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        storage.write(folder, content(step))
+    kept = CheckpointIndex(folder, 2)
+
+    def fail(path: ObjectPath) -> None:
+        raise StoreError(f"{path}: 503")
+
+    with monkeypatch.context() as context:
+        context.setattr(client, "below", fail)
+        (warning,) = kept.remove_old(1, 2)
+    assert warning == f"could not remove {folder}/step-000000001: {folder}/step-000000001: 503"
+
+
 def test_the_manifest_is_the_commit(folder: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.write(folder, content(1))
 
