@@ -106,14 +106,6 @@ class Constraint:
             and (self.below is None or value < self.below)
         )
 
-    def boundary_values(self) -> tuple[float, ...]:
-        """Returns the bounds and the numbers around them, for the fuzzer."""
-        numbers: list[float] = []
-        for limit in (self.at_least, self.above, self.at_most, self.below):
-            if limit is not None:
-                numbers += (limit - 1, limit, limit + 1)
-        return tuple(numbers)
-
 
 # The constraint of a field that no helper of this module declares.
 ANYTHING = Constraint()

@@ -20,6 +20,9 @@ def before_the_model(config: RunConfig) -> list[str]:
     They are of the data source, augmentation, loss, metrics and schedule.
     """
     paths = [config.dataset.target, config.dataset.builder or ""]
+    # The parts of a mixture are mappings as typed. They have no augmentation of their own.
+    for part in config.dataset.parts:
+        paths += [part.get("_target_") or "", part.get("builder") or ""]
     paths += [step.target for step in config.dataset.augment]
     # As in other groups, `target` (`_target_` in YAML) is a user's function; then all other strings are functions too.
     for task in (config.task, *output_tasks(config.task).values()):

@@ -171,6 +171,21 @@ def empty_arrays(specs: Mapping[str, ArraySpec], count: int) -> dict[str, Array]
     return {name: np.empty((count, *spec.shape), spec.dtype) for name, spec in specs.items()}
 
 
+def read_all(source: DataSource, count: int) -> ArraySource:
+    """Reads a whole source into memory.
+
+    Args:
+      source: whose arrays fit into memory.
+      count: examples that are read at a time.
+    """
+    arrays = empty_arrays(source.specs, source.size)
+    for start in range(0, source.size, count):
+        rows = np.arange(start, min(start + count, source.size))
+        for name, values in source.read(rows).items():
+            arrays[name][rows] = values
+    return ArraySource(arrays, source.specs)
+
+
 def stack_examples(
     specs: Mapping[str, ArraySpec], rows: Rows, example: Callable[[int], Mapping[str, Array]]
 ) -> dict[str, Array]:

@@ -5,12 +5,14 @@ See `runner.checks.run`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runner.config.options import as_typed
 from runner.config.schema_data import JOINED, DatasetConfig
 from runner.config.values import changed
-from runner.data import checks_augment, checks_mixture, checks_prepare, checks_text, registry
+from runner.data import checks_augment, checks_prepare, checks_text, registry
+from runner.data.parts import in_part, parts_of
 from runner.errors import invalid
 from runner.host.late import late
 
@@ -23,6 +25,14 @@ else:
 # Keys of single sources whose errors say more than that the source has no such key: `features` below, and `column` in
 # `checks_text`.
 _KEYS_WITH_OWN_MESSAGE = ("features", "column")
+# Keys whose values are those of the parts of a mixture, and the values that they may have in the mixture itself.
+_KEYS_OF_PARTS = {
+    "train": ("train",),
+    "validation": (None,),
+    "test": (None, "test"),
+    "holdout": (0.0,),
+    "image_size": (None,),
+}
 # Arrays that sequence packing adds.
 _ARRAYS_OF_PACKING = ("segments", "positions")
 # Keys that have another name in YAML.
@@ -54,7 +64,7 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
     if check_source is not None:
         check_source(config)
     if "parts" in registry.entry(config).keys:
-        checks_mixture.check(config, lambda part: check(part, recorded=recorded))
+        _check_mixture(config, recorded=recorded)
     if config.pad_length is not None and not config.pad:
         problem = "is the length of the arrays that dataset.pad names, but it names none"
         fix = "set dataset.pad={tokens:0}, or remove it"
@@ -64,6 +74,27 @@ def check(config: DatasetConfig, *, recorded: bool = False) -> None:
         _check_standardized_sequences(config)
     checks_prepare.check(config, recorded=recorded)
     checks_augment.check(config)
+
+
+def _check_mixture(config: DatasetConfig, *, recorded: bool) -> None:
+    """Checks the keys of a mixture, and then each part as a dataset."""
+    if len(config.parts) < 2:
+        raise invalid(
+            "dataset.parts",
+            config.parts,
+            problem="needs two datasets or more",
+            fix="set dataset.parts='[{name: arrays, path: a.npz, weight: 0.7}, {name: arrays, path: b.npz}]'",
+        )
+    for key, allowed in _KEYS_OF_PARTS.items():
+        value = getattr(config, key)
+        if value not in allowed:
+            problem = "can't be set for a mixture, whose splits are those of its parts"
+            fix = f"remove it, and set {key} in the entries of dataset.parts"
+            if key == "holdout":
+                fix = "remove it, and set train and validation in the entries of dataset.parts"
+            raise invalid(f"dataset.{key}", value, problem=problem, fix=fix)
+    for part in parts_of(config):
+        in_part(part.key, partial(check, part.config, recorded=recorded))
 
 
 def _check_pack(config: DatasetConfig) -> None:

@@ -25,6 +25,7 @@ from runner.data.base import (
     DataSource,
     Rows,
     empty_arrays,
+    read_all,
 )
 from runner.data.packing import LABEL, LABEL_WEIGHT, POSITIONS, SEGMENTS, WholeDocuments, step_lengths
 from runner.data.sampler import StoredBlocks, stored_blocks
@@ -155,12 +156,7 @@ class PackedExamples:
         bytes_per_row = sum(spec.bytes for spec in self.specs.values())
         if not isinstance(self.source, ArraySource | WholeDocuments) or bytes_per_row * self.size > _RAM_BYTES:
             return self
-        arrays = empty_arrays(self.specs, self.size)
-        for start in range(0, self.size, _EXAMPLES_PER_READ):
-            rows = np.arange(start, min(start + _EXAMPLES_PER_READ, self.size))
-            for name, values in self.read(rows).items():
-                arrays[name][rows] = values
-        return ArraySource(arrays, self.specs)
+        return read_all(self, _EXAMPLES_PER_READ)
 
 
 def packed_dataset(dataset: Dataset, config: DatasetConfig) -> Dataset:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Rows, empty_arrays
+from runner.data.base import Array, ArraySource, ArraySpec, DataSource, Rows, read_all
 from runner.data.checks_text import END_TOKEN
 from runner.errors import ConfigError, invalid
 
@@ -132,12 +132,7 @@ class PackedSequences:
         bytes_per_sequence = sum(spec.bytes for spec in self.specs.values())
         if bytes_per_sequence * self.size > _RAM_BYTES:
             return self
-        arrays = empty_arrays(self.specs, self.size)
-        for start in range(0, self.size, _ROWS_PER_READ):
-            rows = np.arange(start, min(start + _ROWS_PER_READ, self.size))
-            for name, values in self.read(rows).items():
-                arrays[name][rows] = values
-        return ArraySource(arrays, self.specs)
+        return read_all(self, _ROWS_PER_READ)
 
 
 @dataclass(frozen=True, eq=False)

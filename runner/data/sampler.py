@@ -147,21 +147,6 @@ def shuffled_in_windows(draw: Draw, blocks: Indices, window: int) -> Indices:
     return order
 
 
-def epoch_order(seed: int, epoch: int, size: int, shuffle: bool) -> Indices:
-    """Returns the order of a split's examples in one epoch, by the arguments only.
-
-    Args:
-      seed: the run's seed, at least 0.
-      epoch: the epoch's number, at least 0.
-      size: number of examples.
-      shuffle: False for the stored order.
-
-    Returns:
-      int64 (size,), a permutation.
-    """
-    return shuffled(Draw(seed, epoch, shuffle), size)
-
-
 def steps_in_epoch(size: int, batch_size: int, remainder: str) -> int:
     """Counts the batches of one pass.
 

@@ -16,6 +16,8 @@ from runner.layout.transformers import EXPERTS, Structure, place
 _LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^a-zA-Z0-9])*", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
+_SHOWN_DIVISORS = 4  # in one fix
+
 # The number of a block: digits within a path, or at its end in a line of text.
 _BLOCK_NUMBER = re.compile(r"\d+(?=[/_,])")
 
@@ -208,20 +210,20 @@ def divisibility_fix(dim: int, shape: Shape, spec: Sequence[str | None], axes: M
             divisible.append(f"dim {other} ({size})")
     if divisible:
         ways.append(f"{axis} at {' or '.join(divisible)}")
-    sizes = near_divisors(shape[dim], axes[axis])
+    sizes = _near_divisors(shape[dim], axes[axis])
     if sizes:
         ways.append(f"give {axis} a size that divides {shape[dim]}: {', '.join(map(str, sizes))}")
     return ", or ".join(ways)
 
 
-def near_divisors(number: int, size: int, most: int = 4) -> list[int]:
+def _near_divisors(number: int, size: int) -> list[int]:
     """Returns the divisors above 1 of a number that are nearest to a size.
 
     In ascending order.
     """
     divisors = [divisor for divisor in range(2, number + 1) if number % divisor == 0]
     nearest = sorted(divisors, key=lambda divisor: (abs(divisor - size), divisor))
-    return sorted(nearest[:most])
+    return sorted(nearest[:_SHOWN_DIVISORS])
 
 
 def show(spec: Iterable[str | None]) -> str:

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
+from runner.errors import invalid
 from runner.host import libraries
 from runner.host.late import late
 from runner.model import stored
-from runner.model.hub import heads, options, presets, tuning
+from runner.model.hub import heads, options, presets
 from runner.model.hub import inputs as hub_inputs
 
 if TYPE_CHECKING:
@@ -125,8 +126,35 @@ def build(
         stored.give(model, opened_preset.values(body, hub_task_model))
     # After the weights: adapters are not among them.
     if lora_rank is not None:
-        tuning.enable_lora(body, lora_rank)
+        _enable_lora(body, lora_rank)
     return model
+
+
+def _enable_lora(backbone: Any, rank: int) -> None:
+    """Adds low-rank adapters (Hu et al., arXiv:2106.09685), and freezes the rest of the backbone.
+
+    The backbone's class names the layers that get adapters.
+
+    Args:
+      backbone: built.
+      rank: the rank of the adapters.
+
+    Raises:
+      ConfigError: no layer of the backbone can have adapters.
+    """
+    backbone.enable_lora(rank)
+    # KerasHub leaves the biases of adapted layers trainable. LoRA trains the two low-rank kernels only.
+    for variable in backbone.trainable_variables:
+        if not variable.name.startswith("lora_"):
+            variable.trainable = False
+    if not backbone.trainable_variables:
+        names = ", ".join(backbone.default_lora_layer_names())
+        raise invalid(
+            "model.lora_rank",
+            rank,
+            problem=f"{type(backbone).__name__} has no layer that supports adapters (layers named {names})",
+            fix="leave it out, and select trainable variables with model.trainable",
+        )
 
 
 def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any:

@@ -118,14 +118,16 @@ def code_version(config: RunConfig) -> str:
     Args:
       config: of the run, whose import paths name the modules, and whose `dataset.path` the files.
     """
-    modules = [_source(path) for path in import_paths(config)]
-    return _digest(b"".join([_package_digest().encode(), *modules, *_data_files(config.dataset.path)]))
+    content = [_package_digest().encode()]
+    content += [_source(path) for path in import_paths(config)]
+    for path in (config.dataset.path, *(part.get("path") for part in config.dataset.parts)):
+        if path is not None:
+            content += _data_files(path)
+    return _digest(b"".join(content))
 
 
-def _data_files(path: str | None) -> Iterator[bytes]:
+def _data_files(path: str) -> Iterator[bytes]:
     """Yields name, size and time of change of a user's data files; to read them would take too long."""
-    if path is None:
-        return
     root = Path(path).expanduser()
     files = {root}
     for pattern in ("*", "*/*", "*/*/*"):  # as deep as <split>/<class>/<file>

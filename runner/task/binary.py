@@ -122,14 +122,9 @@ class Binary(OfSigmoids):
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
         """Returns the name of the target, an array of one number per example."""
-        if len(self.target_names) != 1:
-            raise invalid(
-                "task.target",
-                list(self.target_names),
-                problem="task=binary needs one array",
-                fix="name one array, or set task=multilabel for several labels per example",
-            )
-        name = self.target_names[0]
+        name = self._sole_target(
+            "task=binary needs one array", fix="name one array, or set task=multilabel for several labels per example"
+        )
         spec = arrays[name]
         if spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "biuf":
             fix = "name another array, or set task=multilabel for several labels per example"

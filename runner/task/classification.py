@@ -108,15 +108,11 @@ class Classification(Supervised):
     def __init__(self, config: TaskConfig, options: ClassificationOptions, data: TaskData) -> None:
         """Settles the classes and their weights; see `runner.task.registry.make_task`."""
         super().__init__(roles(config, data.arrays), data.arrays, directions(options))
-        if len(self.target_names) != 1:
-            raise invalid(
-                "task.target",
-                list(self.target_names),
-                problem=f"task={config.name} needs one array of classes",
-                fix="name one array, or set task=multilabel or task=regression",
-            )
         self._name = config.name
-        self._target = self.target_names[0]
+        self._target = self._sole_target(
+            f"task={config.name} needs one array of classes",
+            fix="name one array, or set task=multilabel or task=regression",
+        )
         self._options = options
         target_spec = data.arrays[self._target]
         self._has_probabilities = self._check_target(target_spec)

@@ -11,7 +11,7 @@ import numpy as np
 from runner.arrays import Arrays, Tensor, token_losses
 from runner.config.schema_task import LanguageModelOptions, SampleOptions, TaskConfig
 from runner.data.base import WEIGHT, Array, ArraySpec, Batch, DataSource, column
-from runner.data.packing import POSITIONS, is_of_packing
+from runner.data.packing import LABEL_WEIGHT, POSITIONS, SEGMENTS, TOKENS, is_of_packing
 from runner.errors import ConfigError, invalid
 from runner.layout.axes import SEQUENCE
 from runner.task import generation
@@ -21,10 +21,6 @@ from runner.task.metrics import MAXIMIZE, MINIMIZE
 from runner.task.supervised import Supervised, as_vector, default_target, is_real, roles
 from runner.task.token_checks import are_tags, check_tokens, check_weights, encode_prompt, tags_fix
 
-# Names of a text dataset's arrays.
-TOKENS = "tokens"
-SEGMENTS = "segments"
-LABEL_WEIGHT = "label_weight"
 # Names of the outputs of a model that leaves the logits to the loss.
 HIDDEN = "hidden"
 HEAD = "head"
@@ -143,14 +139,7 @@ class LanguageModel(Supervised):
 
     def _check_arrays(self) -> str:
         """Checks that all arrays have one number per token, and returns the label's name."""
-        if len(self.target_names) != 1:
-            raise invalid(
-                "task.target",
-                list(self.target_names),
-                problem="task=language_model needs one array of tokens",
-                fix="name one array",
-            )
-        label = self.target_names[0]
+        label = self._sole_target("task=language_model needs one array of tokens")
         spec = self.arrays[label]
         if len(spec.shape) != 1 or np.dtype(spec.dtype).kind not in "iu":
             raise invalid(

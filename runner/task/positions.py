@@ -154,14 +154,7 @@ class Positions(PerPosition):
 
     def _check_target(self, arrays: Mapping[str, ArraySpec]) -> str:
         """Returns the name of the target, an array of one integer per position."""
-        if len(self.target_names) != 1:
-            raise invalid(
-                "task.target",
-                list(self.target_names),
-                problem="needs one array of classes, one per position",
-                fix="name one array",
-            )
-        name = self.target_names[0]
+        name = self._sole_target("needs one array of classes, one per position")
         spec = arrays[name]
         if not spatial_shape(spec) or spec.shape == (1,) or np.dtype(spec.dtype).kind not in "biu":
             fix = "set task=regression, or store the index of the class of each position"

@@ -83,14 +83,7 @@ class SequenceToSequence(PerPosition):
 
     def _check_arrays(self) -> str:
         """Checks that source and target are arrays of tokens, and returns the target's name."""
-        if len(self.target_names) != 1:
-            raise invalid(
-                "task.target",
-                list(self.target_names),
-                problem="task=sequence_to_sequence needs one array of tokens",
-                fix="name one array",
-            )
-        name = self.target_names[0]
+        name = self._sole_target("task=sequence_to_sequence needs one array of tokens")
         spec = self.arrays[name]
         if len(spec.shape) != 1 or spec.shape[0] < 2 or np.dtype(spec.dtype).kind not in "iu":
             raise invalid(

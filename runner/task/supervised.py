@@ -124,6 +124,20 @@ class Supervised(Task):
         self.constants: Mapping[str, Sequence[float]] = {}
         self._example_weight = array_roles.example_weight
 
+    def _sole_target(self, problem: str, fix: str = "name one array") -> str:
+        """Returns the name of the only target.
+
+        Args:
+          problem: what the task needs instead, in words.
+          fix: what to do about it.
+
+        Raises:
+          ConfigError: there are several.
+        """
+        if len(self.target_names) != 1:
+            raise invalid("task.target", list(self.target_names), problem=problem, fix=fix)
+        return self.target_names[0]
+
     def _example_weights(self, ops: Arrays, batch: Mapping[str, Tensor]) -> Tensor | None:
         """Returns the sample weights, float32 (B,), or None if the config names no array of them."""
         if self._example_weight is None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.host.folders import is_own
+from runner.host.folders import is_ours
 
 _UNSENT = "unsent"
 _NOT_PRIVATE = "belongs to another user, or others can write to it"
@@ -66,7 +65,7 @@ def make(folder: Path, root: Path) -> None:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         # Checked after it was made: it may have been there, or be a link.
-        if not _is_own_folder(path):
+        if not is_ours(path):
             raise PermissionError(f"{path} {_NOT_PRIVATE}")
 
 
@@ -95,18 +94,10 @@ def warnings(root: Path) -> list[str]:
 
 
 def _is_private(folder: Path, root: Path) -> bool:
-    return _is_own_folder(folder) and (folder == project_folder(root) or _is_own_folder(folder.parent))
+    return is_ours(folder) and (folder == project_folder(root) or is_ours(folder.parent))
 
 
 def _dated_files(folder: Path) -> Iterator[tuple[int, Path]]:
     with contextlib.suppress(OSError):
         for path in folder.glob("*.jsonl"):
             yield path.lstat().st_mtime_ns, path
-
-
-def _is_own_folder(folder: Path) -> bool:
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and is_own(status)

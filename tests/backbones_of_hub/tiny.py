@@ -53,7 +53,7 @@ def names() -> list[str]:
     """Returns the public names of all backbones; of classes with several names the first."""
     seen: dict[tuple[str, str], str] = {}
     for name, where in catalog.public().items():
-        if catalog.is_a(name, "Backbone") and name != "FeaturePyramidBackbone":
+        if catalog.is_backbone(name) and name != "FeaturePyramidBackbone":
             seen.setdefault(where, name)
     return sorted(seen.values())
 

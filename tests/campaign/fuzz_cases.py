@@ -137,7 +137,10 @@ def _words(kind: type, name: str) -> tuple[str, ...]:
 
 def _limits(constraint: Constraint) -> tuple[str, ...]:
     """Returns the values at the edge of what a constraint allows."""
-    values = [*constraint.choices, *constraint.boundary_values()]
+    values = [*constraint.choices]
+    for limit in (constraint.at_least, constraint.above, constraint.at_most, constraint.below):
+        if limit is not None:
+            values += (limit - 1, limit, limit + 1)
     if constraint.example is not None:
         values.append(constraint.example)
     return tuple(shown(value) for value in values)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data.sampler import Plan, epoch_order, eval_plan, steps_in_epoch, train_plan
+from runner.data.sampler import Draw, Plan, eval_plan, shuffled, steps_in_epoch, train_plan
 
 sizes = st.integers(1, 200)
 batch_sizes = st.integers(1, 64)
@@ -17,17 +17,17 @@ def same(first: Plan, second: Plan) -> bool:
 
 @given(size=sizes, seed=st.integers(0, 2**32), epoch=st.integers(0, 1000))
 def test_the_order_is_a_permutation_that_seed_and_epoch_determine(size: int, seed: int, epoch: int) -> None:
-    order = epoch_order(seed, epoch, size, shuffle=True)
+    order = shuffled(Draw(seed, epoch, True), size)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(size))
-    assert np.array_equal(order, epoch_order(seed, epoch, size, shuffle=True))
+    assert np.array_equal(order, shuffled(Draw(seed, epoch, True), size))
 
 
 def test_epochs_and_seeds_differ_in_order_and_unshuffled_epochs_do_not() -> None:
-    first = epoch_order(1, 0, 100, shuffle=True)
-    assert not np.array_equal(first, epoch_order(1, 1, 100, shuffle=True))
-    assert not np.array_equal(first, epoch_order(2, 0, 100, shuffle=True))
-    assert epoch_order(1, 5, 100, shuffle=False).tolist() == list(range(100))
+    first = shuffled(Draw(1, 0, True), 100)
+    assert not np.array_equal(first, shuffled(Draw(1, 1, True), 100))
+    assert not np.array_equal(first, shuffled(Draw(2, 0, True), 100))
+    assert shuffled(Draw(1, 5, False), 100).tolist() == list(range(100))
 
 
 @given(size=sizes, batch_size=batch_sizes, remainder=st.sampled_from(["drop", "pad"]), data=st.data())

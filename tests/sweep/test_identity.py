@@ -71,6 +71,8 @@ def test_what_a_run_computes_does(group: str, key: str, value: object) -> None:
         RunConfig(dataset=DatasetConfig(name="custom", target="own_parts.load")),
         RunConfig(dataset=DatasetConfig(builder="own_parts.Builder")),
         RunConfig(dataset=DatasetConfig(augment=[AugmentConfig(target="own_parts.turn")])),
+        RunConfig(dataset=DatasetConfig(name="mixture", parts=[{"name": "custom", "_target_": "own_parts.load"}])),
+        RunConfig(dataset=DatasetConfig(name="mixture", parts=[{"name": "tfds", "builder": "own_parts.Builder"}])),
         RunConfig(task=TaskConfig("custom", options={"target": "own_parts.loss", "maximize": [], "units": 1})),
         RunConfig(task=TaskConfig("custom", options={"target": "ours.loss", "maximize": ["own_parts.gain"]})),
     ],
@@ -100,6 +102,17 @@ def test_a_run_on_data_files_that_changed_since_is_another(tmp_path: Path) -> No
         file.write_bytes(b"12")
         assert identity.code_version(config) != before
     assert identity.code_version(RunConfig(dataset=DatasetConfig(path=str(tmp_path / "none")))) != before
+
+
+def test_a_run_on_a_mixture_whose_files_changed_since_is_another(tmp_path: Path) -> None:
+    table = tmp_path / "houses.csv"
+    table.write_bytes(b"1")
+    parts = [{"name": "digits"}, {"name": "arrays", "path": str(table)}]
+    config = RunConfig(dataset=DatasetConfig(name="mixture", parts=parts))
+    before = identity.code_version(config)
+    assert identity.code_version(config) == before
+    table.write_bytes(b"12")
+    assert identity.code_version(config) != before
 
 
 def test_what_varies_is_what_has_several_values() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from runner.data.base import ROW, WEIGHT, Array, ArraySpec
+from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.partitioning import Partitioning
 from runner.task.base import LOSS
 
@@ -104,6 +106,13 @@ class Rounds(ABC, Generic[StateT]):
         self._metrics = tuple(metrics)
         # Names of the norms of gradients that a step returns after the regularization.
         self._norms: Sequence[str] = ()
+        # A context for what calls layers.
+        self._attention = partial(
+            fused_where_alike,
+            partitioning.arrays[WEIGHT],
+            splits_tokens=partitioning.tokens.sequence > 1,
+            heads_axis=partitioning.heads_axis,
+        )
 
     @abstractmethod
     def step(

@@ -22,7 +22,6 @@ from runner.config.schema import RunConfig
 from runner.data.base import WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.layers.chunked_loss import WHOLE, bytes_of_chunk, chunked
-from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.partitioning import Partitioning
@@ -88,12 +87,6 @@ class Step(Rounds[State[jax.Array]]):
         # Of the config's devices, which need not be those of this process.
         self._chunk_bytes = bytes_of_chunk(device_kind(config.mesh))
         self._ops = replace(ops, head_losses=partial(chunked, ops, partitioning.tokens, most_bytes=self._chunk_bytes))
-        self._attention = partial(
-            fused_where_alike,
-            partitioning.arrays[WEIGHT],
-            splits_tokens=partitioning.tokens.sequence > 1,
-            heads_axis=partitioning.heads_axis,
-        )
         # Keras's layers are traced once for all programs that use the gradients: it takes seconds for a deep model.
         self._differentiated = jax.jit(self._gradients_of_losses, inline=True)
 

@@ -63,9 +63,9 @@ def of_kind(base: str) -> tuple[str, ...]:
     return tuple(name for name in public() if name.endswith(base) and name != base)
 
 
-def is_a(name: str, base: str) -> bool:
-    """Returns whether a public class inherits from a base class of this name."""
-    return base != name and any(ancestor.name == base for _, ancestor in _lineage(name))
+def is_backbone(name: str) -> bool:
+    """Returns whether a public class inherits from `Backbone`."""
+    return name != "Backbone" and any(ancestor.name == "Backbone" for _, ancestor in _lineage(name))
 
 
 def parameters(name: str) -> Parameters | None:

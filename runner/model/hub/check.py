@@ -174,7 +174,7 @@ def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:
         name = None
         if presets.is_folder(preset):
             name = presets.opened(preset).name
-    elif name is not None and (name not in catalog.public() or not catalog.is_a(name, "Backbone")):
+    elif name is not None and (name not in catalog.public() or not catalog.is_backbone(name)):
         raise invalid(
             "model.backbone",
             name,

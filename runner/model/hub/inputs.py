@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from runner.data.base import ArraySpec
+from runner.data.packing import SEGMENTS, TOKENS
 from runner.model import inputs as model_inputs
-
-TOKENS = "tokens"
-SEGMENTS = "segments"
 
 # Prefixes of input names: none, and the two of encoder-decoder models.
 _SIDES = ("", "encoder_", "decoder_")

@@ -271,7 +271,7 @@ def _read(value: str, folder: Path, key: str) -> Preset:
             fix=_FIX,
         )
     name = str(config.get("class_name"))
-    if name not in catalog.public() or not catalog.is_a(name, "Backbone"):
+    if name not in catalog.public() or not catalog.is_backbone(name):
         raise invalid(key, value, problem=f"its {CONFIG} describes {name}, which is no KerasHub backbone", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):
         raise invalid(key, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)

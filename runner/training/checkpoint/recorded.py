@@ -41,15 +41,12 @@ _OWN_BUILDERS = "runner.model."
 _PARTS = ("dataset", "parts")
 _OUTPUTS = ("task", "outputs")
 
-# Keys whose values are import paths, also in such a mapping. No other key of a record names code.
-_CODE = {
+# Where a record may have `_target_`, also in such a mapping. Elsewhere Hydra would call what it names.
+_TARGETS = {
     _BUILDER,
     ("dataset", _TARGET),
-    ("dataset", "builder"),
     ("dataset", "augment", _TARGET),
     ("task", _TARGET),
-    ("task", "maximize"),
-    ("task", "minimize"),
     ("optimizer", _TARGET),
     ("optimizer", "schedule", _TARGET),
 }
@@ -208,7 +205,7 @@ class Record:
     def _check(self, argument: str, path: tuple[str, ...], value: object, *, is_deleted: bool) -> None:
         """Checks one key and its value. The checks up to `is_own` hold for this project's records too."""
         group_path = _in_group(path)
-        if any(_TARGET in part for part in path) and group_path not in _CODE:
+        if any(_TARGET in part for part in path) and group_path not in _TARGETS:
             raise self._invalid(argument, f"names code with {_TARGET}")
         if not _is_known(path):
             raise self._invalid(argument, "is not a key of a run")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,7 +17,6 @@ from runner import arrays
 from runner.data.base import WEIGHT
 from runner.engine.jax import private
 from runner.engine.jax.adapter import reason
-from runner.engine.jax.layers.fused_attention import fused_where_alike
 from runner.engine.jax.layers.kernel_gradient import exact_kernel_gradients
 from runner.engine.jax.layers.rows import exact_row_gradients
 from runner.engine.jax.own_step.parts import Parts, Values
@@ -159,12 +157,6 @@ class OwnStep(Rounds[dict[str, jax.Array]]):
         self._task = task
         self._shardings = dict(shardings)
         self._ops = arrays.of(jnp)
-        self._attention = partial(
-            fused_where_alike,
-            partitioning.arrays[WEIGHT],
-            splits_tokens=partitioning.tokens.sequence > 1,
-            heads_axis=partitioning.heads_axis,
-        )
 
     def _contexts(self) -> AbstractContextManager[Any]:
         """Returns the contexts in which layers compute the same on every mesh."""
