@@ -1,28 +1,28 @@
 """Plans of candidates by arithmetic: the model is traced a few times, and its shapes are placed on every mesh.
 
 A plan needs a built engine only for what it knows of the model. Its shapes and its layers' outputs do not depend on
-mesh and layout. Of the arrays that its forward pass keeps, those of a loss in chunks do: the number of chunks depends
-on how many parts the tokens and the vocabulary have. So candidates with equal parts share a trace.
+mesh and layout. The arrays that its forward pass keeps depend on the number of chunks of the loss and on the form of
+attention. Meshes that agree in these share a trace, see `runner.advise.split`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from runner import layout
-from runner.advise import candidates, ranking
+from runner.advise import candidates, ranking, split
 from runner.advise.candidates import Candidate
 from runner.checks import run
 from runner.config import search_path
 from runner.config.build import build
 from runner.config.schema import LayoutConfig, RunConfig
 from runner.engine import make_engine
-from runner.engine.base import Engine, KnowsSaved, LayerOutput, VariableInfo
+from runner.engine.base import Engine, KnowsSaved, LayerOutput, LossShapes, LossSplit, SharesTraces, VariableInfo
 from runner.engine.mappings import shapes_of
 from runner.errors import ConfigError, EngineError
 from runner.layout import Placement
@@ -62,6 +62,7 @@ class TracedModel:
       saved: shape and dtype of each array that the forward pass keeps in device memory.
       offloaded: those in host memory.
       axes: size by mesh axis.
+      losses: sizes of the losses in chunks.
     """
 
     placements: Mapping[str, Placement]
@@ -71,6 +72,12 @@ class TracedModel:
     saved: list[tuple[tuple[int, ...], str]]
     offloaded: list[tuple[tuple[int, ...], str]]
     axes: Mapping[str, int]
+    losses: tuple[LossShapes, ...] = ()
+
+    @property
+    def reads_parts(self) -> bool:
+        """Returns whether layers compute by the parts of a batch: batch normalization sums each part's moments."""
+        return any(output.kind == "BatchNormalization" for output in self.outputs)
 
     def variables(self) -> dict[str, VariableInfo]:
         """Returns variables and slots as the mesh shards them: a slot of its variable's shape is sharded as that."""
@@ -180,13 +187,18 @@ class Arithmetic:
         self._data = data
         self._choices = choices
         self._trace = functools.cache(self._traced)
+        # Traces of engines, with the split of the mesh that each was traced on, by all that it depends on.
+        self._shared: dict[Hashable, tuple[TracedModel, LossSplit]] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns shape by canonical path of the model's variables."""
+        return shapes_of(self._whole().placements)
+
+    def _whole(self) -> TracedModel:
+        """Returns the model on one device, with the options of the command line."""
         config = self._config
-        options = config.model.options
-        traced = self._trace(options.get("remat"), config.trainer.accumulate_steps, config.engine.state, _WHOLE)
-        return shapes_of(traced.placements)
+        remat = config.model.options.get("remat")
+        return self._trace(remat, config.trainer.accumulate_steps, config.engine.state, _WHOLE)
 
     def changed(self, candidate: Candidate) -> RunConfig:
         """Returns the candidate's config, checked.
@@ -271,6 +283,28 @@ class Arithmetic:
             scaled = first.scaled(second, accumulate)
             if scaled is not None:
                 return scaled
+        config = self._engine_config(remat, accumulate, state, parts)
+        # The length of the run, here one step, changes no shape.
+        engine = make_engine(config, self._data, 1, planning=True)
+        if parts == _WHOLE or not isinstance(engine, SharesTraces):
+            return _built(engine, config)
+        whole = self._whole()
+        program, own_split = engine.traced_as(shapes_of(whole.placements), whole.losses)
+        key = (remat, accumulate, state, program)
+        if whole.reads_parts:
+            key = (*key, parts)
+        examples = config.dataset.batch_size // accumulate
+        if key in self._shared:
+            shared, its_split = self._shared[key]
+            moved = split.moved(shared.saved, whole.losses, examples, its_split, own_split)
+            if moved is not None:
+                return replace(shared, saved=moved)
+        traced = _built(engine, config)
+        self._shared[key] = traced, own_split
+        return traced
+
+    def _engine_config(self, remat: str | None, accumulate: int, state: str, parts: Parts) -> RunConfig:
+        """Returns the config that a trace with these options is made with."""
         config = self._config
         options = dict(config.model.options)
         if remat is not None:
@@ -281,7 +315,7 @@ class Arithmetic:
             placed = _layout_option(candidates.MEGATRON)
         if shards_tokens:
             placed = replace(placed, sequence=candidates.SEQUENCE)
-        own = replace(
+        return replace(
             config,
             mesh=replace(config.mesh, axes=dict(axes)),
             layout=placed,
@@ -289,22 +323,34 @@ class Arithmetic:
             trainer=replace(config.trainer, accumulate_steps=accumulate),
             engine=replace(config.engine, state=state),
         )
-        # The length of the run, here one step, changes no shape.
-        engine = make_engine(own, self._data, 1, planning=True)
-        engine.build()
-        assert isinstance(engine, KnowsSaved)
-        offloaded = []
-        if options.get("offloaded"):
-            offloaded = engine.saved_activations(offloaded=True)
-        return TracedModel(
-            placements=engine.placements,
-            trainable=list(engine.trainable),
-            whole=dict(engine.variables()),
-            outputs=list(engine.layer_outputs()),
-            saved=engine.saved_activations(),
-            offloaded=offloaded,
-            axes=own.mesh.axes,
-        )
+
+
+def _built(engine: Engine, config: RunConfig) -> TracedModel:
+    """Builds an engine and returns what it knows of the model.
+
+    Args:
+      engine: not built yet.
+      config: of the engine.
+    """
+    engine.build()
+    assert isinstance(engine, KnowsSaved)
+    offloaded = []
+    if config.model.options.get("offloaded"):
+        offloaded = engine.saved_activations(offloaded=True)
+    saved = engine.saved_activations()
+    losses: tuple[LossShapes, ...] = ()
+    if isinstance(engine, SharesTraces):
+        losses = engine.loss_shapes()
+    return TracedModel(
+        placements=engine.placements,
+        trainable=list(engine.trainable),
+        whole=dict(engine.variables()),
+        outputs=list(engine.layer_outputs()),
+        saved=saved,
+        offloaded=offloaded,
+        axes=config.mesh.axes,
+        losses=losses,
+    )
 
 
 def _parts(candidate: Candidate) -> Parts:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from runner.config.schema import MOST_CPU_DEVICES, RunConfig
+from dataclasses import fields
+
+from runner.config.schema import MOST_CPU_DEVICES, HardwareConfig, RunConfig
 from runner.engine import registry
 from runner.errors import invalid
 from runner.layout import mesh
@@ -12,6 +14,8 @@ from runner.task import registry as task
 _REQUIRED = ("kind", "memory_gib", "peak_tflops", "memory_gb_s", "link_gb_s")
 _PLAN_MODULE = "runner.plan"
 _ADVISE_MODULE = "runner.advise"
+# A name that a user may give to hardware of a YAML of their own.
+_EXAMPLE_NAME = "mine"
 # Depths that read shapes or another compiler; engines that compile by themselves have `cpu` only.
 _DEPTHS_OF_XLA = ("arithmetic", "target")
 
@@ -119,13 +123,16 @@ def _check_advise(config: RunConfig) -> None:
 
 
 def check_figures(config: RunConfig) -> None:
-    """Checks that hardware elsewhere has every figure that a plan reads; its mesh need not be settled.
+    """Checks that hardware elsewhere has every figure that a plan reads, and this machine none.
+
+    The mesh need not be settled.
 
     Raises:
-      ConfigError: a figure is missing, or `mesh.device` is of another kind.
+      ConfigError: a figure is missing or has no effect, or `mesh.device` is of another kind.
     """
     hardware = config.hardware
     if hardware.is_here:
+        _check_no_figures(hardware)
         return
     if not any(getattr(hardware, key) for key in _REQUIRED):
         # Only the name was set: the figures are those of `hardware=here`, which has none.
@@ -151,3 +158,17 @@ def check_figures(config: RunConfig) -> None:
             problem=f"hardware={hardware.name} is of kind {hardware.kind}",
             fix=f"leave it out, or set mesh.device={hardware.kind}",
         )
+
+
+def _check_no_figures(hardware: HardwareConfig) -> None:
+    """Checks that nothing is said of this machine's devices: a user's YAML that has no name is `here` too."""
+    nothing = HardwareConfig()
+    for field in fields(hardware):
+        value = getattr(hardware, field.name)
+        if value != getattr(nothing, field.name):
+            raise invalid(
+                f"hardware.{field.name}",
+                value,
+                problem="has no effect on hardware.name=here, this machine",
+                fix=f"leave it out, or set hardware.name={_EXAMPLE_NAME}",
+            )

@@ -5,7 +5,7 @@ Imports neither TensorFlow nor JAX.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -386,6 +386,59 @@ class KnowsSaved(Protocol):
 
         Args:
           offloaded: those in host memory, instead of those in device memory.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class LossShapes:
+    """Sizes of a loss in chunks.
+
+    Attributes:
+      tokens: T, of a row.
+      features: D, of a token.
+      vocabulary: V, logits of a token.
+    """
+
+    tokens: int
+    features: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class LossSplit:
+    """How a mesh splits the losses in chunks.
+
+    Attributes:
+      chunks: C of each loss.
+      examples: P, parts of a microbatch's examples.
+      sequence: S, parts of a row's tokens.
+    """
+
+    chunks: tuple[int, ...]
+    examples: int
+    sequence: int
+
+
+@runtime_checkable
+class SharesTraces(Protocol):
+    """An engine that tells before it is built which meshes have the same forward pass."""
+
+    def loss_shapes(self) -> tuple[LossShapes, ...]:
+        """Returns the distinct sizes of the losses in chunks that `saved_activations` has traced."""
+        ...
+
+    def traced_as(
+        self, shapes: Mapping[str, tuple[int, ...]], losses: Sequence[LossShapes]
+    ) -> tuple[Hashable, LossSplit]:
+        """Returns what the traced forward pass depends on beside model and config, and how it splits the losses.
+
+        Two meshes with the same first value have the same forward pass, except for the sizes of P and S in the arrays
+        of the losses.
+
+        Args:
+          shapes: of the variables by canonical path.
+          losses: of the model.
         """
         ...
 

@@ -136,7 +136,7 @@ def partition(
         heads_axis=_heads_axis(on, roles),
         spread_images=spread_images,
         examples=_example_parts(on),
-        tokens=_token_parts(on, data, roles),
+        tokens=token_parts(on, data, roles),
     )
 
 
@@ -174,7 +174,7 @@ def _gathered(on: MeshLayout, array: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, on.sharding(spec))
 
 
-def _token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> TokenParts:
+def token_parts(on: MeshLayout, data: DataSpec, roles: Mapping[str, Role]) -> TokenParts:
     """Returns how the mesh splits examples, tokens and logits.
 
     The tokens are along the first dim of the first input's examples.

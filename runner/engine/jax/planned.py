@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 from jax.sharding import Mesh
 from jax.stages import Lowered
 
-from runner.engine.base import HostBatches, PlacedBatches
+from runner import layout
+from runner.data.base import WEIGHT
+from runner.engine.base import HostBatches, LossShapes, LossSplit, PlacedBatches
 from runner.engine.calls import cut
 from runner.engine.jax import elsewhere
 from runner.engine.jax.compile import Options
 from runner.engine.jax.engine import JaxEngine
+from runner.engine.jax.layers.chunked_loss import bytes_of_chunk, chunk_count
+from runner.engine.jax.partitioning import MeshLayout, Partitioning, token_parts
+from runner.layout.mesh import device_kind
 
 
 class PlannedEngine(JaxEngine):
@@ -30,6 +37,58 @@ class PlannedEngine(JaxEngine):
             return
         with elsewhere.attention_of(self._config):
             super()._make_programs()
+
+    def _partition(self, model: keras.Model | None, state: object) -> Partitioning:
+        """Returns the mesh's partitioning, which notes the shapes of the losses in chunks as they are traced."""
+        self._loss_arrays: list[tuple[int, ...]] = []
+        partitioning = super()._partition(model, state)
+        tokens = partitioning.tokens
+
+        def constrained(array: jax.Array, dim: int) -> jax.Array:
+            self._loss_arrays.append(array.shape)
+            return tokens.constrain(array, dim)
+
+        return replace(partitioning, tokens=replace(tokens, constrain=constrained))
+
+    def loss_shapes(self) -> tuple[LossShapes, ...]:
+        """Returns the distinct sizes of the losses in chunks that `saved_activations` has traced."""
+        found: dict[LossShapes, None] = {}
+        tokens = 0
+        # A loss constrains its head (P, S, D, V) and bias (P, S, V), then its tokens (C, P, S, N, D) and (C, P, S, N).
+        heads = []
+        for shape in self._loss_arrays:
+            if len(shape) == 5:
+                chunks, examples, sequence, own_tokens, _ = shape
+                tokens = chunks * examples * sequence * own_tokens // self._microbatch_size
+                _, _, features, vocabulary = heads[-1]
+                found[LossShapes(tokens, features, vocabulary)] = None
+            elif len(shape) == 4:
+                heads.append(shape)
+        return tuple(found)
+
+    def traced_as(
+        self, shapes: Mapping[str, tuple[int, ...]], losses: Sequence[LossShapes]
+    ) -> tuple[Hashable, LossSplit]:
+        """Returns what the forward pass depends on; see `runner.engine.base.SharesTraces`."""
+        config = self._config
+        mesh = self._make_mesh()
+        placements = layout.resolve(config.layout, shapes, self._axes)
+        on = MeshLayout(mesh, config.layout, placements, self._array_specs)
+        parts = token_parts(on, self._data, on.roles())
+        most_bytes = bytes_of_chunk(device_kind(config.mesh))
+        chunks = []
+        for loss in losses:
+            chunks.append(chunk_count(parts, self._microbatch_size, loss.tokens, loss.vocabulary, most_bytes))
+        split = LossSplit(tuple(chunks), parts.examples, parts.sequence)
+        # A loss in one chunk is computed whole if there are several parts, see `chunked`.
+        has_parts = parts.examples * parts.sequence > 1
+        is_sequence_split = any(any(spec[1:]) for spec in self._array_specs.values())
+        # Fused attention is left out where tokens are split, and where an axis does not divide the heads.
+        (batch_axis,) = self._array_specs[WEIGHT]
+        others: tuple[int, ...] = ()
+        if not is_sequence_split:
+            others = tuple(sorted({size for axis, size in self._axes.items() if size > 1 and axis != batch_axis}))
+        return (split.chunks, has_parts, is_sequence_split, others), split
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Returns the shapes of a call's arrays with their shardings."""

@@ -1,0 +1,53 @@
+"""Arrays of a loss in chunks, moved from one mesh to another.
+
+The forward pass of such a loss keeps four arrays, in whose shapes are the parts of the mesh: the gradients of the
+tokens (C, P, S, N, D), of the head (P, S, D, V) and of the bias (P, S, V), and the weights of the tokens (C, P, S, N).
+See `runner.engine.jax.layers.chunked_loss` for the letters. All other arrays have whole shapes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from runner.engine.base import LossShapes, LossSplit
+
+Array = tuple[tuple[int, ...], str]
+
+
+def moved(
+    saved: Sequence[Array], losses: Sequence[LossShapes], examples: int, old: LossSplit, new: LossSplit
+) -> list[Array] | None:
+    """Returns the arrays that a forward pass keeps on another mesh; None if it is not clear which are the losses'.
+
+    Args:
+      saved: shape and dtype of each array, as traced on the old mesh.
+      losses: of the model.
+      examples: B, of a microbatch.
+      old: how the old mesh splits the losses.
+      new: how the new one does, in as many chunks.
+    """
+    assert old.chunks == new.chunks
+    counts = Counter(shape for shape, _ in saved)
+    new_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for loss, chunks in zip(losses, old.chunks, strict=True):
+        if chunks == 1 and old.examples * old.sequence > 1:
+            # Computed whole.
+            continue
+        old_shapes = _kept_shapes(loss, chunks, examples, old)
+        if any(counts[shape] != 1 for shape in old_shapes) or not new_shapes.keys().isdisjoint(old_shapes):
+            return None
+        new_shapes |= dict(zip(old_shapes, _kept_shapes(loss, chunks, examples, new), strict=True))
+    return [(new_shapes.get(shape, shape), dtype) for shape, dtype in saved]
+
+
+def _kept_shapes(loss: LossShapes, chunks: int, examples: int, split: LossSplit) -> list[tuple[int, ...]]:
+    """Returns the shapes of what the forward pass of a loss keeps."""
+    parts = split.examples, split.sequence
+    tokens = (examples // split.examples) * (loss.tokens // split.sequence // chunks)
+    return [
+        (chunks, *parts, tokens, loss.features),
+        (*parts, loss.features, loss.vocabulary),
+        (*parts, loss.vocabulary),
+        (chunks, *parts, tokens),
+    ]

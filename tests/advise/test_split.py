@@ -1,0 +1,126 @@
+"""Meshes share a trace only if the arrays that their forward passes keep are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.advise import split
+from runner.engine.base import LossShapes, LossSplit
+from tests.engine.jax_runs import answers
+
+# Chunks of 16 KiB of logits, so that the numbers of chunks differ between meshes. A GPU's attention in bfloat16 is
+# fused if the axis `model` divides the 2 heads and no axis splits tokens.
+PROGRAM = """
+import json, sys
+from runner.notebook.composing import compose
+from runner.advise import arithmetic
+from runner.data import loading
+from runner.engine import make_engine, registry
+from runner.task.base import DataSpec
+from runner.task.registry import make_task
+
+config = compose(
+    "engine=jax", "engine.precision=bfloat16", "hardware=h100", "plan.compiler=arithmetic", "model=gpt",
+    "model.dim=32", "model.depth=2", "model.heads=2", "model.dropout=0.1", "task=language_model",
+    "task.vocabulary=512", "task.sample.prompt=null", "dataset=synthetic", "dataset.length=32",
+    "dataset.batch_size=32",
+)
+registry.prepare(config)
+data = loading.load_run(config)
+task = make_task(config.task, data.specs, data.train, vocabulary=data.vocabulary)
+spec = DataSpec(task.arrays, task)
+
+from runner.engine.jax import planned
+from runner.engine.jax.layers import chunked_loss
+chunked_loss._MOST_BYTES = 1 << 14
+built = arithmetic._built
+
+def parts(batch, sequence=1, model=1):
+    others = {"sequence": sequence, "model": model}
+    axes = (("batch", batch), *((name, size) for name, size in others.items() if size > 1))
+    return axes, model > 1, sequence > 1
+
+MESHES = [parts(*sizes) for sizes in json.loads(sys.argv[1])]
+CASE = ("none", 1, "float32")
+truth = {}
+for mesh in MESHES:
+    own = arithmetic.Arithmetic(config, spec, {})._engine_config(*CASE, mesh)
+    truth[mesh] = built(make_engine(own, spec, 1, planning=True), own)
+
+def compared():
+    search, builds, wrong = arithmetic.Arithmetic(config, spec, {}), [], []
+    def counted(engine, config):
+        builds.append(1)
+        return built(engine, config)
+    arithmetic._built = counted
+    for mesh, expected in truth.items():
+        traced = search._trace(*CASE, mesh)
+        if traced.saved != expected.saved or traced.outputs != expected.outputs:
+            wrong.append(mesh)
+    return {"builds": len(builds), "wrong": wrong}
+
+found = {"meshes": len(truth), "keyed": compared()}
+traced_as = planned.PlannedEngine.traced_as
+def without(part):
+    def other(engine, *arguments):
+        program, split = traced_as(engine, *arguments)
+        return tuple(value for index, value in enumerate(program) if index != part), split
+    return other
+for part, name in [(2, "sequence"), (3, "others")]:
+    planned.PlannedEngine.traced_as = without(part)
+    found[name] = compared()
+print(json.dumps(found))
+"""
+# Of batch, sequence and model. On 8 devices the losses have 16 chunks; on 128, one.
+SIZES = [[8, 1, 1], [2, 1, 4], [4, 2, 1], [2, 2, 2], [1, 2, 4], [32, 4, 1]]
+found = answers(PROGRAM, SIZES)
+
+
+def test_a_shared_trace_is_that_of_the_meshs_own_engine(found: Any) -> None:
+    assert found["keyed"]["wrong"] == []
+
+
+def test_meshes_share_traces(found: Any) -> None:
+    assert found["keyed"]["builds"] < found["meshes"]
+
+
+@pytest.mark.parametrize("part", ["sequence", "others"])
+def test_a_key_that_leaves_out_a_part_would_share_the_wrong_trace(found: Any, part: str) -> None:
+    assert found[part]["wrong"]
+
+
+def kept(loss: LossShapes, at: LossSplit, chunks: int, tokens: int) -> list[split.Array]:
+    p, s = at.examples, at.sequence
+    return [
+        ((chunks, p, s, tokens, loss.features), "bfloat16"),
+        ((p, s, loss.features, loss.vocabulary), "bfloat16"),
+        ((p, s, loss.vocabulary), "float32"),
+        ((chunks, p, s, tokens), "float32"),
+    ]
+
+
+LOSS = LossShapes(tokens=64, features=6, vocabulary=100)
+OLD = LossSplit((4,), examples=8, sequence=1)
+NEW = LossSplit((4,), examples=2, sequence=2)
+BLOCK: list[split.Array] = [((16, 64, 6), "bfloat16")]
+
+
+def test_the_arrays_of_a_loss_take_the_parts_of_the_new_mesh() -> None:
+    saved = [*BLOCK, *kept(LOSS, OLD, 4, 2 * 16)]
+    assert split.moved(saved, [LOSS], 16, OLD, NEW) == [*BLOCK, *kept(LOSS, NEW, 4, 8 * 8)]
+
+
+def test_a_model_without_such_a_loss_has_the_same_arrays_everywhere() -> None:
+    assert split.moved(BLOCK, [], 16, LossSplit((), 8, 1), LossSplit((), 2, 2)) == BLOCK
+
+
+def test_a_loss_that_is_computed_whole_has_the_same_arrays_everywhere() -> None:
+    logits: list[split.Array] = [((16, 64, 100), "float32")]
+    assert split.moved(logits, [LOSS], 16, LossSplit((1,), 8, 1), LossSplit((1,), 2, 2)) == logits
+
+
+def test_an_array_of_the_same_shape_as_one_of_the_loss_prevents_sharing() -> None:
+    arrays = kept(LOSS, OLD, 4, 2 * 16)
+    assert split.moved([*arrays, arrays[2]], [LOSS], 16, OLD, NEW) is None
