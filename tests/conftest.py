@@ -28,6 +28,10 @@ SPOILED = pytest.StashKey[bool]()
 # In minutes of work each; see `pytest_collection_modifyitems`.
 LONGEST = [
     "tests/docs/test_pages.py",
+    "tests/campaign/test_mutations.py",
+    "tests/engine/test_gpt.py",
+    "tests/run/test_presets.py",
+    "tests/engine/test_jax_models.py",
     "tests/layers/test_layers.py",
     "tests/sweep/test_sweep.py",
     "tests/verify/test_verify.py",

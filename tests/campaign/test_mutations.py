@@ -21,6 +21,7 @@ SOUND = Try("nothing broken", Job(1), sound=True)
 
 
 @pytest.mark.campaign
+@pytest.mark.rotates(every=3)
 @pytest.mark.parametrize(("engine", "network"), [("jax", "tokens"), ("jax", "mixed"), ("keras_dtensor", "mixed")])
 def test_broken_engines_are_caught_and_the_sound_one_is_verified(tmp_path: Path, engine: str, network: str) -> None:
     options = Options(engine=engine, network=network, setting="sgd")

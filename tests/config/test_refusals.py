@@ -113,6 +113,7 @@ def _run(folder: Path, *args: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.wide(keep=["trainer.epochs=[1", "mesh=batch9", "model=custom model._target_=user_module.biuld"])
 @pytest.mark.parametrize("args", THROUGH_THE_PROCESS)
 def test_the_process_refuses_with_code_2_before_importing_anything_heavy(args: str, user_folder: Path) -> None:
     case = next(case for case in REFUSALS if name(case) == args)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from runner.checks.composed import convert
 from runner.config.compose import compose
 from tests.keras_examples import page, spec
-from tests.keras_examples.__main__ import PAGE, RESULTS, ROOT, commands, last_line, measure, selected
+from tests.keras_examples.__main__ import PAGE, RESULTS, commands, last_line, measure, selected
 from tests.keras_examples.spec import Example, Spec, examples
 
 EXAMPLES = [example for example in examples() if not example.spec.needs]
@@ -92,24 +91,16 @@ def test_the_last_error_says_why_a_command_failed() -> None:
     assert last_line("a\nnot  verified", "") == "not verified"
 
 
-def sample(count: int = 3) -> list[Example]:
-    """Examples drawn by the newest commit, so that each CI run tries others."""
-    passing = json.loads(RESULTS.read_text())
-    known = [example for example in EXAMPLES if page.passes(example, "jax", _ended(passing, example))]
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    first = int(head.stdout.strip() or "0", 16) % len(known)
-    return [known[(first + step * len(known) // count) % len(known)] for step in range(count)]
+def _ended(example: Example) -> dict[str, str]:
+    return json.loads(RESULTS.read_text()).get(example.path, {}).get("engines", {}).get("jax", {})
 
 
-def _ended(record: dict[str, dict[str, dict[str, dict[str, str]]]], example: Example) -> dict[str, str]:
-    return record.get(example.path, {}).get("engines", {}).get("jax", {})
+PASSING = [example for example in EXAMPLES if page.passes(example, "jax", _ended(example))]
 
 
 @pytest.mark.campaign
-def test_the_examples_pass_every_step(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    chosen = EXAMPLES if request.config.getoption("--whole") else sample()
-    record = json.loads(RESULTS.read_text())
-    for example in chosen:
-        if page.passes(example, "jax", _ended(record, example)):
-            ended = measure(example, "jax", tmp_path / example.name, 600, only=[], passed={})
-            assert ended == dict.fromkeys(page.STEPS, "ok"), example.path
+@pytest.mark.rotates(every=40)
+@pytest.mark.parametrize("example", PASSING, ids=lambda example: example.path)
+def test_an_example_passes_every_step(example: Example, tmp_path: Path) -> None:
+    ended = measure(example, "jax", tmp_path, 600, only=[], passed={})
+    assert ended == dict.fromkeys(page.STEPS, "ok")
