@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from runner.data.base import Array
-from runner.model import scope
+from runner.model import scope, windows
 from runner.model.portable import Tensor
 
 # Added to the score of a token that may not be attended to: its weight is then exactly 0 in float32.
@@ -80,7 +80,14 @@ def _constant(ops: Any, value: Array, like: Tensor) -> Tensor:
 
 
 def attend(
-    ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None, *, on_jax: bool
+    ops: Any,
+    q_bthk: Tensor,
+    k_bsgk: Tensor,
+    v_bsgk: Tensor,
+    segments_bt: Tensor | None,
+    *,
+    window: int | None = None,
+    on_jax: bool,
 ) -> Tensor:
     """Returns softmax(q k^T / sqrt(K)) v, (B, T, H, K).
 
@@ -92,26 +99,74 @@ def attend(
       k_bsgk: keys; each of the G heads serves H / G consecutive heads of queries.
       v_bsgk: values.
       segments_bt: document of each token; None: each row is one document.
+      window: the last tokens that a token attends to, itself included; None: all of them.
       on_jax: use JAX's attention, else operations that DTensor can shard.
     """
-    if on_jax:
-        return _attend_jax(ops, q_bthk, k_bsgk, v_bsgk, segments_bt)
-    return _attend_dtensor(ops, q_bthk, k_bsgk, v_bsgk, segments_bt)
+    if window is not None and window >= int(q_bthk.shape[1]):
+        window = None
+    if not on_jax:
+        return _attend_dtensor(ops, q_bthk, k_bsgk, v_bsgk, segments_bt, window)
+    if window is None:
+        mask = None
+        if segments_bt is not None:
+            mask = _same_document(ops, segments_bt, segments_bt)
+        return ops.dot_product_attention(q_bthk, k_bsgk, v_bsgk, mask=mask, is_causal=True)
+    return _attend_locally(ops, q_bthk, k_bsgk, v_bsgk, segments_bt, window)
 
 
-def _attend_jax(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None) -> Tensor:
-    """Returns (B, T, H, K) by JAX's attention, which has a fused form on GPUs."""
-    mask = None
-    if segments_bt is not None:
-        same_document_bts = ops.equal(ops.expand_dims(segments_bt, 2), ops.expand_dims(segments_bt, 1))
-        mask = ops.expand_dims(same_document_bts, 1)
-    return ops.dot_product_attention(q_bthk, k_bsgk, v_bsgk, mask=mask, is_causal=True)
+def last_of(ops: Any, mask_b1ts: Tensor, window: int) -> Tensor:
+    """Returns a mask of the last tokens that each token attends to, with Keras on JAX.
+
+    Slots need not be in the order of positions without gaps, so the attended ones are counted.
+
+    Args:
+      ops: the functions of `runner.model.ops`.
+      mask_b1ts: bool, the slots that a token attends to, earlier tokens first.
+      window: number of slots that are kept.
+    """
+    attended = ops.cast(mask_b1ts, "int32")
+    # The attended slots from each one on, itself included.
+    from_here = ops.sum(attended, axis=-1, keepdims=True) - ops.cumsum(attended, axis=-1) + attended
+    return ops.logical_and(mask_b1ts, ops.less_equal(from_here, window))
 
 
-def _attend_dtensor(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None) -> Tensor:
+def _same_document(ops: Any, queries_bt: Tensor, keys_bs: Tensor) -> Tensor:
+    """Returns bool (B, 1, T, S) of the documents of queries and keys."""
+    same_document_bts = ops.equal(ops.expand_dims(queries_bt, 2), ops.expand_dims(keys_bs, 1))
+    return ops.expand_dims(same_document_bts, 1)
+
+
+def _attend_locally(
+    ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None, window: int
+) -> Tensor:
+    """Returns (B, T, H, K) by JAX's attention, chunk by chunk, so that keys outside of all windows are left out.
+
+    If a mesh splits the tokens, a chunk would be on some of the devices only: all keys are compared then.
+    """
+    tokens = int(q_bthk.shape[1])
+    chunks = [windows.Chunk(0, tokens, 0)]
+    if not scope.tokens_are_split():
+        chunks = windows.chunks(tokens, window)
+    attended = []
+    for start, stop, first_key in chunks:
+        query_t1 = ops.expand_dims(ops.arange(start, stop), 1)
+        key_1s = ops.expand_dims(ops.arange(first_key, stop), 0)
+        is_in_window_ts = ops.logical_and(ops.less_equal(key_1s, query_t1), ops.greater(key_1s, query_t1 - window))
+        mask = ops.expand_dims(is_in_window_ts, (0, 1))
+        if segments_bt is not None:
+            same_document = _same_document(ops, segments_bt[:, start:stop], segments_bt[:, first_key:stop])
+            mask = ops.logical_and(mask, same_document)
+        q = q_bthk[:, start:stop]
+        attended.append(ops.dot_product_attention(q, k_bsgk[:, first_key:stop], v_bsgk[:, first_key:stop], mask=mask))
+    return ops.concatenate(attended, axis=1)
+
+
+def _attend_dtensor(
+    ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, segments_bt: Tensor | None, window: int | None
+) -> Tensor:
     """Returns (B, T, H, K) by operations that DTensor can shard.
 
-    The tokens may be sharded too.
+    The tokens may be sharded too. All keys are compared, also those outside of a window.
     """
     batch = scope.batch_axis()
     tokens = int(q_bthk.shape[1])
@@ -125,8 +180,10 @@ def _attend_dtensor(ops: Any, q_bthk: Tensor, k_bsgk: Tensor, v_bsgk: Tensor, se
         v = _repeated(ops, v, heads // groups)
     scale = 1.0 / math.sqrt(int(q_bthk.shape[-1]))
     scores = ops.einsum("bqhk,bshk->bhqs", q_bthk * scale, k)
-    later_tokens = np.triu(np.full((tokens, tokens), _MASKED_SCORE, np.float32), 1)
-    scores = scores + _constant(ops, later_tokens, scores)
+    unseen_tokens = np.triu(np.full((tokens, tokens), _MASKED_SCORE, np.float32), 1)
+    if window is not None:
+        unseen_tokens += np.tril(np.full((tokens, tokens), _MASKED_SCORE, np.float32), -window)
+    scores = scores + _constant(ops, unseen_tokens, scores)
     if segments_bt is not None:
         gathered_bs = scope.lay(segments_bt, [batch, None])
         other_document = ops.not_equal(ops.expand_dims(segments_bt, 2), ops.expand_dims(gathered_bs, 1))

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.model.portable import Tensor
+from runner.model.scanned import Blocks
 from runner.model.transformer import (
     Block,
-    Blocks,
     CachedTokens,
     Head,
     KeyValueCache,

@@ -16,7 +16,8 @@ from runner.model.gpt_options import check_options, default_feedforward, scans
 from runner.model.inputs import Inputs
 from runner.model.portable import bind
 from runner.model.remat import Remat
-from runner.model.transformer import Block, Blocks, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
+from runner.model.scanned import Blocks
+from runner.model.transformer import Block, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
     from runner.task.base import OutputSpec
@@ -49,6 +50,9 @@ def build(
     offloaded: Sequence[str] = (),
     scan: bool | None = None,
     fused_head: bool | None = None,
+    window: int | None = None,
+    global_every: int | None = None,
+    local_wavelength: float | None = None,
 ) -> Any:
     """Builds a pre-norm transformer over rows of tokens.
 
@@ -83,6 +87,9 @@ def build(
       scan: stacks the blocks' variables, (depth, ...), and computes the blocks with a scan, with Keras on JAX; null:
         from 32 blocks on.
       fused_head: returns the factors of the logits, for a loss that computes them in chunks; null: with Keras on JAX.
+      window: tokens that a token of a local block attends to, itself included; null: no block is local.
+      global_every: every so many blocks, the last attends to all earlier tokens; null: all blocks are local.
+      local_wavelength: RoPE base of local blocks; null: `wavelength`.
 
     Returns:
       A model: int32 (batch, T) -> float32 logits (batch, T, vocabulary), or
@@ -122,6 +129,9 @@ def build(
         epsilon=epsilon,
         remat=Remat(remat, tuple(saved), tuple(offloaded)),
         head_dim=head_dim,
+        window=window,
+        global_every=global_every,
+        local_rotary=local_wavelength,
     )
     return _assembled(
         keras,
@@ -187,7 +197,8 @@ def _assembled(
         x = bind(Blocks, keras)(sizes, name="blocks")(x, **segments)
     else:
         for index in range(sizes.depth):
-            x = bind(Block, keras)(sizes, name=f"block_{index}")(x, **segments)
+            block = bind(Block, keras)(sizes, is_local=sizes.is_local(index), name=f"block_{index}")
+            x = block(x, **segments)
 
     x = make_norm(keras, sizes, "norm")(x)
     head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, name="head")

@@ -11,6 +11,7 @@ from runner.config.schema_data import DatasetConfig
 from runner.config.values import check_value
 from runner.data import checks_text
 from runner.errors import invalid
+from runner.model import windows
 
 TARGET = "runner.model.gpt.build"
 
@@ -47,6 +48,9 @@ CONSTRAINTS: Mapping[str, Constraint] = {
     "wavelength": Constraint(above=0.0, example=10000.0),
     "epsilon": Constraint(above=0.0, example=1e-5),
     "dropout": Constraint(at_least=0.0, below=1.0, example=0.1),
+    "window": _SIZE,
+    "global_every": Constraint(at_least=2),
+    "local_wavelength": Constraint(above=0.0, example=10000.0),
 }
 
 # Options that need Keras on JAX -> the values that need nothing.
@@ -83,6 +87,20 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str =
         options["dim"], options["heads"], options["key_value_heads"], options["head_dim"], options["positions"]
     )
     _check_names(options)
+    _check_window(options)
+
+
+def _check_window(options: Mapping[str, Any]) -> None:
+    """Checks that options of local blocks are given where there are some."""
+    for name in ("global_every", "local_wavelength"):
+        value = options[name]
+        if value is not None and options["window"] is None:
+            fix = f"set model.window=4096, or remove model.{name}"
+            raise invalid(f"model.{name}", value, problem="has no effect without model.window", fix=fix)
+    local_wavelength = options["local_wavelength"]
+    if local_wavelength is not None and options["positions"] != "rotary":
+        problem = f"has no effect with model.positions={options['positions']}"
+        raise invalid("model.local_wavelength", local_wavelength, problem=problem, fix="set model.positions=rotary")
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
@@ -159,6 +177,13 @@ def recomputed_share(options: Mapping[str, Any]) -> float:
     # The product that ends a block is not repeated, because no gradient of the block needs its result. It is counted
     # as repeated nonetheless: then the share without a kept product is that of `full`, a whole forward pass.
     return 1.0 - saved / (sum(widths.values()) + hidden)
+
+
+def attention_shares(model: ModelConfig, tokens: int) -> dict[str, float]:
+    """Returns `windows.shares` of the model's options; of another builder, or without a window, it is empty."""
+    if model.target != TARGET or model.options.get("window") is None:
+        return {}
+    return windows.shares(model.options, tokens)
 
 
 def _check_heads(dim: int, heads: int, key_value_heads: int | None, head_dim: int | None, positions: str) -> None:

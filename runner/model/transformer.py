@@ -8,14 +8,13 @@ mesh axis.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from runner.model import attention, scope
+from runner.model import attention, scope, windows
 from runner.model.gpt_options import GATED
 from runner.model.portable import PortableLayer, Tensor, bind
 from runner.model.remat import Remat
@@ -24,10 +23,7 @@ from runner.model.remat import Remat
 _STDDEV = 0.02
 
 # The dropout layers of a block, in the order in which it calls them.
-_DROPOUTS = ("attention_dropout", "feedforward_dropout")
-
-# Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
-_INITIALLY_ONE = ("gamma", "scale")
+DROPOUTS = ("attention_dropout", "feedforward_dropout")
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,9 @@ class Sizes:
       epsilon: of the norms.
       remat: activation checkpointing of each block.
       head_dim: width of one head; None: `dim / heads`.
+      window: tokens that a token of a local block attends to, itself included; None: no block is local.
+      global_every: every so many blocks, one attends to all earlier tokens; None: all blocks are local.
+      local_rotary: RoPE base of local blocks; None: `rotary`.
     """
 
     dim: int
@@ -64,6 +63,20 @@ class Sizes:
     epsilon: float
     remat: Remat
     head_dim: int | None = None
+    window: int | None = None
+    global_every: int | None = None
+    local_rotary: float | None = None
+
+    def is_local(self, index: int) -> bool:
+        """Returns whether a block attends to the tokens of a window only."""
+        return windows.is_local(index, self.window, self.global_every)
+
+    @property
+    def period(self) -> int:
+        """Number of blocks after which local and global ones repeat."""
+        if self.window is None or self.global_every is None or self.global_every > self.depth:
+            return 1
+        return self.global_every
 
     @property
     def head_width(self) -> int:
@@ -193,12 +206,13 @@ class RMSNorm(PortableLayer):
 class Mix(PortableLayer):
     """Causal attention of each head, within the same document.
 
-    The output is softmax(q k^T / sqrt(K)) v over the earlier tokens.
+    The output is softmax(q k^T / sqrt(K)) v over the earlier tokens, or over the last ones of a window.
     """
 
-    def __init__(self, rotary: float | None, **kwargs: Any) -> None:
+    def __init__(self, rotary: float | None, window: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.rotary = rotary
+        self.window = window
 
     def call(self, inputs: Sequence[Tensor], segments: Tensor = None) -> Tensor:
         """Returns the attended values (B, T, H, K).
@@ -212,7 +226,7 @@ class Mix(PortableLayer):
             rotation = attention.rotation(int(q.shape[1]), int(q.shape[3]), self.rotary)
             q = attention.rotated(self.ops, q, rotation, on_jax=self.on_jax)
             k = attention.rotated(self.ops, k, rotation, on_jax=self.on_jax)
-        return attention.attend(self.ops, q, k, v, segments, on_jax=self.on_jax)
+        return attention.attend(self.ops, q, k, v, segments, window=self.window, on_jax=self.on_jax)
 
     def call_with_cache(
         self, inputs: Sequence[Tensor], cache: KeyValueCache, new: CachedTokens
@@ -234,8 +248,11 @@ class Mix(PortableLayer):
         start = (0, new.slot, 0, 0)
         keys = self.ops.slice_update(cache.keys, start, k)
         values = self.ops.slice_update(cache.values, start, v)
+        mask = new.mask
+        if self.window is not None:
+            mask = attention.last_of(self.ops, mask, self.window)
         # Fused kernels of GPUs do not take a single query.
-        attended = self.ops.dot_product_attention(q, keys, values, mask=new.mask, flash_attention=False)
+        attended = self.ops.dot_product_attention(q, keys, values, mask=mask, flash_attention=False)
         return attended, KeyValueCache(keys, values)
 
 
@@ -246,10 +263,15 @@ class Block(PortableLayer):
     attribute, since Keras layers have a property of that name.
     """
 
-    def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
+    def __init__(self, sizes: Sizes, *, is_local: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         keras = self.keras
         name = self.name
+        rotary = sizes.rotary
+        window = None
+        if is_local:
+            rotary = sizes.local_rotary or sizes.rotary
+            window = sizes.window
         # A block has two branches, so the model adds up 2 * depth of them.
         residual_scale = 1.0 / math.sqrt(2 * sizes.depth)
         dropout = keras.layers.Dropout
@@ -259,7 +281,7 @@ class Block(PortableLayer):
             "query": _to_heads(keras, sizes, f"{name}.attention.query", sizes.heads),
             "key": _to_heads(keras, sizes, f"{name}.attention.key", sizes.key_value_heads),
             "value": _to_heads(keras, sizes, f"{name}.attention.value", sizes.key_value_heads),
-            "mix": bind(Mix, keras)(sizes.rotary, name=f"{name}.attention.mix"),
+            "mix": bind(Mix, keras)(rotary, window, name=f"{name}.attention.mix"),
             "output": _from_heads(keras, sizes, f"{name}.attention.output", residual_scale),
         }
         self.attention_dropout = dropout(sizes.dropout, name=f"{name}.attention_dropout")
@@ -299,7 +321,7 @@ class Block(PortableLayer):
         dropouts = [self.attention_dropout, self.feedforward_dropout]
         # The masks are drawn outside of the function that is computed twice: a random generator of Keras can't update
         # its state inside of `jax.checkpoint`.
-        masks = _dropout_masks(self.ops, dropouts, x_btd, self.sizes, training=training)
+        masks = dropout_masks(self.ops, dropouts, x_btd, self.sizes, training=training)
         return self.sizes.remat.applied(self.call_with_masks)(x_btd, segments, masks)
 
     def call_with_masks(self, x_btd: Tensor, segments: Tensor, masks: Sequence[Tensor]) -> Tensor:
@@ -368,112 +390,6 @@ class Block(PortableLayer):
         if self.sizes.activation == "geglu":
             return self.feedforward["down"](self.keras.activations.gelu(gate, approximate=True) * up)
         return self.feedforward["down"](gate * self.ops.sigmoid(gate) * up)
-
-
-class Blocks(PortableLayer):
-    """All blocks as one layer, with stacked variables (depth, ...).
-
-    A scan computes them, compiled once.
-    """
-
-    def __init__(self, sizes: Sizes, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.sizes = sizes
-        # One dropout layer per dropout of the unrolled blocks, with the same names: a mask depends on the name of its
-        # layer, so a scanned model draws the same masks as an unrolled one.
-        self.dropouts = []
-        if sizes.dropout:
-            for index in range(sizes.depth):
-                for part in _DROPOUTS:
-                    self.dropouts.append(self.keras.layers.Dropout(sizes.dropout, name=f"block_{index}.{part}"))
-
-    def build(self, input_shape: Any) -> None:
-        """Creates the stacked variables, under the keys that a block has."""
-        block = _built_without_values(lambda: bind(Block, self.keras)(self.sizes, name=self.name), tuple(input_shape))
-        # (a variable of the one block, its stacked variable)
-        pairs: list[tuple[Any, Any]] = []
-        self.attention_norm = self._stacked(block.attention_norm, pairs)
-        self.feedforward_norm = self._stacked(block.feedforward_norm, pairs)
-        attention_variables = {}
-        for part, layer in block.attention.items():
-            if layer.weights:
-                attention_variables[part] = self._stacked(layer, pairs)
-        self.attention = attention_variables
-        self.feedforward = {part: self._stacked(layer, pairs) for part, layer in block.feedforward.items()}
-        # A function hides the block from Keras, which would otherwise track the block's variables as this layer's own;
-        # they have no values.
-        self.block_and_pairs: Callable[[], tuple[Any, list[tuple[Any, Any]]]] = lambda: (block, pairs)
-        super().build(input_shape)
-
-    def _stacked(self, layer: Any, pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-        """Creates the stacked variables of one part of the block.
-
-        Args:
-          layer: the part, built.
-          pairs: gets a pair per variable.
-
-        Returns:
-          Name of a variable in the block to the stacked variable.
-        """
-        prefix = layer.name.removeprefix(f"{self.name}.").replace(".", "_")
-        stacked = {}
-        for variable in layer.trainable_variables:
-            if variable.name == "kernel":
-                initializer = layer.kernel_initializer
-            elif variable.name in _INITIALLY_ONE:
-                initializer = "ones"
-            else:
-                initializer = "zeros"
-            stacked[variable.name] = self.add_weight(
-                shape=(self.sizes.depth, *variable.shape),
-                initializer=initializer,
-                name=f"{prefix}_{variable.name}",
-                # The block casts its own slice; here the cast would copy the whole stack.
-                autocast=False,
-            )
-            pairs.append((variable, stacked[variable.name]))
-        return stacked
-
-    def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
-        """Returns the tokens after all blocks."""
-        block, pairs = self.block_and_pairs()
-        sizes = self.sizes
-        ops = self.ops
-        block_variables = []
-        stacked_values = []
-        for variable, stacked in pairs:
-            block_variables.append(variable)
-            stacked_values.append(ops.convert_to_tensor(stacked))
-        stacked_masks = None
-        masks = _dropout_masks(ops, self.dropouts, x_btd, sizes, training=training)
-        if masks:
-            stacked_masks = ops.reshape(ops.stack(masks), (sizes.depth, len(_DROPOUTS), *x_btd.shape))
-
-        def step(x: Tensor, slices: tuple[list[Tensor], Tensor]) -> tuple[Tensor, None]:
-            values, block_masks = slices
-            masks = []
-            if block_masks is not None:
-                masks = [block_masks[0], block_masks[1]]
-            with self.keras.StatelessScope(zip(block_variables, values, strict=True)):
-                return block.call_with_masks(x, segments, masks), None
-
-        body = sizes.remat.applied(step, scanned=True)
-        return ops.scan(body, x_btd, (stacked_values, stacked_masks))[0]
-
-    def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
-        """Returns new tokens after all blocks, and their caches (depth, ...) with them; see `Block`."""
-        block, pairs = self.block_and_pairs()
-        block_variables = [variable for variable, _ in pairs]
-        stacked_values = [self.ops.convert_to_tensor(stacked) for _, stacked in pairs]
-
-        def step(x: Tensor, slices: tuple[list[Tensor], KeyValueCache]) -> tuple[Tensor, KeyValueCache]:
-            values, block_cache = slices
-            with self.keras.StatelessScope(zip(block_variables, values, strict=True)):
-                after, block_cache = block.call_with_cache(x, block_cache, new)
-            return after, block_cache
-
-        after, caches = self.ops.scan(step, x_btd, (stacked_values, cache))
-        return after, caches
 
 
 class Head(PortableLayer):
@@ -559,7 +475,7 @@ def _identity(x: Tensor) -> Tensor:
     return x
 
 
-def _dropout_masks(
+def dropout_masks(
     ops: Any, dropouts: Sequence[Any], x: Tensor, sizes: Sizes, *, training: bool | None
 ) -> list[Tensor]:
     """Returns the mask of each dropout layer, True where an element is kept.
@@ -569,17 +485,3 @@ def _dropout_masks(
     if not training or not sizes.dropout:
         return []
     return [ops.greater(dropout(ops.ones_like(x), training=True), 0) for dropout in dropouts]
-
-
-def _built_without_values(make: Callable[[], Any], shape: tuple[int | None, ...]) -> Any:
-    """Returns a built layer whose variables have shapes but allocate no memory."""
-    built = []
-
-    def build() -> None:
-        layer = make()
-        layer.build(shape)
-        built.append(layer)
-
-    # Inside of `eval_shape` the initial values are abstract.
-    importlib.import_module("jax").eval_shape(build)
-    return built[0]

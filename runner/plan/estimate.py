@@ -47,6 +47,8 @@ class PlacedModel:
       whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
       experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token.
       tokens: tokens per row and the axis that shards them; None if no axis does.
+      attended: layer that holds attention -> the share of its products of queries and keys that is computed, if it is
+        not all of them.
     """
 
     placements: Mapping[str, Placement]
@@ -58,6 +60,7 @@ class PlacedModel:
     whole: Collection[str] = ()
     experts: Collection[str] = ()
     tokens: tuple[int, str] | None = None
+    attended: Mapping[str, float] = field(default_factory=dict)
     _ends: dict[str, dict[str, LayerOutput]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @functools.cached_property
@@ -475,7 +478,8 @@ def _attention(model: PlacedModel, output: LayerOutput, inner_kernels: Sequence[
     examples = output.shape[0]
     one_product = _MULTIPLY_ADD * examples * heads * queries * keys * size
     # Two products (scores, values), each once forward and twice backward.
-    return depth * 2 * 3 * one_product // devices
+    all_products = depth * 2 * 3 * one_product // devices
+    return round(all_products * model.attended.get(output.layer, 1.0))
 
 
 def _query_kernel(kind: str, kernels: Sequence[Placement]) -> Placement | None:

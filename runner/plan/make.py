@@ -12,6 +12,7 @@ import numpy as np
 from runner import layout
 from runner.checks import warnings as config_warnings
 from runner.config.schema import HardwareConfig, RunConfig
+from runner.engine import registry
 from runner.engine.base import (
     Collective,
     CountsCost,
@@ -280,7 +281,21 @@ def placed_model(config: RunConfig, engine: Engine, data: DataSpec) -> estimate.
         whole=engine.used_whole(),
         experts=experts,
         tokens=_sharded_tokens(config, data),
+        attended=_attended(config, data, inputs.values()),
     )
+
+
+def _attended(config: RunConfig, data: DataSpec, inputs: Iterable[Sequence[str | None]]) -> dict[str, float]:
+    """Returns the share of attention's products that is computed, by layer; of layers that are left out, it is all.
+
+    Of local attention, all products are computed by DTensor, and where a mesh splits the tokens.
+    """
+    if not registry.has_keras_3(config.engine.name):
+        return {}
+    for spec in inputs:
+        if any(axis is not None and config.mesh.axes[axis] > 1 for axis in spec[1:]):
+            return {}
+    return gpt_options.attention_shares(config.model, data.task.tokens)
 
 
 def _sharded_tokens(config: RunConfig, data: DataSpec) -> tuple[int, str] | None:

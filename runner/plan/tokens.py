@@ -45,7 +45,12 @@ def peak_gflops(config: RunConfig) -> float | None:
 
 
 def step_flops(
-    shapes: Mapping[str, Sequence[int]], trained: Collection[str], tokens: int, length: int, vocabulary: int
+    shapes: Mapping[str, Sequence[int]],
+    trained: Collection[str],
+    tokens: int,
+    length: int,
+    vocabulary: int,
+    attended: float = 1.0,
 ) -> float:
     """Returns the FLOPs of a step on all devices, without recomputation.
 
@@ -61,6 +66,7 @@ def step_flops(
       tokens: per step.
       length: of a row, T.
       vocabulary: its size, V.
+      attended: share of the products of attention that windows leave, see `runner.model.windows`.
     """
     roles = transformers.read(map_values(tuple, shapes)).roles
     sizes = map_values(math.prod, shapes)
@@ -88,7 +94,7 @@ def step_flops(
     for path, size in sizes.items():
         if _QUERY.search(path):
             attention_units += size // _input_features(shapes[path], roles.get(path))
-    return tokens * (per_token + _ATTENTION * length * attention_units)
+    return tokens * (per_token + _ATTENTION * attended * length * attention_units)
 
 
 def _is_head(path: str, shape: Sequence[int], role: Role | None, vocabulary: int) -> bool:

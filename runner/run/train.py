@@ -33,6 +33,7 @@ from runner.host.outputs import required, spared, warn
 from runner.host.signals import StopRequest, heard
 from runner.host.stores.urls import Place
 from runner.layout import mesh
+from runner.model import gpt_options, windows
 from runner.optim import schedules
 from runner.plan import exhausted, rows, tokens
 from runner.plan.command import compile_step, plan_engine
@@ -339,7 +340,8 @@ class _Training:
             return measures
         shapes = {path: placement.shape for path, placement in engine.placements.items()}
         tokens_per_batch = self.config.dataset.batch_size * task.tokens
-        flops = tokens.step_flops(shapes, set(engine.trainable), tokens_per_batch, task.tokens, units)
+        attended = gpt_options.attention_shares(self.config.model, task.tokens).get(windows.SCANNED, 1.0)
+        flops = tokens.step_flops(shapes, set(engine.trainable), tokens_per_batch, task.tokens, units, attended)
         return {**measures, "plan/flops_per_device": flops / mesh.size(self.config.mesh.axes)}
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:

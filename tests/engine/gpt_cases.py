@@ -23,6 +23,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "tied": {"tied": True, "max_length": 24},
     "one_key_head": {"key_value_heads": 1, "positions": "rotary"},
     "segments": {"segments": True, "activation": "swiglu", "norm": "rms"},
+    # Windows that divide the row and that do not, more blocks than whole periods, and two bases of RoPE.
+    "mistral": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "bias": False, "window": 4},
+    "local_and_global": {
+        "positions": "rotary",
+        "norm": "rms",
+        "segments": True,
+        "depth": 3,
+        "window": 5,
+        "global_every": 2,
+        "local_wavelength": 100.0,
+    },
     "dropout": {"dropout": 0.2, "tied": True, "positions": "rotary", "segments": True},
 }
 _MEGATRON: list[tuple[str, list[str | None]]] = [

@@ -30,11 +30,18 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
         name = f"block_{index}"
         y = _norm(w, f"{name}/attention_norm", x)
         q, k, v = (_heads(w, f"{name}/attention/{part}", y) for part in ("query", "key", "value"))
+        base = options.get("wavelength", 10000.0)
+        visible = seen
+        # Gemma's order: the last of so many blocks is global.
+        if "window" in options and (index + 1) % options.get("global_every", depth + 1):
+            place = np.arange(length)
+            visible = seen & (place[:, None] - place < options["window"])
+            base = options.get("local_wavelength", base)
         if options.get("positions") == "rotary":
-            q, k = _turned(q), _turned(k)
+            q, k = _turned(q, base), _turned(k, base)
         times = heads // k.shape[1]
         k, v = (jnp.stack([each] * times, 2).reshape(q.shape) for each in (k, v))
-        scores = jnp.where(seen, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -jnp.inf)
+        scores = jnp.where(visible, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -jnp.inf)
         mixed = jax.nn.softmax(scores, axis=-1) @ v  # (B, H, T, K)
         out = w[f"{name}/attention/output/kernel"]
         x = x + jnp.einsum("bhtk,hkd->btd", mixed, out) + w.get(f"{name}/attention/output/bias", 0.0)
@@ -74,11 +81,11 @@ def _norm(w: Weights, name: str, x: Any) -> Any:
     return x * w[f"{name}/gamma"] + w[f"{name}/beta"]
 
 
-def _turned(x: Any) -> Any:
+def _turned(x: Any, base: float) -> Any:
     """Returns (B, H, T, K) whose pairs (i, i + K / 2), as complex numbers, are turned by their place."""
     half = x.shape[-1] // 2
     pairs = x[..., :half] + 1j * x[..., half:]
-    angle = np.arange(x.shape[2])[:, None] * 10000.0 ** (-np.arange(half) / half)
+    angle = np.arange(x.shape[2])[:, None] * base ** (-np.arange(half) / half)
     pairs = pairs * np.exp(1j * angle).astype(np.complex64)
     return jnp.concatenate([pairs.real, pairs.imag], -1)
 

@@ -89,7 +89,7 @@ def plain(name: str) -> dict[str, Any]:
     engine.build()
     shapes = {path: info.shape for path, info in engine.variables().items() if "optimizer/" not in path}
     arrays = cases.batches(name).arrays
-    return gpt_plain.train(cases.start(shapes), arrays, cases.OPTIONS[name], 4, 2, 0.01)
+    return gpt_plain.train(cases.start(shapes), arrays, cases.OPTIONS[name], 4, config.model.options["depth"], 0.01)
 
 
 def main() -> None:

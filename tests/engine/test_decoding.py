@@ -24,6 +24,8 @@ FORMS: Runs = [
     ("tied", {"fused_head": True}),
     ("one_key_head", {"fused_head": True}),
     ("segments", {"scan": True}),
+    ("mistral", {}),
+    ("local_and_global", {"scan": True}),
     ("dropout", {"scan": True, "remat": "full", "fused_head": True}),
 ]
 # Float32 sums of the same terms in another order, through two blocks.

@@ -32,6 +32,9 @@ ON_JAX: list[tuple[str, dict[str, Any]]] = [
     ("tied", {"fused_head": True, "scan": True}),
     ("dropout", {"scan": True, "remat": "dots_saveable"}),
     ("dropout", {"remat": "full"}),
+    ("mistral", {"scan": True, "remat": "full"}),
+    ("local_and_global", {"scan": True}),
+    ("local_and_global", {"scan": True, "remat": "names", "saved": ["attended"], "fused_head": True}),
     ("llama", {"remat": "names", "saved": ["query", "attended", "gate", "up"]}),
     ("tied", {"scan": True, "remat": "names", "saved": ["attended"], "offloaded": ["input", "key", "value"]}),
 ]

@@ -14,6 +14,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from runner.engine.jax import private
+from runner.model import scope
 
 # Bytes of a number that cuDNN's kernel takes.
 _HALF_PRECISION_BYTES = 2
@@ -25,7 +26,7 @@ def fused_where_alike(
 ) -> Iterator[None]:
     """Keeps `keras.ops.dot_product_attention` from cuDNN's kernel in the context.
 
-    It does so if a mesh can't split the kernel.
+    It does so if a mesh can't split the kernel. It also tells local attention whether the tokens are split.
 
     In 16 bits Keras uses that kernel on GPUs by itself. JAX splits it by examples and by heads, and queries, keys and
     values alike; it rejects anything else while XLA compiles ("Query, key and value should have same sharding"), too
@@ -55,7 +56,7 @@ def fused_where_alike(
 
         return attention
 
-    with private.attention_replaced(replaced):
+    with private.attention_replaced(replaced), scope.splitting_tokens(splits_tokens):
         yield
 
 
