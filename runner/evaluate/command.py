@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
 from runner.data import loading
 from runner.data.augment import Augmented
-from runner.data.base import Dataset, DataSource, Encoding
+from runner.data.base import SPLITS, Dataset, DataSource, Encoding
 from runner.engine import devices, registry
 from runner.errors import ConfigError, invalid
 from runner.evaluate.report import EvaluationReport
 from runner.evaluate.saved import evaluated, open_saved, place_of, restored
 from runner.host import stages
 from runner.host.console import Console
-from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.layout import mesh
 from runner.processes.team import current
+from runner.record.folder import CONFIG, with_config
 from runner.task.base import DataSpec
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
@@ -32,9 +29,6 @@ from runner.training.display import result_table
 from runner.training.samples import sample
 
 _SAMPLE = "sample.txt"
-
-# Values of `evaluate.split` that name a split of the config; any other is a split expression.
-_NAMED_SPLITS = ("train", "validation", "test")
 
 
 def run(config: RunConfig, composed: DictConfig) -> None:
@@ -54,9 +48,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     saved = open_saved(config, "runner.evaluate")
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.line(config, composed)
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    folder = with_config(resolved(config, composed))
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
         registry.prepare(config)
@@ -87,12 +79,12 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             examples=evaluation.examples,
             tables=task_report.tables,
         )
-        _print(console, device_lines)
+        console.print_lines(device_lines)
         for table in report.printed():
             console.print(table)
         console.print(result_table(report.totals()))
 
-        files = [folder / "config.yaml", *report.write(folder)]
+        files = [folder / CONFIG, *report.write(folder)]
         for name, write in task_report.files.items():
             write(folder / name)
             files.append(folder / name)
@@ -100,21 +92,16 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             path = folder / _SAMPLE
             path.write_text(text, "utf-8")
             files.append(path)
-            _print(console, [f"sample of {_SAMPLE}:", *samples.shown(text)])
+            console.print_lines([f"sample of {_SAMPLE}:", *samples.shown(text)])
         place = place_of(config, saved, split)
         store.log_metrics(saved.checkpoint.step, report.logged(place))
         store.log_artifacts(files, f"evaluate/{place}/step-{saved.checkpoint.step:09d}")
-    _print(console, [f"files: {folder}", *store.describe()])
-
-
-def _print(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+    console.print_lines([f"files: {folder}", *store.describe()])
 
 
 def _loaded(config: RunConfig, encoding: Encoding | None) -> Dataset:
     """Loads the dataset; a split expression takes the place of its test split."""
-    if config.evaluate.split in _NAMED_SPLITS:
+    if config.evaluate.split in SPLITS:
         return loading.load_run(config, encoding)
     dataset = replace(config.dataset, test=config.evaluate.split)
     try:

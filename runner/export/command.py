@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
@@ -33,11 +33,11 @@ from runner.host import stages
 from runner.host.console import Console
 from runner.host.late import late
 from runner.host.logs import quiet_native_log
-from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.host.stores.urls import ObjectPath
 from runner.layout import mesh
 from runner.processes.team import current
+from runner.record.folder import CONFIG, with_config
 from runner.task.base import DataSpec, Task
 from runner.task.registry import make_task
 from runner.tracking.attach import attach
@@ -78,11 +78,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     device_lines = devices.line(config, composed)
     target = folders.target(config.export, saved.run)
     copy = folders.store_target(config.export) if team.is_first else None
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    folder = with_config(resolved(config, composed))
     native_log = folder / "runner.log"
-    config_yaml = OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed)))
-    with required(folder):
-        (folder / "config.yaml").write_text(config_yaml)
     with heard():
         store = attach(config.tracking, saved.run.tracking_id if team.is_first else None)
         registry.prepare(config)
@@ -97,7 +94,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         outputs = _outputs(config, saved, served, examples, native_log)
         if not team.is_first:
             return
-        _print(console, device_lines)
+        console.print_lines(device_lines)
         # The export appears in its folder when the block ends, so only after it was compared and found equal.
         with folders.making(target) as unfinished:
             with stages.stage("writing the export"):
@@ -119,20 +116,15 @@ def run(config: RunConfig, composed: DictConfig) -> None:
                 "versions": versions(),
             }
             (unfinished / folders.RECORD).write_text(json.dumps(record, indent=1) + "\n")
-            (unfinished / "config.yaml").write_text(config_yaml)
+            shutil.copyfile(folder / CONFIG, unfinished / CONFIG)
             if data.encoding.prepared:
                 (unfinished / PREPARATION).write_text(to_text(data.encoding), "utf-8")
             if data.vocabulary is not None:
                 (unfinished / TOKENIZER).write_text(data.vocabulary.tokenizer_json(), "utf-8")
-        _print(console, _written_lines(target, written))
+        console.print_lines(_written_lines(target, written))
         record_in_run = partial(_record, store, saved, served, target, written, compared, outputs)
         _record_and_copy(console, record_in_run, target, copy)
-        _print(console, store.describe())
-
-
-def _print(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+        console.print_lines(store.describe())
 
 
 def _examples(config: RunConfig, data: Dataset, task: Task) -> dict[str, Array]:
@@ -281,7 +273,7 @@ def _record_and_copy(
     """
     uri = record()
     if uri is not None:
-        _print(console, [f"MLflow model: {uri}"])
+        console.print_lines([f"MLflow model: {uri}"])
     if copy is not None:
         with stages.stage(f"copying the export to {copy}"):
             folders.upload(target, copy)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runner.config.schema import ExportConfig
-from runner.errors import EngineError, invalid
+from runner.errors import ConfigError, EngineError, invalid
 from runner.host.folders import remove_empty, remove_files
 from runner.host.paths import outputs_dir
 from runner.host.stores import client
@@ -39,12 +39,7 @@ def target(config: ExportConfig, run: SavedRun) -> Path:
     else:
         path = outputs_dir() / "exports" / run.id
     if path.exists() and not _is_ours(path):
-        raise invalid(
-            _KEY,
-            path,
-            problem="must be a new or empty folder, or an earlier export without other files",
-            fix=f"set {_KEY}={path}/export",
-        )
+        raise _taken(path, "files")
     return path
 
 
@@ -59,13 +54,18 @@ def store_target(config: ExportConfig) -> ObjectPath | None:
         return None
     path = ObjectPath.of(config.folder)
     if not set(client.below(path)) <= set(_stored(path)):
-        raise invalid(
-            _KEY,
-            path,
-            problem="must be a new or empty folder, or an earlier export without other objects",
-            fix=f"set {_KEY}={path}/export",
-        )
+        raise _taken(path, "objects")
     return path
+
+
+def _taken(path: Path | ObjectPath, content: str) -> ConfigError:
+    """Returns the error for a folder with other content than an earlier export's."""
+    return invalid(
+        _KEY,
+        path,
+        problem=f"must be a new or empty folder, or an earlier export without other {content}",
+        fix=f"set {_KEY}={path}/export",
+    )
 
 
 def _stored(path: ObjectPath) -> list[str]:

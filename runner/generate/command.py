@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.config.convert import resolved
 from runner.config.schema import RunConfig
@@ -20,6 +18,7 @@ from runner.host.console import Console
 from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.processes.team import current
+from runner.record.folder import with_config
 from runner.task import registry as tasks
 from runner.task.base import DataSpec
 from runner.task.generation import Sampling
@@ -55,9 +54,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         )
     # Before an engine loads, because that hides GPUs from its process.
     device_lines = devices.line(config, composed)
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    folder = with_config(resolved(config, composed))
     temperature = options.temperature
     if options.greedy:
         temperature = 0.0
@@ -80,19 +77,18 @@ def run(config: RunConfig, composed: DictConfig) -> None:
             texts = task.generate(ask, encoded, options.tokens, sampling, seed, multiple, write)
     if not team.is_first:
         return
-    for line in device_lines:
-        console.print(line, soft_wrap=True, markup=False)
+    console.print_lines(device_lines)
     if options.cache and write is None:
         problem = f"engine={config.engine.name} and this model have no key/value cache"
-        console.print(f"{problem}: each token computed its whole row", soft_wrap=True, markup=False)
+        console.print(f"{problem}: each token computed its whole row", soft_wrap=True)
     for number, text in enumerate(texts):
         if len(texts) > 1:
-            console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True, markup=False)
-        console.print("\n".join(samples.printable(text)), soft_wrap=True, markup=False, highlight=False)
+            console.print(f"--- {number + 1} of {len(texts)}", soft_wrap=True)
+        console.print("\n".join(samples.printable(text)), soft_wrap=True, highlight=False)
     content = []
     for prompt, text in zip(prompts, texts, strict=True):
         content.append({"prompt": prompt, "text": text})
     path = folder / _TEXTS
     with required(folder):
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    console.print(f"files: {folder}", soft_wrap=True, markup=False)
+    console.print(f"files: {folder}", soft_wrap=True)

@@ -70,6 +70,11 @@ class Console(rich.console.Console):
     def file(self, stream: IO[str]) -> None:
         self._file = stream
 
+    def print_lines(self, lines: Iterable[str]) -> None:
+        """Prints lines that a terminal may wrap, and that are whole in a pipe or a file."""
+        for line in lines:
+            self.print(line, soft_wrap=True)
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Returns a string as text of this console, cleaned before the layout counts its columns."""
         return super().render_str(clean(text), **options)

@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.table import Table as RichTable
 
 from runner.config.convert import resolved
@@ -25,6 +24,7 @@ from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.look import contents, picture
 from runner.look import text as text_contents
+from runner.record.folder import with_config
 from runner.task import registry as tasks
 
 _WIDTH = 160  # characters in a pipe or a file, which have no width of their own: the widest table fits
@@ -41,20 +41,17 @@ def run(config: RunConfig, composed: DictConfig) -> None:
       ConfigError: a key's value does not work with this dataset, or it has no such target.
       DataError: the data is not there and can't be fetched, or is corrupted.
     """
-    folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH)
-    with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved(config, composed))))
+    folder = with_config(resolved(config, composed))
     with heard():
         registry.prepare_alone(config)
         as_stored = replace(config, dataset=replace(config.dataset, standardize=False, augment=[]))
         data = loading.load_run(as_stored)
         tables = _tables(config, data)
         head = _head(config, data)
-        for name, line in head.items():
-            console.print(f"{name:9} {line}", soft_wrap=True, markup=False)
+        console.print_lines(f"{name:9} {line}" for name, line in head.items())
         for table in tables:
             console.print(_rich(table))
         files = [folder / "data.json"]
@@ -64,7 +61,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
         image = _image(data)
         if image is not None:
             files += _pictures(config, data, image, folder)
-    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True, markup=False)
+    console.print(f"written: {', '.join(map(str, files))}", soft_wrap=True)
 
 
 def _image(data: Dataset) -> str | None:

@@ -1,1 +1,1 @@
-"""The tracked run: how it is opened, what its page lists, and the status that it ends with."""
+"""The record of a command: its folder with the config, and the tracked run."""

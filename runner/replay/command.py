@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from runner.checks.trainer import with_metrics, with_plateau_metric
 from runner.config.convert import resolved
@@ -17,9 +16,9 @@ from runner.errors import EngineError, invalid
 from runner.evaluate.saved import open_saved
 from runner.host.console import Console
 from runner.host.late import late
-from runner.host.outputs import required
 from runner.host.signals import StopRequest, heard
 from runner.processes.team import current
+from runner.record.folder import with_config
 from runner.replay.record import RecordedStep, config_differences, recorded_step, version_differences
 from runner.task.registry import make_task
 from runner.training import lengths
@@ -54,10 +53,8 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     # Before the data and the engine are loaded: the configs alone tell whether the examples have another order.
     check_order(saved.checkpoint, resolved(config, composed))
     device_lines = devices.line(config, composed)
-    folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    folder = with_config(content)
     differences = {**config_differences(recorded.about["config"], content), **version_differences(recorded.about)}
     with heard() as stop:
         registry.prepare(config)
@@ -70,8 +67,7 @@ def run(config: RunConfig, composed: DictConfig) -> None:
     printed = [*device_lines, *report.lines(recorded, result, comparison, differences)]
     files = report.write(folder, recorded, result, comparison, differences)
     printed.append(f"written: {', '.join(path.name for path in files)} in {folder}")
-    for line in printed:
-        console.print(line, soft_wrap=True, markup=False)
+    console.print_lines(printed)
     # Another config or another version of a library explains a difference, so only a step without one fails.
     if not comparison.is_equal and not differences:
         raise EngineError(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from runner.checks import warnings as config_warnings
@@ -18,10 +17,10 @@ from runner.data.base import Dataset
 from runner.engine import devices, registry
 from runner.errors import EngineError
 from runner.host import stages
-from runner.host.outputs import required
 from runner.host.signals import heard
 from runner.plan.table import plan_console
 from runner.processes.team import current
+from runner.record.folder import CONFIG, with_config
 from runner.record.tracked import open_run, recorded
 from runner.tracking import Tracker
 from runner.verify.check import verify
@@ -42,10 +41,8 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
       ConfigError, DataError, TrackingError, Interrupted: as in training.
     """
     console = plan_console()
-    folder = Path(HydraConfig.get().runtime.output_dir)
     content = resolved(config, composed)
-    with required(folder):
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+    folder = with_config(content)
     for line in devices.line(config, composed):
         console.print(line, soft_wrap=True, markup=False)
     for warning in config_warnings.of_config(config):
@@ -58,7 +55,7 @@ def run(config: RunConfig, composed: DictConfig, worker: str = WORKER) -> None:
         # Process 0 alone records; a plain `Tracker` drops what it gets.
         opened = open_run(config, content, command, "verify-") if team.is_first else Tracker()
         with recorded(opened, console) as tracker:
-            tracker.log_artifact(folder / "config.yaml")
+            tracker.log_artifact(folder / CONFIG)
             verify_recorded(config, content, data, folder, tracker, console, worker)
 
 
