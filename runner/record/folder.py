@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,7 +12,7 @@ from runner.host.outputs import required
 CONFIG = "config.yaml"
 
 
-def with_config(content: Mapping[str, object]) -> Path:
+def with_config(content: dict[str, object]) -> Path:
     """Writes a command's config into its folder, and returns the folder.
 
     Args:
