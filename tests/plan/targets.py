@@ -1,0 +1,100 @@
+"""The compiler of GPUs, installed beside the tests' environment, and plans that call it.
+
+It is not in the tests' environment, because the wheels of CUDA take 4.9 GB. The first test that needs it installs it
+into `.venv/cuda`, with the versions of constraints.txt. On 26 November 2026 that took 79 CPU seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# What the extra `cuda` of pyproject.toml adds to the tests' environment.
+_REQUIREMENT = "jax-cuda12-plugin[with-cuda]"
+# The download is most of it.
+_LONGEST_INSTALL_S = 1500.0
+# Of the wheels and of pip's copies while it unpacks them.
+_DISK_BYTES = 12 << 30
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan by the compiler of GPUs, and what its process took.
+
+    Attributes:
+      plan: content of plan.json.
+      cpu_seconds: of the process and of those that it started, imports included.
+      peak_bytes: the most memory that it had.
+    """
+
+    plan: dict[str, Any]
+    cpu_seconds: float
+    peak_bytes: int
+
+    def memory(self) -> dict[str, int]:
+        """Returns one device's bytes by kind."""
+        return {part["kind"]: part["bytes"] for part in self.plan["forecast"]["memory"]}
+
+
+def packages() -> Path:
+    """Returns the folder of the compiler's packages, which are installed if they are not there yet.
+
+    A test that calls it is skipped, with the reason, where pip can't get them.
+    """
+    folder = ROOT / ".venv" / "cuda"
+    # Written last, so that an installation that was killed counts as none.
+    complete = folder / "complete"
+    if complete.exists():
+        return folder
+    folder.parent.mkdir(exist_ok=True)
+    free = shutil.disk_usage(folder.parent).free
+    if free < _DISK_BYTES:
+        pytest.skip(f"{free >> 30} GiB of disk are free, and the wheels of the extra cuda need more")
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
+    command += ["-c", str(ROOT / "constraints.txt"), "--target", str(folder), _REQUIREMENT]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_INSTALL_S, check=False)
+        reason = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        failed = done.returncode != 0
+    except subprocess.TimeoutExpired:
+        reason = [f"took more than {_LONGEST_INSTALL_S:.0f} s"]
+        failed = True
+    if failed:
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.skip(f"pip can't get the wheels of the extra cuda: {' '.join(reason[:1]) or 'it has failed'}")
+    complete.touch()
+    return folder
+
+
+def planned(folder: Path, *words: str) -> Compiled:
+    """Plans with `plan.compiler=target`, in a process with the compiler's packages.
+
+    Args:
+      folder: of the run.
+      *words: of the command line.
+    """
+    paths = os.pathsep.join([str(ROOT), str(packages())])
+    # Programs are compiled each time, because what that takes is measured.
+    environment = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    command = [sys.executable, "-m", "runner.plan", "plan.compiler=target", "engine.compilation_cache=false", *words]
+    errors = folder.parent / f"{folder.name}.txt"
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            [*command, f"hydra.run.dir={folder}"], cwd=folder.parent, env=environment, stdout=file, stderr=file
+        )
+        # Unlike `Popen.wait`, it also tells what the process took.
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, errors.read_text()[-2000:]
+    plan = json.loads((folder / "plan.json").read_text())
+    return Compiled(plan, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
