@@ -92,7 +92,8 @@ def test_the_last_error_says_why_a_command_failed() -> None:
 
 
 def _ended(example: Example) -> dict[str, str]:
-    return json.loads(RESULTS.read_text()).get(example.path, {}).get("engines", {}).get("jax", {})
+    ended: dict[str, str] = json.loads(RESULTS.read_text()).get(example.path, {}).get("engines", {}).get("jax", {})
+    return ended
 
 
 PASSING = [example for example in EXAMPLES if page.passes(example, "jax", _ended(example))]
