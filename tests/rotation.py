@@ -2,13 +2,12 @@
 
 `@pytest.mark.rotates(every=4)` runs each fourth case. With `by=["engine"]`, the cases of each value of the test's
 parameter `engine` are such a list of their own, of which at least one case runs: what a test is about, such as the
-engine or the kind, is named there, so that none is left out where the file runs. Which cases run depends on the digest
-of the runner's code, options and pinned versions alone (see `tests.digests`): it is the same on every machine and in
-every order, and differs with the next change of the code. So the whole table runs in the course of some commits, and a
-failure stays until the code changes.
+engine or the kind, is named there, so that none is left out. Which cases run depends on the digest of the runner's
+code, options and pinned versions alone (see `tests.digests`): it is the same on every machine and in every order, and
+differs with the next change of the code. So the whole table runs in the course of some commits, and a failure stays
+until the code changes.
 
-All files with campaigns are a list too, of which each fourth runs. In such a file, the campaigns without this marker
-run and, of the others, the cases whose turn it is.
+Campaigns of a file without this marker are one case of a list of such files, of which each fourth runs.
 
 With `over="trained"`, cases with the same value of the parameter `trained` run together or not at all, in all tests of
 the file: that is for a fixture which computes much for each of its values.
@@ -25,9 +24,9 @@ import pytest
 from tests import digests
 
 MARKER = "rotates"
-# One of how many files with campaigns runs.
+# One of how many files runs whose campaigns have no marker.
 EVERY_FILE = 4
-_CASES = pytest.StashKey["list[Case]"]()
+_CASE = pytest.StashKey["Case"]()
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Case:
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Notes the place of each campaign's case in its lists; a case alone, as asked for by its id, always runs.
+    """Notes the place of each campaign's case in its list; a case alone, as asked for by its id, always runs.
 
     Raises:
       pytest.UsageError: `by` or `over` names no parameter of the test.
@@ -63,7 +62,7 @@ def mark(items: list[pytest.Item]) -> None:
     places: dict[pytest.Item, tuple[str, int, int]] = {}
     campaigns = [item for item in items if item.get_closest_marker("campaign") is not None]
     marked = [item for item in campaigns if item.get_closest_marker(MARKER) is not None]
-    _mark_files(campaigns)
+    _mark_files(campaigns, {_file(item) for item in marked})
     for item in marked:
         marker = item.get_closest_marker(MARKER)
         assert marker is not None
@@ -84,14 +83,15 @@ def mark(items: list[pytest.Item]) -> None:
             values.append(value)
         places[item] = (name, values.index(value), marker.kwargs["every"])
     for item, (name, place, every) in places.items():
-        item.stash[_CASES].append(Case(name, place, len(lists[name]), every))
+        item.stash[_CASE] = Case(name, place, len(lists[name]), every)
 
 
-def _mark_files(campaigns: list[pytest.Item]) -> None:
-    """Notes the place of each file in the list of those with campaigns."""
-    files = sorted({_file(item) for item in campaigns})
+def _mark_files(campaigns: list[pytest.Item], others: set[str]) -> None:
+    """Notes the place of each file in the list of those whose campaigns have no marker, all but some others."""
+    files = sorted({_file(item) for item in campaigns} - others)
     for item in campaigns:
-        item.stash[_CASES] = [Case("files", files.index(_file(item)), len(files), EVERY_FILE)]
+        if _file(item) not in others:
+            item.stash[_CASE] = Case("files", files.index(_file(item)), len(files), EVERY_FILE)
 
 
 def _file(item: pytest.Item) -> str:
@@ -108,6 +108,6 @@ def skip_others(item: pytest.Item, state: Callable[[], str] = state_of_code) -> 
 
     It is called as a test is set up, since the digest takes seconds, and most sessions have no such test.
     """
-    for case in item.stash.get(_CASES, []):
-        if not case.runs(state()):
-            pytest.skip(f"one of {case.every} cases runs, by the digest of the code; --whole runs all")
+    case = item.stash.get(_CASE, None)
+    if case is not None and not case.runs(state()):
+        pytest.skip(f"one of {case.every} cases runs, by the digest of the code; --whole runs all")
