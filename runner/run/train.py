@@ -44,6 +44,7 @@ from runner.processes.lifecycle import AgreedStop, finish_together
 from runner.processes.team import current
 from runner.record.tracked import ENDED, open_run, recorded
 from runner.run import again
+from runner.run.copied import copied
 from runner.run.report import Outcome, record_result, show_result
 from runner.sweep import member
 from runner.task import registry as task_registry
@@ -101,6 +102,7 @@ def _run(config: RunConfig, composed: DictConfig, until_exit: ExitStack) -> None
     yaml_text = OmegaConf.to_yaml(OmegaConf.create(content))
     with required(folder):
         (folder / "config.yaml").write_text(yaml_text)
+    until_exit.enter_context(copied(folder, config.tracking.copy_to))
     if team.is_first:
         logger.info("the config:\n%s", yaml_text)
     for warning in warnings.of_config(config):

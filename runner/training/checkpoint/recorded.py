@@ -71,7 +71,7 @@ _PLACE_NAMES = {
     "generate": {"file"},
     "model": {"preset"},
     "task": {"teachers"},
-    "tracking": {"uri"},
+    "tracking": {"copy_to", "uri"},
     "trainer": {"fast_folder"},
 }
 

@@ -1,0 +1,163 @@
+"""A copy of a run's folder in an object store, which is brought up to date while the run lasts.
+
+The folder itself is local, because logs are appended to and libraries write files. Process 0 copies what has changed
+every minute, and once more when the run ends, however it does. `run-folder.json` is written last each time: it names
+the files of the copy, and says whether the run has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from runner.errors import invalid
+from runner.host import outputs
+from runner.host.paths import outputs_dir
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath
+from runner.processes.team import current
+
+KEY = "tracking.copy_to"
+RECORD = "run-folder.json"
+
+# Seconds between two updates. Each lists the local folder, and uploads the files that have changed as a whole.
+EVERY_S = 60.0
+
+# Bytes of the record, which names some hundred files at most.
+_LARGEST_RECORD = 4 << 20
+
+
+@contextmanager
+def copied(folder: Path, url: str | None) -> Iterator[None]:
+    """Keeps a copy of a run's folder in an object store for the block; the first process of a run does it.
+
+    A store that fails later than at the start ends no run: there is a warning, and the next update tries again.
+
+    Args:
+      folder: of the run, with its first files.
+      url: of the folder that gets the copies of all runs; None: there is no copy.
+
+    Raises:
+      ConfigError: the copy's folder has other objects.
+      OSError: the store does not answer at the start.
+    """
+    if url is None or not current().is_first:
+        yield
+        return
+    copy = _Copy(folder, target(folder, url))
+    copy.begin()
+    try:
+        yield
+    finally:
+        copy.end()
+
+
+def target(folder: Path, url: str) -> ObjectPath:
+    """Returns where the copy of a run's folder is.
+
+    It has the folder's own name there. Below the project's outputs, that is its relative path, because the jobs of all
+    sweeps have the names 0, 1, 2.
+    """
+    name = folder.name
+    with suppress(ValueError):
+        name = folder.absolute().relative_to(outputs_dir()).as_posix()
+    return ObjectPath.of(url) / name
+
+
+class _Copy:
+    """A copy of a folder.
+
+    **Invariant.** The updating thread owns `_versions` from `begin` until `end` has joined it.
+    """
+
+    def __init__(self, folder: Path, path: ObjectPath) -> None:
+        self._folder = folder
+        self._path = path
+        # Name -> size in bytes and time of the last change, of what the copy has.
+        self._versions: dict[str, tuple[int, int]] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_up, name="run-folder-copy", daemon=True)
+
+    def begin(self) -> None:
+        """Makes the copy and starts to update it; raises as `copied` does."""
+        try:
+            recorded = self._recorded()
+            others = set(client.below(self._path)) - {RECORD, *recorded}
+        except FileNotFoundError:
+            raise invalid(KEY, self._path.store, problem="does not exist", fix="create the bucket") from None
+        if others:
+            raise invalid(
+                KEY,
+                self._path.parent,
+                problem=f"{self._path} has objects that are no copy of a run's folder, such as {min(others)}",
+                fix="name a new or empty folder",
+            )
+        # Of no version that a file has: each is copied again, or removed.
+        self._versions = dict.fromkeys(recorded, (-1, -1))
+        self._update(has_ended=False)
+        self._thread.start()
+
+    def _recorded(self) -> set[str]:
+        """Returns the names of the objects of an earlier copy, which an attempt of this run has made."""
+        # Without a valid record, whatever is there is somebody else's.
+        with suppress(FileNotFoundError, client.TooLargeError, ValueError, TypeError, KeyError):
+            record = json.loads(client.read(self._path / RECORD, _LARGEST_RECORD))
+            return {str(name) for name in record["files"]}
+        return set()
+
+    def _keep_up(self) -> None:
+        has_warned = False
+        while not self._is_over.wait(EVERY_S):
+            try:
+                self._update(has_ended=False)
+                has_warned = False
+            except OSError as error:
+                if not has_warned:
+                    has_warned = True
+                    outputs.warn(f"could not copy the run's folder to {self._path}: {error}; training continues")
+
+    def end(self) -> None:
+        """Brings the copy up to date for the last time."""
+        self._is_over.set()
+        self._thread.join()
+        try:
+            self._update(has_ended=True)
+        except OSError as error:
+            outputs.warn(f"could not copy the run's folder to {self._path}: {error}; it is in {self._folder}")
+
+    def _update(self, *, has_ended: bool) -> None:
+        """Copies the files that have changed, and then writes the record of all."""
+        found = _files(self._folder)
+        changed = [name for name, version in found.items() if self._versions.get(name) != version]
+        if changed or has_ended:
+            # Before the first file, so that an attempt that is killed leaves no object that no record names.
+            self._write_record({*self._versions, *found}, has_ended=False)
+        for name in changed:
+            # A file that a run removes meanwhile is gone with the next update.
+            with suppress(FileNotFoundError):
+                client.upload(self._folder / name, self._path / name)
+                self._versions[name] = found[name]
+        for name in set(self._versions) - set(found):
+            client.remove(self._path / name)
+            del self._versions[name]
+        if changed or has_ended:
+            self._write_record(set(self._versions), has_ended=has_ended)
+
+    def _write_record(self, names: set[str], *, has_ended: bool) -> None:
+        record = {"folder": str(self._folder), "ended": has_ended, "files": sorted(names)}
+        client.write(self._path / RECORD, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Returns the regular files of a folder: relative path -> size in bytes and time of the last change in ns."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in sorted(folder.rglob("*")):
+        with suppress(FileNotFoundError):
+            if path.is_symlink() or not path.is_file():
+                continue
+            status = path.stat()
+            found[path.relative_to(folder).as_posix()] = (status.st_size, status.st_mtime_ns)
+    return found
