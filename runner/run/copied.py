@@ -84,8 +84,9 @@ class _Copy:
     def begin(self) -> None:
         """Makes the copy and starts to update it; raises as `copied` does."""
         try:
-            recorded = self._recorded()
-            others = set(client.below(self._path)) - {RECORD, *recorded}
+            there = set(client.below(self._path))
+            recorded = self._recorded() & there
+            others = there - {RECORD, *recorded}
         except FileNotFoundError:
             raise invalid(KEY, self._path.store, problem="does not exist", fix="create the bucket") from None
         if others:
