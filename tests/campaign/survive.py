@@ -26,9 +26,10 @@ from tests.campaign import faults, losing_store
 from tests.campaign.base import Case
 from tests.campaign.faults import DISK, ROOM, Fault
 from tests.campaign.left import Left, differences, left_in
-from tests.campaign.losing_store import CUTS, PART, THROTTLES, UNAVAILABLE, Store
+from tests.campaign.losing_store import PART, Store
 from tests.campaign.own_network import lose_network, own_network
 from tests.campaign.processes import Config
+from tests.object_server import CUTS, THROTTLES, UNAVAILABLE
 
 CASES = 60
 NAME = "exp1"

@@ -10,10 +10,11 @@ import pytest
 
 from tests import object_server
 from tests.campaign import survive
-from tests.campaign.losing_store import CUTS, PART, UNAVAILABLE, losing_store
+from tests.campaign.losing_store import PART, losing_store
 from tests.campaign.own_network import own_network
 from tests.campaign.processes import Config
 from tests.campaign.survive import NETWORK, STARTERS, Loss, Plan, References, Wide, tried
+from tests.object_server import CUTS, UNAVAILABLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
