@@ -290,7 +290,7 @@ class Arithmetic:
             return _built(engine, config)
         whole = self._whole()
         program, own_split = engine.traced_as(shapes_of(whole.placements), whole.losses)
-        key = (remat, accumulate, state, program)
+        key: tuple[Hashable, ...] = (remat, accumulate, state, program)
         if whole.reads_parts:
             key = (*key, parts)
         examples = config.dataset.batch_size // accumulate

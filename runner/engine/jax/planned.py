@@ -55,7 +55,7 @@ class PlannedEngine(JaxEngine):
         found: dict[LossShapes, None] = {}
         tokens = 0
         # A loss constrains its head (P, S, D, V) and bias (P, S, V), then its tokens (C, P, S, N, D) and (C, P, S, N).
-        heads = []
+        heads: list[tuple[int, ...]] = []
         for shape in self._loss_arrays:
             if len(shape) == 5:
                 chunks, examples, sequence, own_tokens, _ = shape
