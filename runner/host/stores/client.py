@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import functools
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from runner.errors import EngineError, in_one_line
-from runner.host import secrets
+from runner.host import outputs, secrets
 from runner.host.late import late
 from runner.host.stores.urls import ObjectPath, is_in_memory
 
@@ -63,6 +64,9 @@ _BACKOFF = {
 # answer was cut in its middle, such as a list, or the text of "not found".
 _TRIES = 6
 _WAIT_S = 0.5
+
+# Seconds after which a line says that a store has not answered yet: its address may be wrong.
+_SILENT_S = 10.0
 
 Request = ParamSpec("Request")
 Answer = TypeVar("Answer")
@@ -156,23 +160,32 @@ def _reason(error: Exception) -> str:
     return in_one_line(secrets.scrub(text))
 
 
-def _repeated(request: Callable[Request, Answer]) -> Callable[Request, Answer]:
+def _repeated(
+    request: Callable[Concatenate[ObjectPath, Request], Answer],
+) -> Callable[Concatenate[ObjectPath, Request], Answer]:
     """Has a function make its request again after a `StoreError`, unless the library has done that for long enough.
 
     Each of these requests may be made twice: it reads, or its second time leaves the store as the first one does.
     """
 
     @functools.wraps(request)
-    def repeated(*args: Request.args, **kwargs: Request.kwargs) -> Answer:
+    def repeated(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:
         deadline = time.monotonic() + _RETRY_S
-        for _ in range(_TRIES - 1):
-            try:
-                return request(*args, **kwargs)
-            except StoreError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_WAIT_S)
-        return request(*args, **kwargs)
+        silent = f"{path.store} has not answered for {_SILENT_S:.0f} s; trying for up to {_RETRY_S / 60:.1f} minutes"
+        reminder = threading.Timer(_SILENT_S, outputs.warn, [silent])
+        reminder.daemon = True
+        reminder.start()
+        try:
+            for _ in range(_TRIES - 1):
+                try:
+                    return request(path, *args, **kwargs)
+                except StoreError:
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(_WAIT_S)
+            return request(path, *args, **kwargs)
+        finally:
+            reminder.cancel()
 
     return repeated
 

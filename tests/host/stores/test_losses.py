@@ -96,6 +96,28 @@ def test_a_request_is_made_again_but_not_for_ever(monkeypatch: pytest.MonkeyPatc
     assert len(asked) == client._TRIES + 1
 
 
+def test_a_line_says_that_a_store_has_not_answered_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered = threading.Event()
+
+    def wait(*_: object) -> None:
+        assert answered.wait(30)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(client.obstore, "get", wait)
+    monkeypatch.setattr(client, "_SILENT_S", 0.05)
+    threading.Timer(0.5, answered.set).start()
+    with pytest.raises(FileNotFoundError):
+        client.read(ObjectPath("memory://test-losses", "silent"))
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: memory://test-losses has not answered for 0 s; trying for up to 2.5 minutes"
+    ]
+    with pytest.raises(FileNotFoundError):
+        client.read(ObjectPath("memory://test-losses", "at once"))
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("stored", [None, b"1234"])
 def test_a_store_that_does_not_have_what_it_answered_for_fails_the_write(
     stored: bytes | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
