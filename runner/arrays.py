@@ -127,7 +127,7 @@ class Arrays(Elementary):
       sparse_cross_entropy: (labels, logits), int32 (...) and float32 (..., C) -> nats (...).
       cross_entropy: (probabilities, logits), both float32 (..., C) -> nats (...).
       sigmoid_cross_entropy: (labels, logits), of one shape, labels from 0 to 1 -> nats, elementwise.
-      head_losses: (hidden, head, bias, label, weight), see the function `head_losses` of this module. An engine may
+      head_losses: (hidden, head, bias, label, weight, cap), see `head_losses` of this module. An engine may
         replace it by one that never has all logits in memory.
       all_rows: (x) -> the same values, of which each device of a mesh has every row: what the rows of a batch are
         compared with. An engine whose compiler does not do so by itself replaces it.
@@ -404,7 +404,13 @@ def token_losses(ops: Arrays, logits: Tensor, label: Tensor) -> tuple[Tensor, Te
 
 
 def head_losses(
-    ops: Arrays, hidden: Tensor, head: Tensor, bias: Tensor | None, label: Tensor, weight: Tensor
+    ops: Arrays,
+    hidden: Tensor,
+    head: Tensor,
+    bias: Tensor | None,
+    label: Tensor,
+    weight: Tensor,
+    cap: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns `token_losses` of the logits `hidden @ head + bias`, all of which are computed at once.
 
@@ -416,9 +422,12 @@ def head_losses(
       label: int32 (B, T).
       weight: float32 (B, T), to which the gradients of the nats are proportional. Not used here, but by an engine that
         computes the gradients together with the losses.
+      cap: (), soft cap of the logits, cap * tanh(logits / cap); None: none.
     """
     del weight
     logits = ops.matmul(hidden, head)
     if bias is not None:
         logits = logits + bias
+    if cap is not None:
+        logits = cap * ops.tanh(logits / cap)
     return token_losses(ops, logits, label)

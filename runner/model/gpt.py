@@ -53,6 +53,11 @@ def build(
     window: int | None = None,
     global_every: int | None = None,
     local_wavelength: float | None = None,
+    attention_cap: float | None = None,
+    logits_cap: float | None = None,
+    post_norm: bool = False,
+    query_key_norm: bool = False,
+    scaled_embeddings: bool = False,
 ) -> Any:
     """Builds a pre-norm transformer over rows of tokens.
 
@@ -90,10 +95,15 @@ def build(
       window: tokens that a token of a local block attends to, itself included; null: no block is local.
       global_every: every so many blocks, the last attends to all earlier tokens; null: all blocks are local.
       local_wavelength: RoPE base of local blocks; null: `wavelength`.
+      attention_cap: soft cap of the scores of attention, cap * tanh(score / cap); null: none.
+      logits_cap: soft cap of the logits; null: none.
+      post_norm: the output of each branch is normalized too, as in Gemma 2.
+      query_key_norm: each head's queries and keys are normalized, as in Gemma 3.
+      scaled_embeddings: embedded tokens are multiplied by the root of `dim`, as in Gemma.
 
     Returns:
       A model: int32 (batch, T) -> float32 logits (batch, T, vocabulary), or
-      {"hidden": (batch, T, dim), "head": (dim, vocabulary)}.
+      {"hidden": (batch, T, dim), "head": (dim, vocabulary)} and with a cap of the logits {"head_cap": ()}.
 
     Raises:
       ValueError: sizes that do not divide each other, other inputs, or an unknown choice.
@@ -132,6 +142,9 @@ def build(
         window=window,
         global_every=global_every,
         local_rotary=local_wavelength,
+        attention_cap=attention_cap,
+        post_norm=post_norm,
+        query_key_norm=query_key_norm,
     )
     return _assembled(
         keras,
@@ -143,6 +156,8 @@ def build(
         is_scanned=scans(scan, depth, on_jax=on_jax),
         is_tied=tied,
         is_fused=fused_head,
+        logits_cap=logits_cap,
+        scales_embeddings=scaled_embeddings,
     )
 
 
@@ -157,6 +172,8 @@ def _assembled(
     is_scanned: bool,
     is_tied: bool,
     is_fused: bool,
+    logits_cap: float | None,
+    scales_embeddings: bool,
 ) -> Any:
     """Returns the model of valid options.
 
@@ -170,6 +187,8 @@ def _assembled(
       is_scanned: the blocks are computed by a scan.
       is_tied: the head's kernel is the embedding table.
       is_fused: the head returns the factors of the logits.
+      logits_cap: soft cap of the logits.
+      scales_embeddings: embedded tokens are multiplied by the root of their width.
     """
     taken = model_inputs.make(keras, inputs)
     tokens = taken
@@ -182,7 +201,10 @@ def _assembled(
         if POSITIONS in taken:
             positions[POSITIONS] = taken[POSITIONS]
 
-    embedded = bind(TokenEmbedding, keras)(vocabulary, sizes.dim, gives_table=is_tied, name="token_embedding")(tokens)
+    embedding = bind(TokenEmbedding, keras)(
+        vocabulary, sizes.dim, gives_table=is_tied, scaled=scales_embeddings, name="token_embedding"
+    )
+    embedded = embedding(tokens)
     x = embedded
     # The table is an argument of a tied head, so that its gradient flows through both uses.
     head_arguments = []
@@ -201,7 +223,7 @@ def _assembled(
             x = block(x, **segments)
 
     x = make_norm(keras, sizes, "norm")(x)
-    head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, name="head")
+    head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, cap=logits_cap, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
 
 

@@ -51,6 +51,8 @@ CONSTRAINTS: Mapping[str, Constraint] = {
     "window": _SIZE,
     "global_every": Constraint(at_least=2),
     "local_wavelength": Constraint(above=0.0, example=10000.0),
+    "attention_cap": Constraint(above=0.0, example=50.0),
+    "logits_cap": Constraint(above=0.0, example=30.0),
 }
 
 # Options that need Keras on JAX -> the values that need nothing.

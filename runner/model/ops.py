@@ -30,8 +30,8 @@ def is_on_jax(keras: Any) -> bool:
 def of(keras: Any) -> Any:
     """Returns the tensor functions of a Keras flavor, named as in `keras.ops`.
 
-    For tf_keras these are `softmax` and `mean` over the last dim, `take`, `rsqrt`, `sigmoid`, and the functions that
-    TensorFlow has under the same name.
+    For tf_keras these are `softmax` and `mean` over the last dim, `take`, `rsqrt`, `sigmoid`, `tanh`, and the
+    functions that TensorFlow has under the same name.
 
     Args:
       keras: the `tf_keras` or `keras` module.
@@ -48,4 +48,5 @@ def of(keras: Any) -> Any:
         take=tf.gather,
         rsqrt=tf.math.rsqrt,
         sigmoid=tf.math.sigmoid,
+        tanh=tf.math.tanh,
     )

@@ -46,6 +46,9 @@ class Blocks(PortableLayer):
         stacks: list[Any] = []
         self.attention_norm = self._stacked(block.attention_norm, stacks)
         self.feedforward_norm = self._stacked(block.feedforward_norm, stacks)
+        if self.sizes.post_norm:
+            self.attention_post_norm = self._stacked(block.attention_post_norm, stacks)
+            self.feedforward_post_norm = self._stacked(block.feedforward_post_norm, stacks)
         attention_variables = {}
         for part, layer in block.attention.items():
             if layer.weights:
@@ -175,7 +178,10 @@ class Blocks(PortableLayer):
 
 def _variables(block: Any) -> list[Any]:
     """Returns a block's variables, in the order in which `Blocks` stacks them."""
-    layers = [block.attention_norm, block.feedforward_norm, *block.attention.values(), *block.feedforward.values()]
+    layers = [block.attention_norm, block.feedforward_norm]
+    if block.sizes.post_norm:
+        layers += [block.attention_post_norm, block.feedforward_post_norm]
+    layers += [*block.attention.values(), *block.feedforward.values()]
     found = []
     for layer in layers:
         found += layer.trainable_variables

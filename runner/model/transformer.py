@@ -48,6 +48,9 @@ class Sizes:
       window: tokens that a token of a local block attends to, itself included; None: no block is local.
       global_every: every so many blocks, one attends to all earlier tokens; None: all blocks are local.
       local_rotary: RoPE base of local blocks; None: `rotary`.
+      attention_cap: soft cap of the scores of attention; None: none.
+      post_norm: the output of each branch is normalized too, before it is added.
+      query_key_norm: each head's queries and keys are normalized, before they are rotated.
     """
 
     dim: int
@@ -66,6 +69,9 @@ class Sizes:
     window: int | None = None
     global_every: int | None = None
     local_rotary: float | None = None
+    attention_cap: float | None = None
+    post_norm: bool = False
+    query_key_norm: bool = False
 
     def is_local(self, index: int) -> bool:
         """Returns whether a block attends to the tokens of a window only."""
@@ -118,11 +124,15 @@ class CachedTokens(NamedTuple):
 class TokenEmbedding(PortableLayer):
     """Embeds token ids (B, T) as (B, T, D).
 
-    It can also return the table (V, D), for tied embeddings.
+    With `scaled` the vectors are multiplied by sqrt(D), as in Gemma. It can also return the table (V, D), for tied
+    embeddings.
     """
 
-    def __init__(self, vocabulary: int, dim: int, *, gives_table: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, vocabulary: int, dim: int, *, gives_table: bool = False, scaled: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self.scaled = scaled
         self.vocabulary = vocabulary
         self.dim = dim
         self.gives_table = gives_table
@@ -143,6 +153,8 @@ class TokenEmbedding(PortableLayer):
         """Returns the vectors, or the vectors and the table if `gives_table`."""
         table = self.ops.convert_to_tensor(self.embeddings)
         x_btd = self.ops.cast(self.ops.take(table, tokens, axis=0), self.compute_dtype)
+        if self.scaled:
+            x_btd = x_btd * self.ops.cast(math.sqrt(self.dim), x_btd.dtype)
         if not self.gives_table:
             return x_btd
         return x_btd, self.ops.cast(table, self.compute_dtype)
@@ -209,10 +221,13 @@ class Mix(PortableLayer):
     The output is softmax(q k^T / sqrt(K)) v over the earlier tokens, or over the last ones of a window.
     """
 
-    def __init__(self, rotary: float | None, window: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rotary: float | None, window: int | None = None, cap: float | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.rotary = rotary
         self.window = window
+        self.cap = cap
 
     def call(self, inputs: Sequence[Tensor], segments: Tensor = None) -> Tensor:
         """Returns the attended values (B, T, H, K).
@@ -226,7 +241,7 @@ class Mix(PortableLayer):
             rotation = attention.rotation(int(q.shape[1]), int(q.shape[3]), self.rotary)
             q = attention.rotated(self.ops, q, rotation, on_jax=self.on_jax)
             k = attention.rotated(self.ops, k, rotation, on_jax=self.on_jax)
-        return attention.attend(self.ops, q, k, v, segments, window=self.window, on_jax=self.on_jax)
+        return attention.attend(self.ops, q, k, v, segments, window=self.window, cap=self.cap, on_jax=self.on_jax)
 
     def call_with_cache(
         self, inputs: Sequence[Tensor], cache: KeyValueCache, new: CachedTokens
@@ -251,13 +266,18 @@ class Mix(PortableLayer):
         mask = new.mask
         if self.window is not None:
             mask = attention.last_of(self.ops, mask, self.window)
-        # Fused kernels of GPUs do not take a single query.
-        attended = self.ops.dot_product_attention(q, keys, values, mask=mask, flash_attention=False)
+        if self.cap is None:
+            # Fused kernels of GPUs do not take a single query.
+            attended = self.ops.dot_product_attention(q, keys, values, mask=mask, flash_attention=False)
+        else:
+            attended = attention.attend_capped(self.ops, q, keys, values, mask, self.cap)
         return attended, KeyValueCache(keys, values)
 
 
 class Block(PortableLayer):
     """One pre-norm block: x + attention(norm(x)), then x + feedforward(norm(x)).
+
+    With `post_norm` each branch ends in another norm, as in Gemma 2 (arXiv:2408.00118).
 
     The parts of both branches are held in dicts: the paths of variables contain the keys, and `output` can't be an
     attribute, since Keras layers have a property of that name.
@@ -281,9 +301,15 @@ class Block(PortableLayer):
             "query": _to_heads(keras, sizes, f"{name}.attention.query", sizes.heads),
             "key": _to_heads(keras, sizes, f"{name}.attention.key", sizes.key_value_heads),
             "value": _to_heads(keras, sizes, f"{name}.attention.value", sizes.key_value_heads),
-            "mix": bind(Mix, keras)(rotary, window, name=f"{name}.attention.mix"),
+            "mix": bind(Mix, keras)(rotary, window, sizes.attention_cap, name=f"{name}.attention.mix"),
             "output": _from_heads(keras, sizes, f"{name}.attention.output", residual_scale),
         }
+        if sizes.query_key_norm:
+            self.attention["query_norm"] = make_norm(keras, sizes, f"{name}.attention.query_norm")
+            self.attention["key_norm"] = make_norm(keras, sizes, f"{name}.attention.key_norm")
+        if sizes.post_norm:
+            self.attention_post_norm = make_norm(keras, sizes, f"{name}.attention_post_norm")
+            self.feedforward_post_norm = make_norm(keras, sizes, f"{name}.feedforward_post_norm")
         self.attention_dropout = dropout(sizes.dropout, name=f"{name}.attention_dropout")
         self.feedforward_norm = make_norm(keras, sizes, f"{name}.feedforward_norm")
         # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
@@ -303,6 +329,12 @@ class Block(PortableLayer):
         tokens = (None, length, sizes.dim)
         self.attention_norm.build(tokens)
         self.feedforward_norm.build(tokens)
+        if sizes.post_norm:
+            self.attention_post_norm.build(tokens)
+            self.feedforward_post_norm.build(tokens)
+        if sizes.query_key_norm:
+            self.attention["query_norm"].build((None, length, sizes.heads, sizes.head_width))
+            self.attention["key_norm"].build((None, length, sizes.key_value_heads, sizes.head_width))
         for part in ("query", "key", "value"):
             self.attention[part].build(tokens)
         self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
@@ -342,10 +374,20 @@ class Block(PortableLayer):
     def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
         """Returns new tokens after the block, without dropout, and the cache with them; see `Mix.call_with_cache`."""
         normalized = self.attention_norm(x_btd)
-        heads = [self.attention[part](normalized) for part in ("query", "key", "value")]
-        attended, cache = self.attention["mix"].call_with_cache(heads, cache, new)
-        x_btd = x_btd + self.attention["output"](attended)
+        q, k, v = (self.attention[part](normalized) for part in ("query", "key", "value"))
+        q, k = self._normalized_heads(q, k)
+        attended, cache = self.attention["mix"].call_with_cache([q, k, v], cache, new)
+        output = self.attention["output"](attended)
+        if self.sizes.post_norm:
+            output = self.attention_post_norm(output)
+        x_btd = x_btd + output
         return x_btd + self._feedforward_branch(self.feedforward_norm(x_btd)), cache
+
+    def _normalized_heads(self, q_bthk: Tensor, k_btgk: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns queries and keys, normalized if the option says so."""
+        if not self.sizes.query_key_norm:
+            return q_bthk, k_btgk
+        return self.attention["query_norm"](q_bthk), self.attention["key_norm"](k_btgk)
 
     def _drop(self, mask: Tensor, x_btd: Tensor) -> Tensor:
         """Applies a dropout mask, scaling what is kept."""
@@ -364,7 +406,7 @@ class Block(PortableLayer):
         return x_btd + feedforward_dropout(self._feedforward_branch(self.feedforward_norm(x_btd)))
 
     def _attention_branch(self, x_btd: Tensor, segments: Tensor) -> Tensor:
-        """Returns the output projection of the attended values."""
+        """Returns the output projection of the attended values, perhaps normalized."""
         query = self.attention["query"]
         key = self.attention["key"]
         value = self.attention["value"]
@@ -375,10 +417,21 @@ class Block(PortableLayer):
         q = self.sizes.remat.named("query", q)
         k = self.sizes.remat.named("key", k)
         v = self.sizes.remat.named("value", v)
+        q, k = self._normalized_heads(q, k)
         attended = self.sizes.remat.named("attended", self.attention["mix"]([q, k, v], segments=segments))
-        return self.sizes.remat.named("attention_output", self.attention["output"](attended))
+        output = self.sizes.remat.named("attention_output", self.attention["output"](attended))
+        if self.sizes.post_norm:
+            output = self.attention_post_norm(output)
+        return output
 
     def _feedforward_branch(self, x_btd: Tensor) -> Tensor:
+        """Returns the output of the hidden units, perhaps normalized."""
+        output = self._feedforward_output(x_btd)
+        if self.sizes.post_norm:
+            output = self.feedforward_post_norm(output)
+        return output
+
+    def _feedforward_output(self, x_btd: Tensor) -> Tensor:
         """Returns the output of the hidden units.
 
         These are gated by SiLU (SwiGLU) or GELU (GEGLU, as in Gemma: arXiv:2002.05202), or are GELU(up).
@@ -396,11 +449,13 @@ class Head(PortableLayer):
     """Maps tokens (B, T, D) to logits (B, T, V).
 
     With `tied` it is called with the embedding table (V, D) and has no kernel of its own. With `fused` it returns the
-    tokens and the kernel (D, V) instead of the logits, so that the loss can compute them in chunks.
+    tokens and the kernel (D, V) instead of the logits, so that the loss can compute them in chunks. With `cap` the
+    logits are softly capped, by the loss if it computes them.
     """
 
-    def __init__(self, vocabulary: int, *, tied: bool, fused: bool, **kwargs: Any) -> None:
+    def __init__(self, vocabulary: int, *, tied: bool, fused: bool, cap: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.cap = cap
         self.vocabulary = vocabulary
         self.tied = tied
         self.fused = fused
@@ -413,14 +468,20 @@ class Head(PortableLayer):
         super().build(input_shape)
 
     def call(self, x_btd: Tensor, table: Tensor = None) -> Any:
-        """Returns the logits, or {"hidden": (B, T, D), "head": (D, V)} if `fused`."""
-        if self.fused and self.tied:
-            return {"hidden": x_btd, "head": self.ops.transpose(table, (1, 0))}
+        """Returns the logits; if `fused` {"hidden": (B, T, D), "head": (D, V)}, and with a cap "head_cap": ()."""
         if self.fused:
-            return {"hidden": x_btd, "head": self.ops.convert_to_tensor(self.kernel)}
+            head = self.ops.transpose(table, (1, 0)) if self.tied else self.ops.convert_to_tensor(self.kernel)
+            factors = {"hidden": x_btd, "head": head}
+            if self.cap is not None:
+                factors["head_cap"] = self.ops.convert_to_tensor(self.cap, "float32")
+            return factors
         if self.tied:
-            return self.ops.einsum("btd,vd->btv", x_btd, table)
-        return self.ops.einsum("btd,dv->btv", x_btd, self.kernel)
+            logits = self.ops.einsum("btd,vd->btv", x_btd, table)
+        else:
+            logits = self.ops.einsum("btd,dv->btv", x_btd, self.kernel)
+        if self.cap is not None:
+            logits = attention.soft_capped(self.ops, logits, self.cap)
+        return logits
 
 
 def make_norm(keras: ModuleType, sizes: Sizes, name: str) -> Any:

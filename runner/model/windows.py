@@ -96,7 +96,9 @@ def shares(options: Mapping[str, Any], tokens: int) -> dict[str, float]:
         block_share = 1.0
         if is_local(index, window, options.get("global_every")):
             block_share = share(tokens, window)
+        # With activation checkpointing, only the block is known as a layer.
         by_layer[f"block_{index}"] = block_share
+        by_layer[f"block_{index}/attention/mix"] = block_share
         total += block_share
     by_layer[SCANNED] = total / depth
     return by_layer

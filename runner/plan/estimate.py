@@ -308,6 +308,9 @@ def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
 
     The last dims are sharded as its kernel's, the others as its input's.
     """
+    if not output.shape:
+        # A number, such as the soft cap of a head.
+        return ()
 
     def ends(candidate: LayerOutput) -> bool:
         changes_shape = not candidate.inputs or candidate.inputs[0].shape != candidate.shape

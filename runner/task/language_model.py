@@ -25,6 +25,7 @@ from runner.task.token_checks import are_tags, check_tokens, check_weights, enco
 HIDDEN = "hidden"
 HEAD = "head"
 HEAD_BIAS = "head_bias"
+HEAD_CAP = "head_cap"
 # Names of the sums of `LanguageModel._summed` and `totals`.
 _ENTROPY = "entropy"
 _RIGHT = "right"
@@ -67,8 +68,9 @@ class LanguageModel(Supervised):
     """The next token of each token, from arrays (B, T): tokens, their labels, and perhaps weights of the labels.
 
     A model returns logits (B, T, V); or the last hidden layer (B, T, D) as `hidden` and the kernel (D, V) of its head
-    as `head`, perhaps with `head_bias` (V,). The loss then computes the logits in chunks, if the engine can, and they
-    are never all in memory. Means are over the counted tokens of a step, whatever examples these are in.
+    as `head`, perhaps with `head_bias` (V,) and `head_cap` (), a soft cap of the logits. The loss then computes the
+    logits in chunks, if the engine can, and they are never all in memory. Means are over the counted tokens of a step,
+    whatever examples these are in.
 
     Shapes: B examples, T tokens each, D features, V tokens of the vocabulary.
 
@@ -376,7 +378,7 @@ class LanguageModel(Supervised):
         bias = outputs.get(HEAD_BIAS)
         if bias is not None:
             logits_bv = logits_bv + ops.cast(bias, "float32")
-        return logits_bv
+        return _capped(ops, logits_bv, outputs)
 
     @property
     def weighs_arrays(self) -> bool:
@@ -418,8 +420,10 @@ class LanguageModel(Supervised):
             example_weight_b = as_vector(ops, ops.cast(batch[self._example_weight], "float32"))
             weights_bt = counts_bt * ops.expand_dims(example_weight_b, -1)
         if isinstance(outputs, Mapping):
+            head_bias = outputs.get(HEAD_BIAS)
+            head_cap = outputs.get(HEAD_CAP)
             nats_bt, right_bt = ops.head_losses(
-                outputs[HIDDEN], outputs[HEAD], outputs.get(HEAD_BIAS), label_bt, weights_bt
+                outputs[HIDDEN], outputs[HEAD], head_bias, label_bt, weights_bt, cap=head_cap
             )
         else:
             nats_bt, right_bt = token_losses(ops, outputs, label_bt)
@@ -487,12 +491,13 @@ class LanguageModel(Supervised):
             )
 
     def check_named(self, shapes: Mapping[str, Sequence[int | None]]) -> None:
-        """Checks that a model of several outputs has `hidden`, `head` and perhaps `head_bias`."""
+        """Checks that a model of several outputs has `hidden`, `head` and perhaps `head_bias` and `head_cap`."""
         hidden = tuple(shapes.get(HIDDEN, ()))
         head = tuple(shapes.get(HEAD, ()))
         bias = tuple(shapes.get(HEAD_BIAS, ()))
-        has_names = {HIDDEN, HEAD} <= set(shapes) <= {HIDDEN, HEAD, HEAD_BIAS}
+        has_names = {HIDDEN, HEAD} <= set(shapes) <= {HIDDEN, HEAD, HEAD_BIAS, HEAD_CAP}
         has_shapes = len(hidden) == 3 and head == (hidden[2], self.units) and bias in ((), (self.units,))
+        has_shapes = has_shapes and tuple(shapes.get(HEAD_CAP, ())) == ()
         if has_names and has_shapes:
             return
         listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
@@ -509,7 +514,7 @@ class LanguageModel(Supervised):
         logits = ops.matmul(outputs[HIDDEN], outputs[HEAD])
         if outputs.get(HEAD_BIAS) is not None:
             logits = logits + outputs[HEAD_BIAS]
-        return {"logits": logits}
+        return {"logits": _capped(ops, logits, outputs)}
 
     def report(self, evaluation: Evaluation, source: DataSource, split: str = "test") -> Report:
         """Returns a table of the numbers of tokens, of correct tokens, and of bytes."""
@@ -520,3 +525,11 @@ class LanguageModel(Supervised):
         if not rows:
             return Report({}, {})
         return Report({}, {"counted": (("counted", "number"), rows)})
+
+
+def _capped(ops: Arrays, logits: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
+    """Returns logits with the soft cap of a model's outputs, if these have one."""
+    cap = outputs.get(HEAD_CAP)
+    if cap is None:
+        return logits
+    return cap * ops.tanh(logits / cap)

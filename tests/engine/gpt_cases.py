@@ -34,6 +34,39 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "global_every": 2,
         "local_wavelength": 100.0,
     },
+    # Caps low enough to bend scores and logits.
+    "capped": {"positions": "rotary", "key_value_heads": 2, "window": 6, "attention_cap": 2.0, "logits_cap": 3.0},
+    "capped_segments": {"segments": True, "attention_cap": 2.0, "logits_cap": 3.0, "tied": True},
+    "gemma2": {
+        "positions": "rotary",
+        "norm": "rms",
+        "activation": "geglu",
+        "head_dim": 16,
+        "tied": True,
+        "bias": False,
+        "window": 5,
+        "global_every": 2,
+        "attention_cap": 2.0,
+        "logits_cap": 3.0,
+        "post_norm": True,
+        "scaled_embeddings": True,
+    },
+    "gemma3": {
+        "positions": "rotary",
+        "norm": "rms",
+        "activation": "geglu",
+        "tied": True,
+        "bias": False,
+        "depth": 3,
+        "window": 5,
+        "global_every": 2,
+        "local_wavelength": 100.0,
+        "wavelength": 1000.0,
+        "key_value_heads": 2,
+        "post_norm": True,
+        "query_key_norm": True,
+        "scaled_embeddings": True,
+    },
     "dropout": {"dropout": 0.2, "tied": True, "positions": "rotary", "segments": True},
 }
 _MEGATRON: list[tuple[str, list[str | None]]] = [
@@ -89,7 +122,10 @@ MESHES: dict[str, tuple[dict[str, int], list[RuleConfig], str | None]] = {
 def loss(ops: Any, outputs: Any, batch: Mapping[str, Any]) -> Any:
     """Returns each row's mean cross-entropy (B,)."""
     if isinstance(outputs, Mapping):
+        cap = outputs.get("head_cap")
         outputs = outputs["hidden"] @ outputs["head"]
+        if cap is not None:
+            outputs = cap * ops.tanh(outputs / cap)
     hot = ops.one_hot(batch["label"], VOCABULARY)
     return -ops.sum(ops.sum(hot * ops.log_softmax(outputs), axis=-1), axis=-1) / TOKENS
 

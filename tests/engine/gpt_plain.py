@@ -21,6 +21,8 @@ def logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], h
 def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], heads: int, depth: int) -> Any:
     length = tokens.shape[1]
     x = w["token_embedding/embeddings"][tokens]
+    if options.get("scaled_embeddings"):
+        x = x * np.sqrt(x.shape[-1])
     if "position_embedding/embeddings" in w:
         x = x + w["position_embedding/embeddings"][:length]
     seen = np.tril(np.ones((length, length), bool))[None, None]
@@ -30,6 +32,8 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
         name = f"block_{index}"
         y = _norm(w, f"{name}/attention_norm", x)
         q, k, v = (_heads(w, f"{name}/attention/{part}", y) for part in ("query", "key", "value"))
+        if options.get("query_key_norm"):
+            q, k = _norm(w, f"{name}/attention/query_norm", q), _norm(w, f"{name}/attention/key_norm", k)
         base = options.get("wavelength", 10000.0)
         visible = seen
         # Gemma's order: the last of so many blocks is global.
@@ -41,10 +45,12 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
             q, k = _turned(q, base), _turned(k, base)
         times = heads // k.shape[1]
         k, v = (jnp.stack([each] * times, 2).reshape(q.shape) for each in (k, v))
-        scores = jnp.where(visible, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -jnp.inf)
+        scores = _capped(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), options.get("attention_cap"))
+        scores = jnp.where(visible, scores, -jnp.inf)
         mixed = jax.nn.softmax(scores, axis=-1) @ v  # (B, H, T, K)
         out = w[f"{name}/attention/output/kernel"]
-        x = x + jnp.einsum("bhtk,hkd->btd", mixed, out) + w.get(f"{name}/attention/output/bias", 0.0)
+        y = jnp.einsum("bhtk,hkd->btd", mixed, out) + w.get(f"{name}/attention/output/bias", 0.0)
+        x = x + (_norm(w, f"{name}/attention_post_norm", y) if options.get("post_norm") else y)
         y = _norm(w, f"{name}/feedforward_norm", x)
         hidden = _dense(w, f"{name}/feedforward/up", y)
         if options.get("activation") == "swiglu":
@@ -53,9 +59,15 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
             hidden = _gelu(_dense(w, f"{name}/feedforward/gate", y)) * hidden
         else:
             hidden = _gelu(hidden)
-        x = x + _dense(w, f"{name}/feedforward/down", hidden)
+        y = _dense(w, f"{name}/feedforward/down", hidden)
+        x = x + (_norm(w, f"{name}/feedforward_post_norm", y) if options.get("post_norm") else y)
     x = _norm(w, "norm", x)
-    return x @ (w["head/kernel"] if "head/kernel" in w else w["token_embedding/embeddings"].T)
+    scores = x @ (w["head/kernel"] if "head/kernel" in w else w["token_embedding/embeddings"].T)
+    return _capped(scores, options.get("logits_cap"))
+
+
+def _capped(x: Any, cap: float | None) -> Any:
+    return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def _gelu(x: Any) -> Any:

@@ -25,6 +25,9 @@ FORMS: Runs = [
     ("one_key_head", {"fused_head": True}),
     ("segments", {"scan": True}),
     ("mistral", {}),
+    ("capped", {"fused_head": True}),
+    ("gemma2", {"scan": True}),
+    ("gemma3", {"scan": True}),
     ("local_and_global", {"scan": True}),
     ("dropout", {"scan": True, "remat": "full", "fused_head": True}),
 ]

@@ -1,6 +1,6 @@
-"""Runs in a process of its own: KerasHub's GPT-2 and Llama 3 beside `model=gpt` with their weights.
+"""Runs in a process of its own: KerasHub's GPT-2, Llama 3, Mistral and Gemma 2 and 3 beside `model=gpt`.
 
-Prints JSON: by model, the largest difference of the logits, and their largest size.
+It gets their weights. Prints JSON: by model, the largest difference of the logits, and their largest size.
 """
 
 from __future__ import annotations
@@ -37,6 +37,16 @@ _PATHS = [
     (r"transformer_layer_(\d)/feedforward_gate_dense/(\w+)", r"block_\1/feedforward/gate/\2"),
     (r"transformer_layer_(\d)/feedforward_output_dense/(\w+)", r"block_\1/feedforward/down/\2"),
     (r"(?:sequence_output_)?layer_?norm/(\w+)", r"norm/\1"),
+    (r"decoder_block_(\d)/attention/(query|key|value|query_norm|key_norm)/(\w+)", r"block_\1/attention/\2/\3"),
+    (r"decoder_block_(\d)/attention/attention_output/(\w+)", r"block_\1/attention/output/\2"),
+    (r"decoder_block_(\d)/pre_attention_norm/(\w+)", r"block_\1/attention_norm/\2"),
+    (r"decoder_block_(\d)/post_attention_norm/(\w+)", r"block_\1/attention_post_norm/\2"),
+    (r"decoder_block_(\d)/pre_ffw_norm/(\w+)", r"block_\1/feedforward_norm/\2"),
+    (r"decoder_block_(\d)/post_ffw_norm/(\w+)", r"block_\1/feedforward_post_norm/\2"),
+    (r"decoder_block_(\d)/ffw_gating/(\w+)", r"block_\1/feedforward/gate/\2"),
+    (r"decoder_block_(\d)/ffw_gating_2/(\w+)", r"block_\1/feedforward/up/\2"),
+    (r"decoder_block_(\d)/ffw_linear/(\w+)", r"block_\1/feedforward/down/\2"),
+    (r"final_normalization/(\w+)", r"norm/\1"),
 ]
 
 
@@ -57,7 +67,17 @@ def difference(backbone: Any, options: Mapping[str, Any]) -> Sequence[float]:
         variable.assign(middle + 0.3 * rng.normal(size=variable.shape))
     told = {"dim": DIM, "depth": DEPTH, "heads": HEADS, "feedforward": 64, "fused_head": False, **options}
     model = gpt.build(keras, {"tokens": ArraySpec((TOKENS,), "int32")}, OutputSpec(VOCABULARY), **told)
-    values = {ours(variable.path): variable.value for variable in backbone.weights}
+    is_gemma = type(backbone).__name__.startswith("Gemma")
+    values = {}
+    for variable in backbone.weights:
+        value = np.asarray(variable.value)
+        if is_gemma and variable.path.endswith("scale"):
+            # Gemma's norms multiply by 1 + scale.
+            value = value + 1.0
+        if is_gemma and variable.path.endswith(("query/kernel", "key/kernel", "value/kernel")):
+            # (heads, D, K) there.
+            value = value.transpose(1, 0, 2)
+        values[ours(variable.path)] = value
     variables = Names(model).variables
     if set(values) != set(variables):
         raise ValueError(f"{sorted(set(values) ^ set(variables))} are of one alone")
@@ -88,8 +108,61 @@ def main() -> None:
         "bias": False,
         "key_value_heads": 2,
     }
-    found = {"gpt2": difference(gpt2, {"tied": True}), "llama": difference(llama, like_llama)}
+    found = {"gpt2": difference(gpt2, {"tied": True}), "llama": difference(llama, like_llama), **_with_windows()}
     print(json.dumps(found))
+
+
+def _with_windows() -> dict[str, Sequence[float]]:
+    """Compares models whose windows are shorter than a row."""
+    grouped = {"vocabulary_size": VOCABULARY, "num_query_heads": HEADS, "num_key_value_heads": 2, "hidden_dim": DIM}
+    mistral = keras_hub.models.MistralBackbone(**grouped, num_layers=DEPTH, intermediate_dim=64, sliding_window=5)
+    llama = {"positions": "rotary", "norm": "rms", "activation": "swiglu", "bias": False, "key_value_heads": 2}
+    # KerasHub counts both halves of a gated feed-forward.
+    gemma = {**grouped, "intermediate_dim": 128, "head_dim": 16, "sliding_window_size": 5}
+    gemma2 = keras_hub.models.GemmaBackbone(
+        **gemma,
+        num_layers=4,
+        attention_logit_soft_cap=2.0,
+        final_logit_soft_cap=30.0,
+        use_sliding_window_attention=True,
+        use_post_ffw_norm=True,
+        use_post_attention_norm=True,
+    )
+    gemma3 = keras_hub.models.Gemma3Backbone(
+        **gemma,
+        num_layers=7,
+        image_size=16,
+        use_query_key_norm=True,
+        use_post_ffw_norm=True,
+        use_post_attention_norm=True,
+        use_sliding_window_attention=True,
+        vision_encoder=None,
+        global_rope_scaling_factor=1.0,
+    )
+    like_gemma = {
+        **llama,
+        "activation": "geglu",
+        "head_dim": 16,
+        "tied": True,
+        "epsilon": 1e-6,
+        "window": 5,
+        "post_norm": True,
+        "scaled_embeddings": True,
+    }
+    like_gemma2 = {**like_gemma, "depth": 4, "global_every": 2, "attention_cap": 2.0, "logits_cap": 30.0}
+    like_gemma3 = {
+        **like_gemma,
+        "depth": 7,
+        "global_every": 6,
+        "wavelength": 1e6,
+        "local_wavelength": 1e4,
+        "query_key_norm": True,
+    }
+    return {
+        "mistral": difference(mistral, {**llama, "window": 5, "epsilon": 1e-6}),
+        "gemma2": difference(gemma2, like_gemma2),
+        "gemma3": difference(gemma3, like_gemma3),
+    }
 
 
 if __name__ == "__main__":

@@ -67,6 +67,8 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
             "keras_dtensor",
             "model.local_wavelength=100.0: has no effect with model.positions=learned; set model.positions=rotary",
         ),
+        ({"attention_cap": 0.0}, "jax", "model.attention_cap=0.0: must be above 0; set model.attention_cap=50.0"),
+        ({"logits_cap": -1.0}, "keras_dtensor", "model.logits_cap=-1.0: must be above 0; set model.logits_cap=30.0"),
         ({"depth": 0}, "jax", "model.depth=0: must be at least 1"),
         ({"wavelength": 0.0}, "jax", "model.wavelength=0.0: must be above 0; set model.wavelength=10000.0"),
         ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05: must be above 0; set model.epsilon=1e-05"),
