@@ -117,11 +117,12 @@ def _with_windows() -> dict[str, Sequence[float]]:
     grouped = {"vocabulary_size": VOCABULARY, "num_query_heads": HEADS, "num_key_value_heads": 2, "hidden_dim": DIM}
     mistral = keras_hub.models.MistralBackbone(**grouped, num_layers=DEPTH, intermediate_dim=64, sliding_window=5)
     llama = {"positions": "rotary", "norm": "rms", "activation": "swiglu", "bias": False, "key_value_heads": 2}
-    # KerasHub counts both halves of a gated feed-forward.
-    gemma = {**grouped, "intermediate_dim": 128, "head_dim": 16, "sliding_window_size": 5}
+    gemma = {**grouped, "head_dim": 16, "sliding_window_size": 5}
     gemma2 = keras_hub.models.GemmaBackbone(
         **gemma,
         num_layers=4,
+        # Both halves of a gated feed-forward are counted there.
+        intermediate_dim=128,
         attention_logit_soft_cap=2.0,
         final_logit_soft_cap=30.0,
         use_sliding_window_attention=True,
@@ -131,6 +132,7 @@ def _with_windows() -> dict[str, Sequence[float]]:
     gemma3 = keras_hub.models.Gemma3Backbone(
         **gemma,
         num_layers=7,
+        intermediate_dim=64,
         image_size=16,
         use_query_key_norm=True,
         use_post_ffw_norm=True,
