@@ -67,7 +67,8 @@ class Blocks(PortableLayer):
         for index in range(self.sizes.period):
             kind = self.sizes.is_local(index)
             if kind not in by_kind:
-                make = functools.partial(bind(Block, self.keras), self.sizes, is_local=kind, name=self.name)
+                block_class: Any = bind(Block, self.keras)
+                make = functools.partial(block_class, self.sizes, is_local=kind, name=self.name)
                 by_kind[kind] = _built_without_values(make, shape)
             blocks.append(by_kind[kind])
         return blocks
@@ -154,7 +155,8 @@ class Blocks(PortableLayer):
         ops = self.ops
         period = len(steps)
         if period == 1:
-            return ops.scan(steps[0], x_btd, stacked)
+            result: tuple[Tensor, Any] = ops.scan(steps[0], x_btd, stacked)
+            return result
         # `keras.tree` takes None for a leaf.
         tree = importlib.import_module("jax").tree
         periods = self.sizes.depth // period

@@ -91,7 +91,6 @@ MODELS = {
 
 # One of the two per state of the code: the wheels of CUDA are 4.9 GB on the disk.
 @pytest.mark.campaign
-@pytest.mark.rotates(every=2)
 @pytest.mark.parametrize("name", list(MODELS))
 def test_the_compiler_of_gpus_plans_a_llama_on_64_gpus_that_are_not_here(tmp_path: Path, name: str) -> None:
     model = MODELS[name]

@@ -204,7 +204,7 @@ def _losses(
 
     def body(_: None, chunk: Pair) -> tuple[None, Pair]:
         x_psnd, label_psn = chunk
-        logits, _ = _capped(_logits(x_psnd, head, bias), cap)
+        logits, _slope = _capped(_logits(x_psnd, head, bias), cap)
         return None, arrays.token_losses(ops, logits, label_psn)
 
     _, nats_and_hits = lax.scan(body, None, (x, label))
