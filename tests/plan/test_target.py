@@ -89,7 +89,7 @@ MODELS = {
 }
 
 
-# One of the two per state of the code: the wheels of CUDA are 4.9 GB on the disk.
+# The wheels of CUDA are 4.9 GB on the disk, so the file has no tests that run at every state of the code.
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", list(MODELS))
 def test_the_compiler_of_gpus_plans_a_llama_on_64_gpus_that_are_not_here(tmp_path: Path, name: str) -> None:
