@@ -295,7 +295,16 @@ def _attended(config: RunConfig, data: DataSpec, inputs: Iterable[Sequence[str |
     for spec in inputs:
         if any(axis is not None and config.mesh.axes[axis] > 1 for axis in spec[1:]):
             return {}
-    return gpt_options.attention_shares(config.model, data.task.tokens)
+    return gpt_options.attention_shares(config.model, data.task.tokens or _row_tokens(data) or 0)
+
+
+def _row_tokens(data: DataSpec) -> int | None:
+    """Returns the tokens of a row of the first input that has tokens; None if no input has."""
+    for name in data.task.input_names:
+        spec = data.arrays[name]
+        if SEQUENCE in spec.dims:
+            return spec.shape[spec.dims.index(SEQUENCE)]
+    return None
 
 
 def _sharded_tokens(config: RunConfig, data: DataSpec) -> tuple[int, str] | None:
@@ -303,11 +312,8 @@ def _sharded_tokens(config: RunConfig, data: DataSpec) -> tuple[int, str] | None
     axis = config.layout.sequence
     if axis is None or config.mesh.axes[axis] == 1:
         return None
-    for name in data.task.input_names:
-        spec = data.arrays[name]
-        if SEQUENCE in spec.dims:
-            return spec.shape[spec.dims.index(SEQUENCE)], axis
-    return None
+    tokens = _row_tokens(data)
+    return None if tokens is None else (tokens, axis)
 
 
 def _rule_of(placement: Placement, places: Sequence[str], auto_reasons: Mapping[str, str]) -> str:

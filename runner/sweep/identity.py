@@ -14,6 +14,8 @@ from runner.config.import_paths import import_paths
 from runner.config.schema import RunConfig
 from runner.engine import registry
 from runner.host import definition, paths
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath, is_url
 from runner.host.versions import installed
 
 CONFIG_TAG = "runner.config"
@@ -127,7 +129,17 @@ def code_version(config: RunConfig) -> str:
 
 
 def _data_files(path: str) -> Iterator[bytes]:
-    """Yields name, size and time of change of a user's data files; to read them would take too long."""
+    """Yields what tells versions of a user's data files apart; to read them would take too long.
+
+    That is name, size and time of change, or name, size and tag of an object in a store.
+
+    Raises:
+      StoreError: the store does not answer.
+    """
+    if is_url(path):
+        for name, (size, tag) in sorted(client.versions(ObjectPath.of(path)).items()):
+            yield f"\0{name} {size} {tag.e_tag} {tag.version}".encode(errors="surrogateescape")
+        return
     root = Path(path).expanduser()
     files = {root}
     for pattern in ("*", "*/*", "*/*/*"):  # as deep as <split>/<class>/<file>

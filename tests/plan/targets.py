@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
 # What the extra `cuda` of pyproject.toml adds to the tests' environment.
 _REQUIREMENT = "jax-cuda12-plugin[with-cuda]"
 # The download is most of it.
@@ -51,9 +52,10 @@ def packages() -> Path:
     A test that calls it is skipped, with the reason, where pip can't get them.
     """
     folder = ROOT / ".venv" / "cuda"
-    # Written last, so that an installation that was killed counts as none.
+    # Written last, so that an installation that was killed counts as none. It names the versions.
     complete = folder / "complete"
-    if complete.exists():
+    pinned = CONSTRAINTS.read_text()
+    if complete.exists() and complete.read_text() == pinned:
         return folder
     folder.parent.mkdir(exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
@@ -61,7 +63,7 @@ def packages() -> Path:
         pytest.skip(f"{free >> 30} GiB of disk are free, and the wheels of the extra cuda need more")
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
-    command += ["-c", str(ROOT / "constraints.txt"), "--target", str(folder), _REQUIREMENT]
+    command += ["-c", str(CONSTRAINTS), "--target", str(folder), _REQUIREMENT]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_INSTALL_S, check=False)
         reason = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -72,7 +74,7 @@ def packages() -> Path:
     if failed:
         shutil.rmtree(folder, ignore_errors=True)
         pytest.skip(f"pip can't get the wheels of the extra cuda: {' '.join(reason[:1]) or 'it has failed'}")
-    complete.touch()
+    complete.write_text(pinned)
     return folder
 
 

@@ -13,6 +13,8 @@ from runner.config.names import varied_name
 from runner.config.schema import AugmentConfig, DatasetConfig, ModelConfig, RunConfig, TaskConfig
 from runner.errors import ConfigError
 from runner.host.commands import COMMANDS
+from runner.host.stores import client
+from runner.host.stores.urls import ObjectPath
 from runner.sweep import identity, resume
 from runner.sweep.jobs import Job, Outcome
 from runner.sweep.member import Membership, values_of, varied_tags
@@ -102,6 +104,17 @@ def test_a_run_on_data_files_that_changed_since_is_another(tmp_path: Path) -> No
         file.write_bytes(b"12")
         assert identity.code_version(config) != before
     assert identity.code_version(RunConfig(dataset=DatasetConfig(path=str(tmp_path / "none")))) != before
+
+
+def test_a_run_on_objects_that_changed_since_is_another(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    root = ObjectPath("memory://test-identity", tmp_path.name)
+    client.write(root / "train.parquet", b"first")
+    config = RunConfig(dataset=DatasetConfig(name="parquet", path=str(root)))
+    before = identity.code_version(config)
+    assert identity.code_version(config) == before
+    client.write(root / "train.parquet", b"other")
+    assert identity.code_version(config) != before
 
 
 def test_a_run_on_a_mixture_whose_files_changed_since_is_another(tmp_path: Path) -> None:

@@ -82,13 +82,14 @@ class PlannedEngine(JaxEngine):
         split = LossSplit(tuple(chunks), parts.examples, parts.sequence)
         # A loss in one chunk is computed whole if there are several parts, see `chunked`.
         has_parts = parts.examples * parts.sequence > 1
-        is_sequence_split = any(any(spec[1:]) for spec in self._array_specs.values())
+        splits_tokens = parts.sequence > 1
+        splits_rows = any(any(spec[1:]) for spec in self._array_specs.values())
         # Fused attention is left out where tokens are split, and where an axis does not divide the heads.
         (batch_axis,) = self._array_specs[WEIGHT]
         others: tuple[int, ...] = ()
-        if not is_sequence_split:
+        if not splits_tokens:
             others = tuple(sorted({size for axis, size in self._axes.items() if size > 1 and axis != batch_axis}))
-        return (split.chunks, has_parts, is_sequence_split, others), split
+        return (split.chunks, has_parts, (splits_tokens, splits_rows), others), split
 
     def place(self, batches: HostBatches) -> PlacedBatches:
         """Returns the shapes of a call's arrays with their shardings."""

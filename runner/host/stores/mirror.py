@@ -113,12 +113,11 @@ def _make(path: ObjectPath, versions: Versions, own: Path, name: str) -> None:
     temporary = own.with_name(f"{_UNFINISHED}{random_part()}")
     try:
         targets = {}
-        for relative, (size, _) in versions.items():
-            if not relative:
-                targets[path] = (temporary / name, size)
-            elif not relative.endswith("/"):
-                # Those that end with a slash are empty and stand for folders.
+        for relative, (size, _) in _files(path, versions).items():
+            if relative:
                 targets[path / relative] = (temporary / name / _checked(path, relative), size)
+            else:
+                targets[path] = (temporary / name, size)
         for file, _ in targets.values():
             file.parent.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_TRANSFERS) as pool:
@@ -134,6 +133,27 @@ def _make(path: ObjectPath, versions: Versions, own: Path, name: str) -> None:
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _files(path: ObjectPath, versions: Versions) -> Versions:
+    """Returns the objects that are files.
+
+    A store's console makes a folder as an empty object, whose name is that of the folder.
+
+    Raises:
+      StoreError: an object that is not empty has the name of a folder.
+    """
+    folders = {""} if len(versions) > 1 else set()
+    for relative in versions:
+        parts = relative.split("/")
+        folders |= {"/".join(parts[:count]) for count in range(1, len(parts))}
+    files: dict[str, tuple[int, Tag]] = {}
+    for relative, (size, tag) in versions.items():
+        if relative not in folders:
+            files[relative] = (size, tag)
+        elif size:
+            raise StoreError(f"{path / relative if relative else path} is both a file and a folder")
+    return files
 
 
 def _checked(path: ObjectPath, relative: str) -> str:
@@ -180,5 +200,7 @@ def _make_room(size: int) -> None:
             break
         with suppress(OSError, HeldError), locked_at_once(mirror.with_suffix(_LOCK)):
             if is_free(mirror.with_suffix(_USED)):
-                shutil.rmtree(mirror)
+                # First the name: a mirror that is removed in part must not be found by it.
+                left = mirror.rename(mirror.with_name(f"{_UNFINISHED}{random_part()}"))
                 total -= bytes_of_mirror
+                shutil.rmtree(left)

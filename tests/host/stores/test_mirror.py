@@ -120,6 +120,44 @@ def test_no_object_leads_out_of_the_mirror(
     assert not list(tmp_path.rglob("outside"))
 
 
+def test_empty_objects_with_the_names_of_folders_are_folders(
+    stored: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = client.versions(stored)
+    marker = (0, client.Tag("x", None))
+    monkeypatch.setattr(client, "versions", lambda _: {"": marker, "train": marker, "train/deep": marker, **versions})
+    folder = mirror.local(str(stored))
+    assert (folder / "train" / "deep" / "b.txt").read_bytes() == b"second"
+
+
+def test_an_object_with_content_and_the_name_of_a_folder_is_an_error(
+    stored: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"train": (5, client.Tag("x", None)), **client.versions(stored)}
+    monkeypatch.setattr(client, "versions", lambda _: versions)
+    with pytest.raises(client.StoreError, match="train is both a file and a folder"):
+        mirror.local(str(stored))
+
+
+def test_a_mirror_that_is_removed_in_part_is_not_found(stored: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    # This process must not be one that reads it.
+    monkeypatch.setattr(mirror, "share_until_exit", lambda _: None)
+    first = mirror.local(str(stored))
+    monkeypatch.setattr(cache, "LARGEST", 15)
+    client.write(stored.parent / "new" / "file", b"12345678")
+
+    def killed(path: Path, **_: object) -> None:
+        (path / first.name / "train" / "a.txt").unlink()
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror.shutil, "rmtree", killed)
+        with pytest.raises(SystemExit):
+            mirror.local(str(stored.parent / "new"))
+    folder = again(stored)
+    assert (folder / "train" / "a.txt").read_bytes() == b"first"
+
+
 def test_the_least_recently_used_goes_unless_a_process_reads_it(
     stored: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
