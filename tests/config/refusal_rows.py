@@ -454,6 +454,11 @@ REFUSALS = [
         "trainer.on_nan=restore trainer.checkpoint.enabled=false", "trainer.on_nan=restore", "checkpoint.enabled=true"
     ),
     refusal("trainer.on_nan=restore trainer.checkpoint.keep=1", "trainer.checkpoint.keep=1", "must be at least 2"),
+    refusal(
+        "trainer.checkpoint.fast_folder=outputs/checkpoints/fast",
+        "trainer.checkpoint.fast_folder=outputs/checkpoints/fast",
+        "must be apart from the folder of the checkpoints",
+    ),
     refusal("trainer.early_stopping.metric=loss", "trainer.early_stopping.metric=loss", "eval/loss, eval/accuracy"),
     refusal("trainer.checkpoint.best=train/loss", "trainer.checkpoint.best=train/loss", "train/epoch_loss"),
     refusal("trainer.early_stopping.patience=0", "trainer.early_stopping.patience=0", "at least 1"),

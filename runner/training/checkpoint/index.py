@@ -54,11 +54,11 @@ def current_steps(lineages: Mapping[int, Lineage]) -> list[int]:
     >>> current_steps({100: (), 200: (), 300: (), 120: ((1, 100),)})
     [100, 120]
     """
-    current = max(lineages.values(), key=_generation, default=())
+    current = max(lineages.values(), key=generation, default=())
     return [step for step in sorted(lineages) if is_part(step, lineages[step], current)]
 
 
-def _generation(lineage: Lineage) -> int:
+def generation(lineage: Lineage) -> int:
     """Returns the generation of a lineage's last return; 0 if the run never went back."""
     return lineage[-1][0] if lineage else 0
 
@@ -93,19 +93,14 @@ def resumed_lineage(lineages: Mapping[int, Lineage], start: int) -> Lineage:
     own = lineages.get(start, ())
     if not current or current[-1] == start:
         return own
-    if start > current[-1] and start not in lineages:
-        # A checkpoint of the fast tier, which this folder does not have, continues the current history.
-        return lineages[current[-1]]
     # Above those of all lineages, left ones too: `current_steps` takes the largest generation for the current one.
-    newest = max(_generation(lineage) for lineage in lineages.values())
+    newest = max(generation(lineage) for lineage in lineages.values())
     return (*own, (newest + 1, start))
 
 
-def superseded_steps(folder: Place, start: int) -> list[int]:
-    """Returns the steps of a run's checkpoints that are no part of the history that continues from `start`."""
-    lineages = storage.lineages(folder)
-    history = resumed_lineage(lineages, start)
-    return [step for step, own in lineages.items() if not is_part(step, own, history)]
+def superseded_steps(folder: Place, history: Lineage) -> list[int]:
+    """Returns the steps of a run's checkpoints that are no part of a history."""
+    return [step for step, own in storage.lineages(folder).items() if not is_part(step, own, history)]
 
 
 def read_best(folder: Place) -> BestRecord | None:
@@ -300,6 +295,35 @@ class CheckpointIndex:
         except DamagedError:
             return False
         return True
+
+    def discard(self, but: int | None = None) -> list[str]:
+        """Removes all checkpoints of the folder, of every history.
+
+        Args:
+          but: step of one of this history that stays; None: none stays.
+
+        Returns:
+          One warning for each that could not be removed.
+        """
+
+        def remove() -> list[str]:
+            warnings: list[str] = []
+            for step in sorted(self._superseded | (self.steps - {but})):
+                place = storage.place(self._folder, step)
+                try:
+                    if not storage.remove(self._folder, step):
+                        storage.set_aside(place)
+                except FileNotFoundError:
+                    # It is gone already.
+                    continue
+                except OSError as error:
+                    warnings.append(f"could not remove {place}: {error}")
+            return warnings
+
+        warnings: list[str] = self._broadcast(remove)
+        self.steps &= {but}
+        self._superseded = set()
+        return warnings
 
     def give_up(self, step: int, *, damaged: bool) -> None:
         """Removes a checkpoint that no run may continue from; a damaged one is renamed instead."""

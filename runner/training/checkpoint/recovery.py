@@ -171,9 +171,12 @@ def saving(
         begun = begin_attempt(config, tracker, folder, previous, locks)
     run = begun.run
     start = 0
+    history = None
     tags = {_TAG: str(run.folder)}
     if previous is not None:
         start = previous.checkpoint.step
+        if previous.is_fast:
+            history = previous.history
         if previous.branches:
             tags[_ORIGIN] = f"{previous.run.id}@{start}"
     tracker.set_tags(tags)
@@ -190,7 +193,7 @@ def saving(
     # All processes fail alike, and process 0 says it for all.
     say = warn if team.is_first else _say_nothing
     take = take_state(engine, about)
-    durable = CheckpointSaver(options, run.folder, take, say, start, goal, team)
+    durable = CheckpointSaver(options, run.folder, take, say, start, goal, team, history)
     saver = tiers.with_fast_tier(options, run, durable, take, say, start, team)
     has_finished = False
     try:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from runner.config.convert import flatten
@@ -37,7 +38,8 @@ from runner.training import stopping
 from runner.training.checkpoint import index, named, runs, storage, tiers
 from runner.training.checkpoint.arguments import folder_of, recorded_overrides
 from runner.training.checkpoint.files import DamagedError
-from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING
+from runner.training.checkpoint.manifest import CONSTANTS, DIGEST, ENCODING, Lineage
+from runner.training.checkpoint.manifest import read as read_manifest
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.lengths import RunLength
@@ -84,11 +86,20 @@ class Previous:
       run: its record, as it was left.
       checkpoint: of the run.
       branches: whether a new run begins with the checkpoint, and this run stays unchanged.
+      is_fast: whether the checkpoint is of the fast tier.
     """
 
     run: SavedRun
     checkpoint: Checkpoint
     branches: bool = False
+    is_fast: bool = False
+
+    @cached_property
+    def history(self) -> Lineage:
+        """The lineage of the history that the resumed run writes."""
+        if self.is_fast:
+            return read_manifest(self.checkpoint.folder).went_back
+        return index.resumed_lineage(storage.lineages(self.run.folder), self.checkpoint.step)
 
     @property
     def resumed_run_id(self) -> str | None:
@@ -114,8 +125,7 @@ class Previous:
         """Whether the run trains steps again that it has logged: it went back, now or at an earlier resume."""
         if self.branches:
             return False
-        lineage = index.resumed_lineage(storage.lineages(self.run.folder), self.checkpoint.step)
-        return bool(lineage)
+        return bool(self.history)
 
     def describe_position(self, length: RunLength) -> str:
         """Returns one line that says where training continues in a run of this length."""
@@ -127,7 +137,7 @@ class Previous:
         name = f"{self.run.id}@{self.checkpoint.step}"
         if self.branches:
             return [f"branch={name}: a new run begins with that state; run {self.run.id} stays unchanged"]
-        superseded = index.superseded_steps(self.run.folder, self.checkpoint.step)
+        superseded = index.superseded_steps(self.run.folder, self.history)
         if not superseded:
             return []
         best_step = self._best_step()
@@ -199,9 +209,9 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         checkpoint = Checkpoint(place(checkpoint_folder), trusted=True)
         previous = Previous(SavedRun(place(folder), record), checkpoint, branches=key == "branch")
     if key == "resume" and is_last:
-        newest = _newest(config, previous.run, previous.checkpoint)
-        assert newest is not None
-        previous = replace(previous, checkpoint=newest)
+        fast = _newer_in_fast_tier(config, previous.run, previous.checkpoint)
+        if fast is not None:
+            previous = replace(previous, checkpoint=fast, is_fast=True)
     check_order(previous.checkpoint, content)
     return previous
 
@@ -238,13 +248,15 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
     else:
         run = SavedRun(place(folder), record)
         checkpoint = Checkpoint(place(checkpoint_folder), trusted=True) if checkpoint_folder else None
-    checkpoint = _newest(config, run, checkpoint)
+    fast = _newer_in_fast_tier(config, run, checkpoint)
+    if fast is not None:
+        return Previous(run, fast, is_fast=True)
     return None if checkpoint is None else Previous(run, checkpoint)
 
 
-def _newest(config: RunConfig, run: SavedRun, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """Returns the newest checkpoint of a resumed run, which may be in the fast tier."""
-    return tiers.newest(config.trainer.checkpoint, run, checkpoint, current(), runs.print_line)
+def _newer_in_fast_tier(config: RunConfig, run: SavedRun, checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Returns the checkpoint of the fast tier if it is newer than the last one of the run's own folder."""
+    return tiers.newer(config.trainer.checkpoint, run, checkpoint, current(), runs.print_line)
 
 
 def check_devices(config: RunConfig, asked: str, previous: Previous | None) -> None:

@@ -213,11 +213,11 @@ class CheckpointSaver(Saver):
         """Counts the minutes to the next save from now, because another tier has this state."""
         self._saved_at = time.monotonic()
 
-    def discard(self) -> None:
-        """Removes all checkpoints of this history."""
+    def discard(self, but: int | None = None) -> None:
+        """Removes all checkpoints of the folder, except that of the step `but` of this history."""
         self._wait()
-        for step in sorted(self._index.steps):
-            self._index.give_up(step, damaged=False)
+        for warning in self._index.discard(but):
+            self._warn(warning)
 
     def begin(self, step: int, recorder: MetricRecorder) -> None:
         """Saves the state that a run begins with, unless it has that checkpoint, as a resumed run has."""

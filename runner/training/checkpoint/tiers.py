@@ -7,14 +7,14 @@ newest whole checkpoint that all of its processes can read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from runner.config.schema import CheckpointConfig
 from runner.host.stores.urls import Place
 from runner.processes.team import Team
-from runner.training.checkpoint import runs, storage
+from runner.training.checkpoint import index, runs, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import Lineage
 from runner.training.checkpoint.reading import Checkpoint
@@ -117,60 +117,53 @@ def with_fast_tier(
     if config.fast_folder is None:
         return durable
     options = replace(config, every_steps=None, every_minutes=config.fast_every_minutes, keep=1)
-    folder = _folder(config.fast_folder, run)
+    # Process 0 decides: another machine may have another home.
+    folder = Path(team.broadcast("the fast folder", lambda: str(_folder(options, run))))
     # The fast folder forgets most checkpoints, so the history is that of the run's own folder.
     fast = CheckpointSaver(options, folder, take, warn, start, goal=None, team=team, history=durable.lineage)
+    # Any other one is of steps that the run has left, or that not every process can read.
+    fast.discard(but=start)
     return TieredSaver(durable, fast)
 
 
-def newest(
+def newer(
     config: CheckpointConfig, run: SavedRun, checkpoint: Checkpoint | None, team: Team, say: Callable[[str], object]
 ) -> Checkpoint | None:
-    """Returns the newest whole checkpoint of both tiers that all processes can read; None: there is none.
+    """Returns the whole checkpoint of the fast tier that all processes can read, if it is newer than another one.
 
     All processes call this.
 
     Args:
       config: of the run that is resumed.
       run: the run, locked.
-      checkpoint: the newest one of its own folder; None: it has none yet.
+      checkpoint: the last one of its own folder; None: it has none yet.
       team: the processes of the run.
       say: is called with one line about a newer checkpoint that is not taken.
     """
     if config.fast_folder is None:
-        return checkpoint
-    folder = _folder(config.fast_folder, run)
-    found = team.broadcast("the newest checkpoint of the fast tier", lambda: _newer(folder, run, checkpoint, say))
+        return None
+    found = team.broadcast("the newest of the fast tier", lambda: _newer(_folder(config, run), run, checkpoint, say))
     if not found:
-        return checkpoint
+        return None
     place = Path(found)
     if not all(team.all_gather("the fast tier can be read", storage.is_checkpoint(place))):
         if team.is_first:
             start = "training from the start" if checkpoint is None else f"continuing from step {checkpoint.step:,}"
             say(f"warning: not every process can read {place}; {start}")
-        return checkpoint
+        return None
     return Checkpoint(place, trusted=True)
 
 
-def _folder(fast_folder: str, run: SavedRun) -> Path:
-    return Path(fast_folder).expanduser().absolute() / run.id
+def _folder(config: CheckpointConfig, run: SavedRun) -> Path:
+    assert config.fast_folder is not None
+    return Path(config.fast_folder).expanduser().absolute() / run.id
 
 
 def _newer(folder: Path, run: SavedRun, checkpoint: Checkpoint | None, say: Callable[[str], object]) -> str:
     """Returns the newest whole checkpoint in a fast folder that continues the run's history; empty: there is none."""
     lineages = storage.lineages(folder) if folder.is_dir() else {}
-    durable = storage.lineages(run.folder)
-    own: Lineage = ()
-    last = -1
-    if checkpoint is not None:
-        last = checkpoint.step
-        own = durable.get(last, ())
     for step in sorted(lineages, reverse=True):
-        if step <= last:
-            break
-        # One of a history that the run has left leads elsewhere. One with the step of such a checkpoint of the run's
-        # own folder could not be told from it.
-        if lineages[step] != own or step in durable:
+        if not _continues(step, lineages[step], storage.lineages(run.folder), checkpoint):
             continue
         place = storage.place(folder, step)
         try:
@@ -180,3 +173,22 @@ def _newer(folder: Path, run: SavedRun, checkpoint: Checkpoint | None, say: Call
             continue
         return str(place)
     return ""
+
+
+def _continues(step: int, own: Lineage, durable: Mapping[int, Lineage], checkpoint: Checkpoint | None) -> bool:
+    """Returns whether a checkpoint of the fast tier is newer than all in the run's own folder.
+
+    Args:
+      step: of the fast checkpoint.
+      own: its lineage.
+      durable: the lineages in the run's own folder.
+      checkpoint: the last one of the history there; None: there is none.
+    """
+    newest = max((index.generation(lineage) for lineage in durable.values()), default=0)
+    if index.generation(own) > newest:
+        # The run went back to a step of its own folder, and has saved nothing there since.
+        _, returned_to = own[-1]
+        return durable.get(returned_to) == own[:-1]
+    if checkpoint is None:
+        return own == ()
+    return step > checkpoint.step and own == durable.get(checkpoint.step)

@@ -56,7 +56,7 @@ def test_a_crash_after_the_first_save_keeps_both_histories_and_continues_the_new
     for step in (20, 24):
         np.testing.assert_array_equal(at(folder, step)["d/kernel"], old[step])
     assert index.read_best(folder) == noted or index.read_best(folder)["step"] in live(folder)  # type: ignore[index]
-    assert index.superseded_steps(folder, live(folder)[-1]) == [
+    assert index.superseded_steps(folder, index.resumed_lineage(storage.lineages(folder), live(folder)[-1])) == [
         step for step in storage.steps(folder) if step not in live(folder)
     ]
 

@@ -20,10 +20,10 @@ from runner.config.schema import CheckpointConfig
 from runner.engine.base import Engine
 from runner.processes.team import ALONE, Team
 from runner.training import loop, stopping
-from runner.training.checkpoint import index, storage, tiers
+from runner.training.checkpoint import storage, tiers
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.recovery import NewPoints
-from runner.training.checkpoint.resume import load
+from runner.training.checkpoint.resume import Previous, load
 from runner.training.checkpoint.runs import SavedRun
 from runner.training.checkpoint.saver import CheckpointSaver, take_state
 from runner.training.display import Display
@@ -49,16 +49,30 @@ class Both:
         )
         self.said: list[str] = []
 
-    def newest(self, team: Team = ALONE) -> Checkpoint | None:
+    def previous(self, team: Team = ALONE) -> Previous | None:
+        """Returns from where `resume=<run>` continues."""
         checkpoint = resumed.last(self.durable)
-        if checkpoint is None:
-            return None
-        return tiers.newest(self.options, self.run, checkpoint, team, self.said.append)
+        fast = tiers.newer(self.options, self.run, checkpoint, team, self.said.append)
+        if fast is not None:
+            return Previous(self.run, fast, is_fast=True)
+        return None if checkpoint is None else Previous(self.run, checkpoint)
 
-    def train(self, store: Store, calls: int | None = None) -> tuple[NumpyEngine, loop.Result]:
+    def newest(self, team: Team = ALONE) -> Checkpoint | None:
+        previous = self.previous(team)
+        return None if previous is None else previous.checkpoint
+
+    def at(self, step: int) -> Previous:
+        """Returns from where `resume=<run>@<step>` continues."""
+        return Previous(self.run, Checkpoint(storage.place(self.durable, step)))
+
+    def train(
+        self, store: Store, calls: int | None = None, previous: Previous | None = None
+    ) -> tuple[NumpyEngine, loop.Result]:
         config = make_config(8)
         config = replace(config, trainer=replace(config.trainer, steps_per_call=1, checkpoint=self.options))
-        start = self.newest()
+        previous = previous or self.previous()
+        start = None if previous is None else previous.checkpoint
+        history = previous.history if previous is not None and previous.is_fast else None
         engine = NumpyEngine(16, 3)
         held = cast(Engine, engine)
         if start is not None:
@@ -66,7 +80,7 @@ class Both:
         take = take_state(held, ABOUT)
         first = start.step if start else 0
         goal = stopping.objective(None, KnownTask().directions)
-        durable = CheckpointSaver(self.options, self.durable, take, pytest.fail, first, goal)
+        durable = CheckpointSaver(self.options, self.durable, take, pytest.fail, first, goal, history=history)
         saver = tiers.with_fast_tier(self.options, self.run, durable, take, pytest.fail, first, ALONE)
         points = NewPoints(store, start)
         profiler = Profiler(config.trainer.profile, resumed.nothing, Path())
@@ -112,9 +126,7 @@ def test_a_run_killed_before_its_own_folder_has_a_checkpoint_goes_on_from_the_fa
     killed(both, 1)
     [fast] = storage.steps(both.fast)
     assert storage.steps(both.durable) == []
-    newest = tiers.newest(both.options, both.run, None, ALONE, both.said.append)
-    assert newest is not None
-    assert newest.step == fast
+    assert both.newest().step == fast  # type: ignore[union-attr]
 
 
 def test_without_the_fast_tier_it_goes_on_from_its_own_folder(both: Both, tmp_path: Path) -> None:
@@ -145,7 +157,7 @@ def test_a_fast_checkpoint_of_another_run_or_of_a_left_history_is_not_taken(both
     other = SavedRun(both.durable, {"run": "another"})
     checkpoint = resumed.last(both.durable)
     assert checkpoint is not None
-    assert tiers.newest(both.options, other, checkpoint, ALONE, both.said.append).step == durable
+    assert tiers.newer(both.options, other, checkpoint, ALONE, both.said.append) is None
     lineages = storage.lineages
 
     def left(folder: Path) -> dict[int, Any]:
@@ -171,11 +183,6 @@ def test_a_fast_checkpoint_that_one_process_cannot_read_is_not_taken(both: Both)
     assert "not every process can read" in both.said[0]
 
 
-def test_a_step_beyond_a_runs_own_checkpoints_continues_its_history() -> None:
-    assert index.resumed_lineage({100: (), 200: ()}, 300) == ()
-    assert index.resumed_lineage({100: (), 120: ((1, 100),)}, 130) == ((1, 100),)
-
-
 def test_the_fast_tier_belongs_to_the_history_of_the_runs_own_folder(both: Both) -> None:
     both.train(Store())
     first = storage.steps(both.durable)[0]
@@ -188,19 +195,51 @@ def test_the_fast_tier_belongs_to_the_history_of_the_runs_own_folder(both: Both)
     saver.close()
 
 
-def test_a_fast_checkpoint_with_the_step_of_a_left_one_is_not_taken(both: Both) -> None:
+def test_resuming_from_the_last_durable_step_leaves_the_fast_checkpoint(both: Both) -> None:
     killed(both, 14)
     [fast] = storage.steps(both.fast)
-    durable = storage.steps(both.durable)[-1]
-    lineages = storage.lineages
+    last = storage.steps(both.durable)[-1]
+    assert fast > last
+    store = Store(dies_at=2)
+    with pytest.raises(Killed):
+        both.train(store, previous=both.at(last))
+    # Those of the new steps, and not one that the run has left.
+    assert max(storage.steps(both.fast), default=0) < fast
+    assert both.newest().step < fast  # type: ignore[union-attr]
 
-    def left(folder: Path) -> dict[int, Any]:
-        found = dict(lineages(folder))
-        return found | {fast: ((0, 0),)} if folder == both.durable else found
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "lineages", left)
-        assert both.newest().step == durable  # type: ignore[union-attr]
+def test_a_run_that_went_back_goes_on_from_the_fast_tier_before_it_has_saved_durably(both: Both) -> None:
+    both.train(Store())
+    first, *_, last = storage.steps(both.durable)
+    both.options = replace(both.options, every_steps=100)
+    # In the last epoch, after the points of the epochs before were logged once more.
+    store = Store(dies_at=22)
+    with pytest.raises(Killed):
+        both.train(store, previous=both.at(first))
+    [fast] = storage.steps(both.fast)
+    assert first < fast < last
+    previous = both.previous()
+    assert previous is not None
+    assert previous.checkpoint.step == fast
+    assert previous.history == ((1, first),)
+    store.dies_at = None
+    both.train(store)
+    assert storage.lineages(both.durable)[last] == ((1, first),)
+
+
+def test_a_fast_folder_that_is_lost_fails_no_run(both: Both) -> None:
+    killed(both, 14)
+    take = take_state(cast(Engine, NumpyEngine(16, 3)), ABOUT)
+    previous = both.previous()
+    assert previous is not None
+    start = previous.checkpoint.step
+    durable = CheckpointSaver(both.options, both.durable, take, pytest.fail, start, history=previous.history)
+    saver = tiers.with_fast_tier(both.options, both.run, durable, take, pytest.fail, start, ALONE)
+    assert isinstance(saver, tiers.TieredSaver)
+    assert storage.steps(both.fast) == [start]
+    shutil.rmtree(both.fast)
+    saver._fast.discard()
+    saver.close()
 
 
 COMMAND = (
