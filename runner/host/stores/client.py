@@ -60,8 +60,9 @@ _BACKOFF = {
     "base": 3,
 }
 
-# What obstore does not send again: a conditional write, because its first try may have succeeded, and a request whose
-# answer was cut in its middle, such as a list, or the text of "not found".
+# What obstore does not send again: a conditional write that has no answer in time, because its first try may have
+# succeeded, and a request whose answer was cut in its middle, such as a list, or the text of "not found". It does send
+# a conditional write again after an error of the connection or of the server.
 _TRIES = 6
 _WAIT_S = 0.5
 
@@ -160,22 +161,32 @@ def _reason(error: Exception) -> str:
     return in_one_line(secrets.scrub(text))
 
 
+@contextmanager
+def _reminding(store: str) -> Iterator[None]:
+    """Has a line say that a store has not answered yet if the block takes that long."""
+    silent = f"{store} has not answered for {_SILENT_S:.0f} s; trying for up to {_RETRY_S / 60:.1f} minutes"
+    reminder = threading.Timer(_SILENT_S, outputs.warn, [silent])
+    reminder.daemon = True
+    reminder.start()
+    try:
+        yield
+    finally:
+        reminder.cancel()
+
+
 def _repeated(
     request: Callable[Concatenate[ObjectPath, Request], Answer],
 ) -> Callable[Concatenate[ObjectPath, Request], Answer]:
     """Has a function make its request again after a `StoreError`, unless the library has done that for long enough.
 
-    Each of these requests may be made twice: it reads, or its second time leaves the store as the first one does.
+    Each of these requests may be made twice: it reads, its second time leaves the store as the first one does, or it
+    finds out that its first time has succeeded.
     """
 
     @functools.wraps(request)
     def repeated(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:
         deadline = time.monotonic() + _RETRY_S
-        silent = f"{path.store} has not answered for {_SILENT_S:.0f} s; trying for up to {_RETRY_S / 60:.1f} minutes"
-        reminder = threading.Timer(_SILENT_S, outputs.warn, [silent])
-        reminder.daemon = True
-        reminder.start()
-        try:
+        with _reminding(path.store):
             for _ in range(_TRIES - 1):
                 try:
                     return request(path, *args, **kwargs)
@@ -184,8 +195,6 @@ def _repeated(
                         raise
                 time.sleep(_WAIT_S)
             return request(path, *args, **kwargs)
-        finally:
-            reminder.cancel()
 
     return repeated
 
@@ -218,7 +227,9 @@ def read_tagged(path: ObjectPath, largest: int | None = None) -> tuple[bytes, Ta
 def pieces(path: ObjectPath) -> Iterator[bytes]:
     """Yields the content of an object in pieces of some megabytes; raises as `read` does."""
     with _reporting(path):
-        yield from obstore.get(_store(path.store), path.key).stream(min_chunk_size=_PIECE)
+        with _reminding(path.store):
+            answer = obstore.get(_store(path.store), path.key)
+        yield from answer.stream(min_chunk_size=_PIECE)
 
 
 @_repeated
@@ -304,6 +315,9 @@ def writing(path: ObjectPath) -> Iterator[Writer]:
     upload = _Upload(path, stream)
     try:
         yield upload
+    except StoreError:
+        # To end the upload would be tried for as long again.
+        raise
     except BaseException:
         # The upload ends, but what the store says to that is not the reason.
         with suppress(Exception):
@@ -348,27 +362,21 @@ def replace(path: ObjectPath, data: bytes, tag: Tag) -> Tag:
     return _conditionally(path, data, {key: value for key, value in known.items() if value is not None})
 
 
+@_repeated
 def _conditionally(path: ObjectPath, data: bytes, mode: object) -> Tag:
     rejections = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
-    attempts_left = _TRIES
-    while True:
-        attempts_left -= 1
-        try:
-            with _reporting(path):
-                try:
-                    return Tag.of(obstore.put(_store(path.store), path.key, data, mode=mode))
-                except rejections:
-                    raise ChangedError(str(path)) from None
-        except ChangedError:
-            # An earlier try may have succeeded although its answer was lost.
-            content, tag = read_tagged(path)
-            if content == data:
-                return tag
-            raise
-        except StoreError:
-            if not attempts_left:
-                raise
-        time.sleep(_WAIT_S)
+    try:
+        with _reporting(path):
+            try:
+                return Tag.of(obstore.put(_store(path.store), path.key, data, mode=mode))
+            except rejections:
+                raise ChangedError(str(path)) from None
+    except ChangedError:
+        # An earlier try may have succeeded although its answer was lost.
+        content, tag = read_tagged(path)
+        if content == data:
+            return tag
+        raise
 
 
 @_repeated

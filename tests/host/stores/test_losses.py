@@ -118,6 +118,76 @@ def test_a_line_says_that_a_store_has_not_answered_yet(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_conditional_write_is_made_again_but_not_for_ever(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = ObjectPath("memory://test-losses", "lease")
+    asked: list[str] = []
+
+    def fail(_: object, key: str, data: bytes, *, mode: object) -> None:  # noqa: ARG001
+        asked.append(key)
+        raise ValueError("error sending request")
+
+    def write() -> None:
+        if is_new:
+            client.create(target, b"1")
+        else:
+            client.replace(target, b"1", client.Tag("0", None))
+
+    monkeypatch.setattr(client, "_WAIT_S", 0.0)
+    monkeypatch.setattr(client.obstore, "put", fail)
+    with pytest.raises(client.StoreError, match="sending request"):
+        write()
+    assert len(asked) == client._TRIES
+    monkeypatch.setattr(client, "_RETRY_S", -1.0)
+    with pytest.raises(client.StoreError):
+        write()
+    assert len(asked) == client._TRIES + 1
+
+
+@pytest.mark.parametrize("request_of", ["put", "get"])
+def test_a_line_says_so_for_a_lock_and_for_a_large_object_too(
+    request_of: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered = threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        assert answered.wait(30)
+        raise FileNotFoundError
+
+    def ask() -> None:
+        target = ObjectPath("memory://test-losses", "silent")
+        if request_of == "put":
+            client.create(target, b"1")
+        else:
+            next(client.pieces(target))
+
+    monkeypatch.setattr(client.obstore, request_of, wait)
+    monkeypatch.setattr(client, "_SILENT_S", 0.05)
+    threading.Timer(0.5, answered.set).start()
+    with pytest.raises(FileNotFoundError):
+        ask()
+    assert capsys.readouterr().err.count("memory://test-losses has not answered for 0 s") == 1
+
+
+def test_an_upload_that_the_store_has_failed_is_not_tried_again_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    class Failing:
+        def write(self, _: bytes) -> int:
+            raise ValueError("error sending request")
+
+        def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr(client.obstore, "open_writer", lambda *_, **__: Failing())
+    with (
+        pytest.raises(client.StoreError, match="sending request"),
+        client.writing(ObjectPath("memory://test-losses", "x")) as upload,
+    ):
+        upload.write(b"123")
+    assert not closed
+
+
 @pytest.mark.parametrize("stored", [None, b"1234"])
 def test_a_store_that_does_not_have_what_it_answered_for_fails_the_write(
     stored: bytes | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
