@@ -87,7 +87,7 @@ class _Copy:
             there = set(client.below(self._path))
             recorded = self._recorded() & there
             others = there - {RECORD, *recorded}
-        except FileNotFoundError:
+        except client.NoBucketError:
             raise invalid(KEY, self._path.store, problem="does not exist", fix="create the bucket") from None
         if others:
             raise invalid(

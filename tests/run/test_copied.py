@@ -94,6 +94,16 @@ def test_a_folder_with_other_objects_is_rejected_and_stays(folder: Path, url: st
     assert contents(target(folder, url)) == {"mine.txt": b"1"}
 
 
+def test_a_bucket_that_does_not_exist_is_rejected(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise client.NoBucketError("memory://test-copied: the bucket does not exist")
+
+    monkeypatch.setattr(client, "below", fail)
+    expected = "tracking.copy_to=memory://test-copied: does not exist; create the bucket"
+    with pytest.raises(ConfigError, match=expected), copied(folder, url):
+        pass
+
+
 def test_a_store_that_fails_later_ends_no_run(
     folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,9 @@ _QUERY = re.compile(r"\?[^\s'\"]*")
 _DOCUMENT = re.compile(r"<\?xml.*", re.DOTALL)
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
+# What stores answer if there is no such bucket: the first one is of S3 and of Google Cloud Storage.
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+
 
 class StoreError(OSError, EngineError):
     """A request that failed after all its retries; the text has no credentials."""
@@ -86,6 +89,13 @@ class StoreError(OSError, EngineError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class NoBucketError(StoreError):
+    """A request to a bucket that does not exist.
+
+    It is no FileNotFoundError: a run without objects is a new one, but this one could save nothing.
+    """
 
 
 class ChangedError(RuntimeError):
@@ -144,21 +154,29 @@ def _reporting(path: ObjectPath) -> Iterator[None]:
         yield
     except (ChangedError, StoreError, TooLargeError):
         raise
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "does not exist", str(path)) from None
     except Exception as error:
         # Without the cause: its text has the request's URL, which may be signed.
+        if _code(error) in _NO_BUCKET:
+            raise NoBucketError(f"{path.store}: the bucket does not exist") from None
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(errno.ENOENT, "does not exist", str(path)) from None
         raise StoreError(f"{path}: {_reason(error)}") from None
+
+
+def _code(error: Exception) -> str:
+    """Returns the code in the server's XML in an error of the library; empty: there is none."""
+    code = _CODE.search(_text(error))
+    return "" if code is None else code[1]
+
+
+def _text(error: Exception) -> str:
+    return str(error).partition("\n\nDebug source:")[0]
 
 
 def _reason(error: Exception) -> str:
     """Returns an error of the library in a few words, without URLs' queries and without the server's XML."""
-    text = str(error).partition("\n\nDebug source:")[0]
-    code = _CODE.search(text)
-    text = _QUERY.sub("", _DOCUMENT.sub("", text))
-    if code is not None:
-        text += code[1]
-    return in_one_line(secrets.scrub(text))
+    text = _QUERY.sub("", _DOCUMENT.sub("", _text(error)))
+    return in_one_line(secrets.scrub(text + _code(error)))
 
 
 @contextmanager
@@ -190,6 +208,8 @@ def _repeated(
             for _ in range(_TRIES - 1):
                 try:
                     return request(path, *args, **kwargs)
+                except NoBucketError:
+                    raise
                 except StoreError:
                     if time.monotonic() > deadline:
                         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,52 @@ def test_a_line_says_that_a_store_has_not_answered_yet(
     with pytest.raises(FileNotFoundError):
         client.read(ObjectPath("memory://test-losses", "at once"))
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.campaign
+@needs_moto
+def test_a_bucket_that_does_not_exist_is_told_from_an_object_that_does_not(proxy: Proxy) -> None:
+    missing = ObjectPath("s3://no-such-bucket", "run")
+    requests: list[Callable[[], object]] = [
+        lambda: client.below(missing),
+        lambda: client.names(missing),
+        lambda: client.versions(missing),
+        lambda: client.read(missing),
+        lambda: list(client.pieces(missing)),
+        lambda: client.write(missing, b"1"),
+        lambda: client.create(missing, b"1"),
+        lambda: client.remove(missing),
+    ]
+    for request in requests:
+        with pytest.raises(client.NoBucketError, match=r"^s3://no-such-bucket: the bucket does not exist$"):
+            request()
+    with pytest.raises(FileNotFoundError):
+        client.read(path("none"))
+    assert client.names(path("none")) == []
+    assert proxy.requests < 15
+
+
+@pytest.mark.parametrize("code", ["NoSuchBucket", "ContainerNotFound", "NoSuchKey"])
+@pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
+def test_a_missing_bucket_is_no_missing_object(
+    code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fail(_: object, key: str) -> None:
+        asked.append(key)
+        raise kind(f"Error performing GET - 404 Not Found: <?xml ..><Error><Code>{code}</Code></Error>")
+
+    monkeypatch.setattr(client, "_WAIT_S", 0.0)
+    monkeypatch.setattr(client.obstore, "get", fail)
+    with pytest.raises(OSError, match=r"exist|NoSuchKey") as raised:
+        client.read(ObjectPath("memory://test-losses", "x"))
+    is_missing_bucket = code != "NoSuchKey"
+    assert isinstance(raised.value, client.NoBucketError) == is_missing_bucket
+    assert isinstance(raised.value, FileNotFoundError) == (not is_missing_bucket and kind is FileNotFoundError)
+    if is_missing_bucket:
+        assert str(raised.value) == "memory://test-losses: the bucket does not exist"
+        assert len(asked) == 1
 
 
 @pytest.mark.parametrize("is_new", [True, False])
