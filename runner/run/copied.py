@@ -26,6 +26,10 @@ RECORD = "run-folder.json"
 # Seconds between two updates. Each lists the local folder, and uploads the files that have changed as a whole.
 EVERY_S = 60.0
 
+# Seconds that the end of a run waits for a store that has failed before: after a SIGTERM, a scheduler may leave only
+# half a minute until SIGKILL.
+_SHORT_S = 10.0
+
 # Bytes of the record, which names some hundred files at most.
 _LARGEST_RECORD = 4 << 20
 
@@ -70,7 +74,7 @@ def target(folder: Path, url: str) -> ObjectPath:
 class _Copy:
     """A copy of a folder.
 
-    **Invariant.** The updating thread owns `_versions` from `begin` until `end` has joined it.
+    **Invariant.** The updating thread owns `_versions` from `begin` until it is over. `end` touches them only then.
     """
 
     def __init__(self, folder: Path, path: ObjectPath) -> None:
@@ -78,6 +82,8 @@ class _Copy:
         self._path = path
         # Name -> size in bytes and time of the last change, of what the copy has.
         self._versions: dict[str, tuple[int, int]] = {}
+        # Of the last update; None: it succeeded.
+        self._failure: OSError | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="run-folder-copy", daemon=True)
 
@@ -110,24 +116,46 @@ class _Copy:
         return set()
 
     def _keep_up(self) -> None:
-        has_warned = False
         while not self._is_over.wait(EVERY_S):
             try:
                 self._update(has_ended=False)
-                has_warned = False
+                self._failure = None
             except OSError as error:
-                if not has_warned:
-                    has_warned = True
+                if self._failure is None:
                     outputs.warn(f"could not copy the run's folder to {self._path}: {error}; training continues")
+                self._failure = error
 
     def end(self) -> None:
-        """Brings the copy up to date for the last time."""
+        """Brings the copy up to date for the last time, unless the store has failed and still does not answer."""
         self._is_over.set()
-        self._thread.join()
+        # An update that is on its way may be a large file, but not after one that failed.
+        self._thread.join(None if self._failure is None else _SHORT_S)
+        failure = self._failure
+        if failure is None or (not self._thread.is_alive() and self._answers()):
+            failure = self._last_failure()
+        if failure is not None:
+            outputs.warn(f"could not copy the run's folder to {self._path}: {failure}; it is in {self._folder}")
+
+    def _answers(self) -> bool:
+        """Returns whether the store answers within a short time."""
+        has_answered = threading.Event()
+
+        def ask() -> None:
+            with suppress(OSError):
+                client.size(self._path / RECORD)
+                has_answered.set()
+
+        # A request can't be ended, but be left behind.
+        threading.Thread(target=ask, name="run-folder-copy-end", daemon=True).start()
+        return has_answered.wait(_SHORT_S)
+
+    def _last_failure(self) -> OSError | None:
+        """Makes the last update, and returns why it failed; None: it did not."""
         try:
             self._update(has_ended=True)
         except OSError as error:
-            outputs.warn(f"could not copy the run's folder to {self._path}: {error}; it is in {self._folder}")
+            return error
+        return None
 
     def _update(self, *, has_ended: bool) -> None:
         """Copies the files that have changed, and then writes the record of all."""

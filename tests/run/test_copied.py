@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -116,6 +117,75 @@ def test_a_store_that_fails_later_ends_no_run(
         f"could not copy the run's folder to {target(folder, url)}: 503; it is in {folder}" in capsys.readouterr().err
     )
     assert record(target(folder, url))["ended"] is False
+
+
+@pytest.mark.parametrize("hangs", ["write", "size"])
+def test_the_end_waits_only_shortly_for_a_store_that_has_failed(
+    hangs: str, folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(copied_module, "EVERY_S", 0.01)
+    monkeypatch.setattr(copied_module, "_SHORT_S", 0.3)
+    released = threading.Event()
+    writes: list[bool] = []
+    real_size = client.size
+
+    def fail(*_: object) -> None:
+        writes.append(True)
+        # The first update fails at once. With "write", the next one hangs.
+        if hangs == "write" and len(writes) > 1:
+            released.wait(60)
+        raise client.StoreError("503")
+
+    def size(path: ObjectPath) -> int | None:
+        if hangs == "size":
+            released.wait(60)
+        return real_size(path)
+
+    began = 0.0
+    try:
+        with copied(folder, url):
+            monkeypatch.setattr(client, "write", fail)
+            monkeypatch.setattr(client, "size", size)
+            (folder / "runner.log").write_text("line\n")
+            deadline = time.monotonic() + WITHIN_S
+            while len(writes) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            began = time.monotonic()
+        assert time.monotonic() - began < 10.0
+        assert f": 503; it is in {folder}" in capsys.readouterr().err
+    finally:
+        released.set()
+
+
+def test_the_end_of_a_run_copies_all_to_a_store_that_answers_again(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(copied_module, "EVERY_S", 0.01)
+    failed = threading.Event()
+    may_end = threading.Event()
+    real_write = client.write
+
+    def fail(*_: object) -> None:
+        failed.set()
+        assert may_end.wait(WITHIN_S)
+        raise client.StoreError("503")
+
+    copy = target(folder, url)
+    with copied(folder, url):
+        monkeypatch.setattr(client, "write", fail)
+        (folder / "runner.log").write_text("line\n")
+        assert failed.wait(WITHIN_S)
+        monkeypatch.setattr(copied_module, "EVERY_S", 3600.0)
+        may_end.set()
+        deadline = time.monotonic() + WITHIN_S
+        while "training continues" not in capsys.readouterr().err:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        monkeypatch.setattr(client, "write", real_write)
+    assert contents(copy)["runner.log"] == b"line\n"
+    assert record(copy)["ended"] is True
+    assert capsys.readouterr().err == ""
 
 
 def test_only_the_first_process_copies_and_only_if_it_is_asked_to(
