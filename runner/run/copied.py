@@ -30,6 +30,9 @@ EVERY_S = 60.0
 # half a minute until SIGKILL.
 _SHORT_S = 10.0
 
+# Of no version that a file has: such a file is copied again, or removed.
+_UNKNOWN = (-1, -1)
+
 # Bytes of the record, which names some hundred files at most.
 _LARGEST_RECORD = 4 << 20
 
@@ -82,6 +85,8 @@ class _Copy:
         self._path = path
         # Name -> size in bytes and time of the last change, of what the copy has.
         self._versions: dict[str, tuple[int, int]] = {}
+        # Names of local files that could not be read.
+        self._unreadable: set[str] = set()
         # Of the last update; None: it succeeded.
         self._failure: OSError | None = None
         self._is_over = threading.Event()
@@ -102,8 +107,7 @@ class _Copy:
                 problem=f"{self._path} has objects that are no copy of a run's folder, such as {min(others)}",
                 fix="name a new or empty folder",
             )
-        # Of no version that a file has: each is copied again, or removed.
-        self._versions = dict.fromkeys(recorded, (-1, -1))
+        self._versions = dict.fromkeys(recorded, _UNKNOWN)
         self._update(has_ended=False)
         self._thread.start()
 
@@ -165,15 +169,32 @@ class _Copy:
             # Before the first file, so that an attempt that is killed leaves no object that no record names.
             self._write_record({*self._versions, *found}, has_ended=False)
         for name in changed:
-            # A file that a run removes meanwhile is gone with the next update.
-            with suppress(FileNotFoundError):
-                client.upload(self._folder / name, self._path / name)
+            if self._is_uploaded(name):
                 self._versions[name] = found[name]
         for name in set(self._versions) - set(found):
             client.remove(self._path / name)
             del self._versions[name]
         if changed or has_ended:
             self._write_record(set(self._versions), has_ended=has_ended)
+
+    def _is_uploaded(self, name: str) -> bool:
+        """Copies a file, and returns whether it could be read; raises StoreError."""
+        try:
+            client.upload(self._folder / name, self._path / name)
+        except client.StoreError:
+            raise
+        except FileNotFoundError:
+            # A file that the run removes meanwhile is gone with the next update.
+            return False
+        except OSError as error:
+            if name not in self._unreadable:
+                self._unreadable.add(name)
+                outputs.warn(f"could not read {self._folder / name}: {error.strerror}; its copy is missing or old")
+            # The record must name a part of the file that the upload may have left.
+            if client.size(self._path / name) is not None:
+                self._versions[name] = _UNKNOWN
+            return False
+        return True
 
     def _write_record(self, names: set[str], *, has_ended: bool) -> None:
         record = {"folder": str(self._folder), "ended": has_ended, "files": sorted(names)}
@@ -184,9 +205,16 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
     """Returns the regular files of a folder: relative path -> size in bytes and time of the last change in ns."""
     found: dict[str, tuple[int, int]] = {}
     for path in sorted(folder.rglob("*")):
-        with suppress(FileNotFoundError):
+        name = path.relative_to(folder).as_posix()
+        try:
             if path.is_symlink() or not path.is_file():
                 continue
             status = path.stat()
-            found[path.relative_to(folder).as_posix()] = (status.st_size, status.st_mtime_ns)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            # In a folder that can be listed but not entered. It must not count as removed.
+            found[name] = _UNKNOWN
+            continue
+        found[name] = (status.st_size, status.st_mtime_ns)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -102,6 +103,76 @@ def test_a_bucket_that_does_not_exist_is_rejected(folder: Path, url: str, monkey
     monkeypatch.setattr(client, "below", fail)
     expected = "tracking.copy_to=memory://test-copied: does not exist; create the bucket"
     with pytest.raises(ConfigError, match=expected), copied(folder, url):
+        pass
+
+
+@pytest.mark.parametrize("leaves_a_part", [False, True])
+def test_a_file_that_can_not_be_read_keeps_no_other_from_being_copied(
+    leaves_a_part: bool, folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(copied_module, "EVERY_S", 0.01)
+    upload = client.upload
+    tries: list[str] = []
+
+    def fail_for_one(file: Path, path: ObjectPath) -> None:
+        if file.name != "config.yaml":
+            upload(file, path)
+            return
+        tries.append(file.name)
+        if leaves_a_part:
+            client.write(path, b"na")
+        raise PermissionError(errno.EACCES, "Permission denied", str(file))
+
+    monkeypatch.setattr(client, "upload", fail_for_one)
+    copy = target(folder, url)
+    expected = {"processes/1/runner.log"}
+    if leaves_a_part:
+        expected.add("config.yaml")
+    with copied(folder, url):
+        assert set(contents(copy)) == expected
+        assert record(copy)["files"] == sorted(expected)
+        deadline = time.monotonic() + WITHIN_S
+        while len(tries) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    warning = f"warning: could not read {folder}/config.yaml: Permission denied; its copy is missing or old"
+    assert capsys.readouterr().err.splitlines() == [warning]
+    assert record(copy) == {"folder": str(folder), "ended": True, "files": sorted(expected)}
+    monkeypatch.setattr(client, "upload", upload)
+    with copied(folder, url):
+        assert contents(copy)["config.yaml"] == b"name: mlp\n"
+
+
+def test_the_copy_of_a_file_in_a_folder_that_can_not_be_entered_stays(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_file = Path.is_file
+
+    def fail_for_one(path: Path) -> bool:
+        if path.name == "runner.log":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_file(path)
+
+    def fail(file: Path, path: ObjectPath) -> None:  # noqa: ARG001
+        raise PermissionError(errno.EACCES, "Permission denied", str(file))
+
+    with copied(folder, url):
+        monkeypatch.setattr(Path, "is_file", fail_for_one)
+        monkeypatch.setattr(client, "upload", fail)
+    copy = target(folder, url)
+    assert contents(copy)["processes/1/runner.log"] == b"begins\n"
+    assert record(copy)["files"] == ["config.yaml", "processes/1/runner.log"]
+    assert "could not read" in capsys.readouterr().err
+
+
+def test_a_store_that_fails_at_an_upload_ends_the_start(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise client.StoreError("503")
+
+    monkeypatch.setattr(client, "upload", fail)
+    with pytest.raises(client.StoreError), copied(folder, url):
         pass
 
 
