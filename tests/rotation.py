@@ -7,7 +7,9 @@ code, options and pinned versions alone (see `tests.digests`): it is the same on
 differs with the next change of the code. So the whole table runs in the course of some commits, and a failure stays
 until the code changes.
 
-Campaigns of a file without this marker are one case of a list of such files, of which each fourth runs.
+Campaigns of a file without this marker are one case of a list of such files, of which each fourth runs. A test with
+`rotates(every=1)` runs at every state of the code, and leaves the others of its file as they are: it is a campaign so
+that README's test command is short.
 
 With `over="trained"`, cases with the same value of the parameter `trained` run together or not at all, in all tests of
 the file: that is for a fixture which computes much for each of its values.
@@ -62,7 +64,8 @@ def mark(items: list[pytest.Item]) -> None:
     places: dict[pytest.Item, tuple[str, int, int]] = {}
     campaigns = [item for item in items if item.get_closest_marker("campaign") is not None]
     marked = [item for item in campaigns if item.get_closest_marker(MARKER) is not None]
-    _mark_files(campaigns, {_file(item) for item in marked})
+    unmarked = [item for item in campaigns if item.get_closest_marker(MARKER) is None]
+    _mark_files(unmarked, {_file(item) for item in marked if _every(item) > 1})
     for item in marked:
         marker = item.get_closest_marker(MARKER)
         assert marker is not None
@@ -81,7 +84,7 @@ def mark(items: list[pytest.Item]) -> None:
         values = lists.setdefault(name, [])
         if value not in values:
             values.append(value)
-        places[item] = (name, values.index(value), marker.kwargs["every"])
+        places[item] = (name, values.index(value), _every(item))
     for item, (name, place, every) in places.items():
         item.stash[_CASE] = Case(name, place, len(lists[name]), every)
 
@@ -92,6 +95,12 @@ def _mark_files(campaigns: list[pytest.Item], others: set[str]) -> None:
     for item in campaigns:
         if _file(item) not in others:
             item.stash[_CASE] = Case("files", files.index(_file(item)), len(files), EVERY_FILE)
+
+
+def _every(item: pytest.Item) -> int:
+    marker = item.get_closest_marker(MARKER)
+    assert marker is not None
+    return int(marker.kwargs["every"])
 
 
 def _file(item: pytest.Item) -> str:

@@ -91,6 +91,34 @@ def test_each_fourth_file_of_campaigns_without_the_marker_runs(pytester: pytest.
     assert len(alone[0]) == 2
 
 
+AT_EVERY_STATE = """
+import pytest
+
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
+@pytest.mark.parametrize('case', [1, 2])
+def test_always(case): ...
+
+@pytest.mark.campaign
+def test_in_turn(): ...
+"""
+
+
+def test_a_test_of_every_state_leaves_the_others_of_its_file_as_they_are(pytester: pytest.Pytester) -> None:
+    files = [f"test_file{number}" for number in range(4)]
+    pytester.makepyfile(**dict.fromkeys(files, AT_EVERY_STATE))
+    turns = set()
+    for state in range(16):
+        pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
+        pytester.makeconftest(CONFTEST.replace("{state}", f"state {state}"))
+        done = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", *(f"{name}.py" for name in files))
+        ran = [report.nodeid for report in done.listoutcomes()[0]]
+        assert sum("::test_always" in name for name in ran) == 8
+        (turn,) = (name for name in ran if name.endswith("::test_in_turn"))
+        turns.add(turn)
+    assert len(turns) == 4
+
+
 @pytest.mark.parametrize(("length", "every"), [(1, 9), (3, 9), (9, 9), (10, 9), (20, 3), (5, 1)])
 def test_each_list_runs_one_case_of_so_many_and_at_least_one(length: int, every: int) -> None:
     for state in "abcdefgh":

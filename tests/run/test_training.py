@@ -112,6 +112,8 @@ def test_early_stopping_records_the_best_weights_and_can_not_be_resumed(tmp_path
     assert os.linesep not in refused.stderr.strip()
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_what_is_held_out_selects_and_the_test_split_is_evaluated_once_at_the_end(tmp_path: Path) -> None:
     keep = f"trainer.checkpoint.folder={tmp_path / 'checkpoints'}"
     done = run(tmp_path, "engine=jax", "mesh=batch2", "trainer.epochs=2", "dataset.holdout=0.1", keep, library="jax")

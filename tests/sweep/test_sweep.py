@@ -59,6 +59,8 @@ def status_by_name(children: list[Any]) -> dict[str, str]:
     return {run.info.run_name: run.info.status for run in children}
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_jobs_of_several_meshes_are_children_of_one_finished_parent_with_table_and_plots(tmp_path: Path) -> None:
     done = sweep(tmp_path, *SHORT, "dataset.batch_size=32,64", "mesh=single,batch2", "hydra.launcher.max_parallel=2")
     client, parent, children = runs(tmp_path)

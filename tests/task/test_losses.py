@@ -55,7 +55,8 @@ def _of_case(numbers: Numbers, name: str, library: str, place: str) -> cases.Arr
     return {key.removeprefix(prefix): value for key, value in of_place.items() if key.startswith(prefix)}
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize(("library", "place"), PLACES)
 def test_losses_and_their_gradients_are_those_of_keras(numbers: Numbers, library: str, place: str) -> None:
     """Mean losses to float32's last places; padding, whose outputs are NaN, adds nothing to either."""

@@ -105,6 +105,8 @@ def recorded(folder: Path) -> tuple[Any, set[str]]:
     return only, {item.path for item in client.list_artifacts(only.info.run_id)}
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_the_mlp_on_eight_devices_is_verified_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*forks.REAL)
     done = command(tmp_path, "mesh=batch8", "dataset.remainder=pad", "verify.steps=24")

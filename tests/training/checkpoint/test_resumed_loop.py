@@ -186,6 +186,8 @@ def same(engine: NumpyEngine, result: loop.Result, whole: tuple[NumpyEngine, loo
     assert (result.steps, result.epoch_means) == (whole[1].steps, whole[1].epoch_means)
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     deaths=st.lists(st.integers(0, 30), min_size=1, max_size=3),
