@@ -1,4 +1,4 @@
-"""A folder of an object store is copied once, whole, and anew only where it was changed."""
+"""A folder of an object store is copied once as a whole, and again only if it was changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two tiers of checkpoints: a killed run goes on from the newest whole one that all processes can read."""
+"""Two tiers of checkpoints: a killed run continues from the newest whole one that all processes can read."""
 
 from __future__ import annotations
 
