@@ -171,3 +171,54 @@ def test_a_collective_in_a_scan_counts_once_a_turn() -> None:
         ("all_gather", 4, 4 * 640),
         ("all_to_all", 1, 640),
     ]
+
+
+def test_a_loop_of_a_program_for_tpus_counts_to_the_constant_of_its_condition() -> None:
+    # Program of libtpu 0.0.42.1, shortened: no `known_trip_count`, but layouts with tiles and memory spaces.
+    found = read(
+        "%counts (p.1: (s32[], f32[4])) -> pred[] {",
+        "  %constant.663 = s32[]{:T(128)} constant(6)",
+        "  %p.1 = (s32[]{:T(128)}, f32[4]{0:T(128)S(1)}) parameter(0)",
+        "  %turn = s32[]{:T(128)} get-tuple-element(%p.1), index=0",
+        "  ROOT %lt.75 = pred[]{:T(512)} compare(%turn, %constant.663), direction=LT",
+        "}",
+        "%calls (p.2: (s32[], s32[])) -> pred[] {",
+        "  %p.2 = (s32[]{:T(128)}, s32[]{:T(128)}) parameter(0)",
+        "  %call = s32[]{:T(128)} get-tuple-element(%p.2), index=0",
+        "  %steps = s32[]{:T(128)} get-tuple-element(%p.2), index=1",
+        "  ROOT %lt.76 = pred[]{:T(512)} compare(%call, %steps), direction=LT",
+        "}",
+        "%blocks (p: f32[4]) -> f32[4] {",
+        line("replica_groups={}"),
+        "}",
+        "%step (p: f32[4]) -> f32[4] {",
+        "  %w = (s32[]{:T(128)}, f32[4]{0}) while(%t), condition=%counts, body=%blocks",
+        line("replica_groups={}", kind="all-gather"),
+        "}",
+        "ENTRY %main (p: f32[4]) -> f32[4] {",
+        "  ROOT %w.2 = (s32[]{:T(128)}, f32[4]{0}) while(%t.2), condition=%calls, body=%step",
+        "}",
+        looped=True,
+    )
+    assert [(each.kind, each.count, each.bytes) for each in found] == [
+        ("all_reduce", 6, 6 * 640),
+        ("all_gather", 1, 640),
+    ]
+
+
+def test_a_reduce_scatter_of_a_program_for_tpus_is_an_all_reduce_in_a_fusion() -> None:
+    # Program of libtpu 0.0.42.1, shortened.
+    (found,) = read(
+        "%all-reduce-scatter.clone.1 (input.2: f32[256,10]) -> f32[64,10] {",
+        "  %input.2 = f32[256,10]{1,0:T(8,128)S(1)} parameter(0)",
+        "  %all-reduce.80 = f32[256,10]{1,0:T(8,128)} all-reduce(%input.2), channel_id=174, "
+        "replica_groups=[2,4]<=[4,2]T(1,0), use_global_device_ids=true, to_apply=%region_40.43.clone.1",
+        "  ROOT %dynamic-slice.690 = f32[64,10]{1,0:T(8,128)S(1)} dynamic-slice(%all-reduce.80, %m, %c)",
+        "}",
+        "ENTRY %main (p: f32[256,10]) -> f32[64,10] {",
+        "  ROOT %fusion.835 = f32[64,10]{1,0:T(8,128)S(1)} fusion(%p), kind=kCustom, "
+        'calls=%all-reduce-scatter.clone.1, metadata={op_name="jit(many)/while/body/transpose(jvp(d2))/dot_general"}',
+        "}",
+    )
+    assert (found.kind, found.axis, found.phase, found.bytes) == ("reduce_scatter", "batch", "backward", 4 * 256 * 10)
+    assert found.origin == "d2/kernel"

@@ -1,7 +1,8 @@
-"""The compiler of GPUs, installed beside the tests' environment, and plans that call it.
+"""The compilers of GPUs and TPUs, installed beside the tests' environment, and plans that call them.
 
-It is not in the tests' environment, because the wheels of CUDA take 4.9 GB. The first test that needs it installs it
-into `.venv/cuda`, with the versions of constraints.txt. On 26 November 2026 that took 79 CPU seconds.
+They are not in the tests' environment, because the wheels of CUDA take 4.9 GB and that of TPUs 0.7 GB. The first test
+that needs one installs it into `.venv/cuda` or `.venv/tpu`, with the versions of constraints.txt. On 26 November 2026
+CUDA took 79 CPU seconds.
 """
 
 from __future__ import annotations
@@ -19,17 +20,32 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
-# What the extra `cuda` of pyproject.toml adds to the tests' environment.
-_REQUIREMENT = "jax-cuda12-plugin[with-cuda]"
 # The download is most of it.
 _LONGEST_INSTALL_S = 1500.0
-# Of the wheels and of pip's copies while it unpacks them.
-_DISK_BYTES = 12 << 30
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """The packages of one compiler.
+
+    Attributes:
+      extra: of pyproject.toml.
+      requirement: what the extra adds to the tests' environment.
+      disk_bytes: of the wheels and of pip's copies while it unpacks them.
+    """
+
+    extra: str
+    requirement: str
+    disk_bytes: int
+
+
+GPU = Compiler("cuda", "jax-cuda12-plugin[with-cuda]", 12 << 30)
+TPU = Compiler("tpu", "libtpu", 2 << 30)
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan by the compiler of GPUs, and what its process took.
+    """A plan by the compiler of the hardware, and what its process took.
 
     Attributes:
       plan: content of plan.json.
@@ -46,12 +62,12 @@ class Compiled:
         return {part["kind"]: part["bytes"] for part in self.plan["forecast"]["memory"]}
 
 
-def packages() -> Path:
-    """Returns the folder of the compiler's packages, which are installed if they are not there yet.
+def packages(compiler: Compiler) -> Path:
+    """Returns the folder of a compiler's packages, which are installed if they are not there yet.
 
     A test that calls it is skipped, with the reason, where pip can't get them.
     """
-    folder = ROOT / ".venv" / "cuda"
+    folder = ROOT / ".venv" / compiler.extra
     # Written last, so that an installation that was killed counts as none. It names the versions.
     complete = folder / "complete"
     pinned = CONSTRAINTS.read_text()
@@ -59,11 +75,11 @@ def packages() -> Path:
         return folder
     folder.parent.mkdir(exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
-    if free < _DISK_BYTES:
-        pytest.skip(f"{free >> 30} GiB of disk are free, and the wheels of the extra cuda need more")
+    if free < compiler.disk_bytes:
+        pytest.skip(f"{free >> 30} GiB of disk are free, and the wheels of the extra {compiler.extra} need more")
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
-    command += ["-c", str(CONSTRAINTS), "--target", str(folder), _REQUIREMENT]
+    command += ["-c", str(CONSTRAINTS), "--target", str(folder), compiler.requirement]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_INSTALL_S, check=False)
         reason = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -73,19 +89,20 @@ def packages() -> Path:
         failed = True
     if failed:
         shutil.rmtree(folder, ignore_errors=True)
-        pytest.skip(f"pip can't get the wheels of the extra cuda: {' '.join(reason[:1]) or 'it has failed'}")
+        pytest.skip(f"pip can't get the extra {compiler.extra}: {' '.join(reason[:1]) or 'it has failed'}")
     complete.write_text(pinned)
     return folder
 
 
-def planned(folder: Path, *words: str) -> Compiled:
+def planned(compiler: Compiler, folder: Path, *words: str) -> Compiled:
     """Plans with `plan.compiler=target`, in a process with the compiler's packages.
 
     Args:
+      compiler: of the hardware.
       folder: of the run.
       *words: of the command line.
     """
-    paths = os.pathsep.join([str(ROOT), str(packages())])
+    paths = os.pathsep.join([str(ROOT), str(packages(compiler))])
     # Programs are compiled each time, because what that takes is measured.
     environment = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     command = [sys.executable, "-m", "runner.plan", "plan.compiler=target", "engine.compilation_cache=false", *words]

@@ -42,6 +42,8 @@ _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 _LAYOUT_OR_COMMENT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _BF16_BYTES = 2
+# The compiler of TPUs prints a reduce-scatter as a computation of this name: an all-reduce and a slice of its result.
+_REDUCE_SCATTER = "all-reduce-scatter"
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,14 @@ class _Program:
     Attributes:
       axes: mesh axis to size.
       operations: name of an instruction -> JAX operation that it serves.
+      calling_operations: name of a computation -> JAX operation of an instruction that calls it.
       widened: names of float32 instructions whose values are bfloat16.
       origins: finder of variables and layers.
     """
 
     axes: Mapping[str, int]
     operations: Mapping[str, str]
+    calling_operations: Mapping[str, str]
     widened: Collection[str]
     origins: Origins
 
@@ -93,20 +97,22 @@ def collectives(
     program = _Program(
         axes=axes,
         operations=_operations(text),
+        calling_operations=hlo.calling_operations(text),
         widened=hlo.widened_bf16(text),
         origins=Origins(placements, layers, trainable, axes, data_axes),
     )
     counted: list[Collective] = []
-    for line, count in _lines(text, entry=not looped):
-        instruction = _INSTRUCTION.match(line)
+    for line in _lines(text, entry=not looped):
+        instruction = _INSTRUCTION.match(line.text)
         if instruction is None:
             continue
         axis = _axis(instruction["attributes"], axes)
         if not axis:
             # Each device is a group of its own: nothing is communicated.
             continue
-        for collective in _read(instruction, axis, program):
-            counted.append(replace(collective, count=count * collective.count, bytes=count * collective.bytes))
+        for collective in _read(instruction, axis, line.computation, program):
+            count = line.count * collective.count
+            counted.append(replace(collective, count=count, bytes=line.count * collective.bytes))
     return counted
 
 
@@ -120,29 +126,29 @@ def _operations(text: str) -> dict[str, str]:
     return operations
 
 
-def _lines(text: str, *, entry: bool) -> Iterator[tuple[str, int]]:
-    """Yields the program's lines and how often each is run.
-
-    Those of its entry computation may be left out.
-    """
+def _lines(text: str, *, entry: bool) -> Iterator[hlo.Line]:
+    """Yields the program's lines; those of its entry computation may be left out."""
     is_in_entry = False
-    for line, count in hlo.lines_with_counts(text):
-        if line.startswith("ENTRY"):
+    for line in hlo.lines(text):
+        if line.text.startswith("ENTRY"):
             is_in_entry = True
-        elif line.startswith("}"):
+        elif line.text.startswith("}"):
             is_in_entry = False
         if entry or not is_in_entry:
-            yield line, count
+            yield line
 
 
-def _read(instruction: re.Match[str], axis: str, program: _Program) -> Iterator[Collective]:
-    """Yields one entry per tensor of an instruction."""
+def _read(instruction: re.Match[str], axis: str, computation: str, program: _Program) -> Iterator[Collective]:
+    """Yields one entry per tensor of an instruction of a computation."""
     kind = _KINDS[instruction["kind"]]
     scale = 1
     if kind == "reduce_scatter":
         # The instruction's type is a device's part of the result; `Collective.bytes` is what it puts in.
         scale = group_size(axis, program.axes)
-    for index, tensor in enumerate(_tensors(instruction, program)):
+    elif kind == "all_reduce" and computation.startswith(_REDUCE_SCATTER):
+        # Its type is the whole already.
+        kind = "reduce_scatter"
+    for index, tensor in enumerate(_tensors(instruction, computation, program)):
         traffic = Traffic(kind, tensor.phase, axis)
         yield Collective(
             kind=kind,
@@ -155,7 +161,7 @@ def _read(instruction: re.Match[str], axis: str, program: _Program) -> Iterator[
         )
 
 
-def _tensors(instruction: re.Match[str], program: _Program) -> list[CarriedTensor]:
+def _tensors(instruction: re.Match[str], computation: str, program: _Program) -> list[CarriedTensor]:
     shapes = _SHAPE.findall(_LAYOUT_OR_COMMENT.sub("", instruction["type"]))
     operands = _operands(instruction["operands"])
     if instruction["start"] and instruction["kind"] != "all-reduce":
@@ -163,7 +169,7 @@ def _tensors(instruction: re.Match[str], program: _Program) -> list[CarriedTenso
         shapes = shapes[len(operands) : 2 * len(operands)]
     attributes = instruction["attributes"]
     own_operation = _OPERATION.search(attributes)
-    names = [""]
+    names = [program.calling_operations.get(computation, "")]
     if own_operation:
         names = _merged_names(own_operation[1])
     tensors = []

@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ from runner.errors import EngineError
 # The first line of a computation: `%region_1 (arg: f32[2]) -> f32[2] {`, or `ENTRY %main ...`.
 _HEADER = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{\s*$")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CONDITION = re.compile(r" while\(.*\bcondition=%?([\w.-]+)")
+_CONSTANT = re.compile(r"^\s*%?([\w.-]+) = s32\[\]\S* constant\((\d+)\)")
+_LIMIT = re.compile(r"^\s*ROOT %?[\w.-]+ = pred\[\]\S* compare\(%?[\w.-]+, %?([\w.-]+)\), direction=LT")
+_OPERATION = re.compile(r"op_name=\"([^\"]*)\"")
 _CALLED = re.compile(r"\b(?:body|to_apply|calls|condition|true_computation|false_computation)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 
@@ -30,7 +35,22 @@ _PROMOTED = re.compile(r"\bto_apply=%?[\w.-]*promoted")
 _MOVES = ("copy", "bitcast", "reshape", "transpose")
 
 
-def lines_with_counts(text: str) -> Iterator[tuple[str, int]]:
+@dataclass(frozen=True)
+class Line:
+    """A line of a program.
+
+    Attributes:
+      text: of the line.
+      computation: name of the computation that it is in; empty above the first one.
+      count: how often one run of the program runs it.
+    """
+
+    text: str
+    computation: str
+    count: int
+
+
+def lines(text: str) -> Iterator[Line]:
     """Yields a program's lines, each with how often one run of it runs the line.
 
     The body of a loop of known length, such as a scan's, runs once per turn. A loop whose length the program does not
@@ -39,22 +59,70 @@ def lines_with_counts(text: str) -> Iterator[tuple[str, int]]:
     Args:
       text: the compiled program, as XLA prints it.
     """
+    limits = _loop_limits(text)
     # Computation -> the computations that call it, and how often each call runs it.
     callers: dict[str, list[tuple[str, int]]] = {}
     computation = ""
     for line in text.splitlines():
         computation = _computation(line, computation)
-        trips = _TRIP_COUNT.search(line)
-        count = 1
-        if trips:
-            count = int(trips[1])
+        count = _trip_count(line, limits)
         for called in _called(line):
             callers.setdefault(called, []).append((computation, count))
     computation = ""
     known_counts = dict[str, int]()
     for line in text.splitlines():
         computation = _computation(line, computation)
-        yield line, _run_count(computation, callers, known_counts)
+        yield Line(line, computation, _run_count(computation, callers, known_counts))
+
+
+def calling_operations(text: str) -> dict[str, str]:
+    """Returns the name of each computation -> the JAX operation of an instruction that calls it.
+
+    The instructions inside a fusion may name none.
+
+    Args:
+      text: the compiled program, as XLA prints it.
+    """
+    operations: dict[str, str] = {}
+    for line in text.splitlines():
+        operation = _OPERATION.search(line)
+        if operation:
+            for called in _called(line):
+                operations.setdefault(called, operation[1])
+    return operations
+
+
+def _loop_limits(text: str) -> dict[str, int]:
+    """Returns the condition of each loop that counts to a constant -> that constant.
+
+    The compiler of TPUs prints no `known_trip_count`. The loops of JAX's scans, and those that XLA makes, count from 0
+    in steps of 1.
+    """
+    limits: dict[str, int] = {}
+    constants: dict[str, int] = {}
+    computation = ""
+    for line in text.splitlines():
+        if _HEADER.match(line):
+            constants = {}
+        computation = _computation(line, computation)
+        constant = _CONSTANT.match(line)
+        if constant:
+            constants[constant[1]] = int(constant[2])
+        limit = _LIMIT.match(line)
+        if limit and limit[1] in constants:
+            limits[computation] = constants[limit[1]]
+    return limits
+
+
+def _trip_count(line: str, limits: Mapping[str, int]) -> int:
+    """Returns how often an instruction runs what it calls."""
+    known = _TRIP_COUNT.search(line)
+    if known:
+        return int(known[1])
+    loop = _CONDITION.search(line)
+    if loop is None:
+        return 1
+    return limits.get(loop[1], 1)
 
 
 def _computation(line: str, before: str) -> str:
