@@ -1,4 +1,4 @@
-"""A run that loses devices and gets some back: 8, 6, 8 and 4, with the losses of an undisturbed run."""
+"""A run that loses devices and gets some back: the same order of examples and losses as an undisturbed run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from runner.training.checkpoint import attempts, storage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.metric_history import from_arrays
 from tests import forks
+from tests.run import recorded_digits
 
 pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).parents[2]
 BASE = [
-    *("dataset=digits", "dataset.batch_size=48", "mesh=batch8", "trainer.steps=400", "trainer.log_every_steps=1"),
+    *(
+        "dataset=custom",
+        "dataset._target_=tests.run.recorded_digits.load",
+        "dataset.batch_size=48",
+        "mesh=batch8",
+        "trainer.steps=400",
+        "trainer.log_every_steps=1",
+    ),
     *("trainer.evaluate_every_steps=100", "trainer.steps_per_call=2", "trainer.progress=none", "tracking=none"),
     *("trainer.checkpoint.every_steps=40", "trainer.checkpoint.keep=20", "optimizer.learning_rate=0.0005"),
     *("resume=auto", "name=exp1"),
@@ -29,7 +37,9 @@ BASE = [
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder)}
+    order = folder / "order"
+    order.mkdir()
+    return os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder), recorded_digits.FOLDER: str(order)}
 
 
 def history(folder: Path) -> dict[int, float]:
@@ -39,21 +49,30 @@ def history(folder: Path) -> dict[int, float]:
     return {step: means["loss"] for step, means in from_arrays(last.history()).train}
 
 
-def undisturbed(folder: Path, engine: str) -> dict[int, float]:
+def undisturbed(folder: Path, engine: str) -> Path:
+    """Runs without a loss; returns the run's folder."""
     folder.mkdir()
     line = [sys.executable, "-m", "runner", f"engine={engine}", *BASE]
     library = "jax" if engine == "jax" else "tensorflow"
     done = forks.run(line, library=library, cwd=folder, env=environment(folder), timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    return history(folder)
+    return folder
 
 
-def check(folder: Path, whole: dict[int, float]) -> None:
-    """Every step has the loss of the undisturbed run within rounding, so it saw the same examples."""
-    losses = history(folder)
-    assert list(losses) == list(whole) == list(range(1, 401))
+def check(folder: Path, whole: Path) -> None:
+    """Every step was given the examples of the undisturbed run in its order, and has its loss within rounding."""
+    order = recorded_digits.read(folder / "order")
+    expected = recorded_digits.read(whole / "order")
+    for recorded in (order, expected):
+        assert list(recorded) == list(range(1, 401))
+        assert all(sorted(rows) == list(range(48)) for rows in recorded.values())
+    assert len({example for rows in expected.values() for example in rows.values()}) > 1400
+    assert recorded_digits.digest(order) == recorded_digits.digest(expected)
+
+    losses, undisturbed_losses = history(folder), history(whole)
+    assert list(losses) == list(undisturbed_losses) == list(range(1, 401))
     # Rounding of float32 grows over 400 steps of Adam; another example in one batch changes a loss by 1e-2.
-    np.testing.assert_allclose([losses[step] for step in losses], [whole[step] for step in whole], rtol=2e-3)
+    np.testing.assert_allclose(list(losses.values()), list(undisturbed_losses.values()), rtol=2e-3)
 
 
 @pytest.mark.rotates(every=4)
