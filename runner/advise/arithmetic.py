@@ -290,9 +290,9 @@ class Arithmetic:
             return _built(engine, config)
         whole = self._whole()
         program, own_split = engine.traced_as(shapes_of(whole.placements), whole.losses)
-        key: tuple[Hashable, ...] = (remat, accumulate, state, program)
-        if whole.reads_parts:
-            key = (*key, parts)
+        # A forward pass that reads the parts is shared only by splits into the same parts.
+        read_parts = parts if whole.reads_parts else None
+        key: tuple[Hashable, ...] = (remat, accumulate, state, program, read_parts)
         examples = config.dataset.batch_size // accumulate
         if key in self._shared:
             shared, its_split = self._shared[key]

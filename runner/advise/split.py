@@ -43,11 +43,10 @@ def moved(
 
 def _kept_shapes(loss: LossShapes, chunks: int, examples: int, split: LossSplit) -> list[tuple[int, ...]]:
     """Returns the shapes of what the forward pass of a loss keeps."""
-    parts = split.examples, split.sequence
     tokens = (examples // split.examples) * (loss.tokens // split.sequence // chunks)
     return [
-        (chunks, *parts, tokens, loss.features),
-        (*parts, loss.features, loss.vocabulary),
-        (*parts, loss.vocabulary),
-        (chunks, *parts, tokens),
+        (chunks, split.examples, split.sequence, tokens, loss.features),
+        (split.examples, split.sequence, loss.features, loss.vocabulary),
+        (split.examples, split.sequence, loss.vocabulary),
+        (chunks, split.examples, split.sequence, tokens),
     ]
