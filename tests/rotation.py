@@ -7,7 +7,7 @@ code, options and pinned versions alone (see `tests.digests`): it is the same on
 differs with the next change of the code. So the whole table runs in the course of some commits, and a failure stays
 until the code changes.
 
-Campaigns of a file without this marker are one case of a list of such files, of which each fourth runs. A test with
+Campaigns of a file without this marker are one case of a list of such files, of which each eighth runs. A test with
 `rotates(every=1)` runs at every state of the code, and leaves the others of its file as they are: it is a campaign so
 that README's test command is short.
 
@@ -27,7 +27,7 @@ from tests import digests
 
 MARKER = "rotates"
 # One of how many files runs whose campaigns have no marker.
-EVERY_FILE = 4
+EVERY_FILE = 8
 _CASE = pytest.StashKey["Case"]()
 
 

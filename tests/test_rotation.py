@@ -70,23 +70,23 @@ def test_a_case_that_is_asked_for_runs(pytester: pytest.Pytester) -> None:
         assert passed(pytester, "state", f"test_it.py::test_table[a-{case}]") == {f"test_table[a-{case}]"}
 
 
-def test_each_fourth_file_of_campaigns_without_the_marker_runs(pytester: pytest.Pytester) -> None:
-    files = [f"test_file{number}" for number in range(8)]
+def test_each_eighth_file_of_campaigns_without_the_marker_runs(pytester: pytest.Pytester) -> None:
+    files = [f"test_file{number}" for number in range(16)]
     pytester.makepyfile(
         **dict.fromkeys(files, "import pytest\n@pytest.mark.campaign\ndef test_one(): ...\ndef test_fast(): ..."),
     )
     counts = []
-    for state in range(16):
+    for state in range(40):
         pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
         pytester.makeconftest(CONFTEST.replace("{state}", f"state {state}"))
         done = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", *(f"{name}.py" for name in files))
         reports, _, failed = done.listoutcomes()
         assert failed == []
         ran = [report.nodeid for report in reports]
-        assert sum(name.endswith("::test_fast") for name in ran) == 8
+        assert sum(name.endswith("::test_fast") for name in ran) == 16
         counts.append(frozenset(name for name in ran if name.endswith("::test_one")))
     assert {len(names) for names in counts} == {2}
-    assert len(frozenset.union(*counts)) == 8
+    assert len(frozenset.union(*counts)) == 16
     alone = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", "test_file1.py").listoutcomes()
     assert len(alone[0]) == 2
 
@@ -105,18 +105,18 @@ def test_in_turn(): ...
 
 
 def test_a_test_of_every_state_leaves_the_others_of_its_file_as_they_are(pytester: pytest.Pytester) -> None:
-    files = [f"test_file{number}" for number in range(4)]
+    files = [f"test_file{number}" for number in range(8)]
     pytester.makepyfile(**dict.fromkeys(files, AT_EVERY_STATE))
     turns = set()
-    for state in range(16):
+    for state in range(40):
         pytester.makeini("[pytest]\nmarkers =\n  campaign: c\n  rotates: r\n")
         pytester.makeconftest(CONFTEST.replace("{state}", f"state {state}"))
         done = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:xdist", *(f"{name}.py" for name in files))
         ran = [report.nodeid for report in done.listoutcomes()[0]]
-        assert sum("::test_always" in name for name in ran) == 8
+        assert sum("::test_always" in name for name in ran) == 16
         (turn,) = (name for name in ran if name.endswith("::test_in_turn"))
         turns.add(turn)
-    assert len(turns) == 4
+    assert len(turns) == 8
 
 
 @pytest.mark.parametrize(("length", "every"), [(1, 9), (3, 9), (9, 9), (10, 9), (20, 3), (5, 1)])

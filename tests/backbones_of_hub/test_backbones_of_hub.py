@@ -67,7 +67,7 @@ def verified(name: str, words: list[str], folder: Path) -> None:
     assert "verified: 2 steps" in command("runner.verify", command_line, folder)
 
 
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize(("name", "mesh", "layout"), CELLS, ids=[" ".join([n, m, *more]) for n, m, more in CELLS])
 def test_the_mesh_equals_one_device(name: str, mesh: str, layout: list[str], folder: Path) -> None:
     verified(name, [f"mesh={mesh}", *layout], folder)

@@ -122,7 +122,7 @@ def killed(references: References, config: Config, folder: Path, *deaths: tuple[
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=4, by=["engine"])
+@pytest.mark.rotates(every=8, by=["engine"])
 @pytest.mark.parametrize("engine", ["keras_dtensor", "jax"])
 @pytest.mark.parametrize("feature", ["stopping", "steps"])
 def test_killed_in_a_checkpoint_in_the_start_and_while_the_best_is_noted_it_ends_the_same(

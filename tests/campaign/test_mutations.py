@@ -21,7 +21,7 @@ SOUND = Try("nothing broken", Job(1), sound=True)
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=3)
+@pytest.mark.rotates(every=6)
 @pytest.mark.parametrize(("engine", "network"), [("jax", "tokens"), ("jax", "mixed"), ("keras_dtensor", "mixed")])
 def test_broken_engines_are_caught_and_the_sound_one_is_verified(tmp_path: Path, engine: str, network: str) -> None:
     options = Options(engine=engine, network=network, setting="sgd")
@@ -51,7 +51,7 @@ NEW_KINDS = {
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=6)
+@pytest.mark.rotates(every=12)
 @pytest.mark.parametrize("scene", NEW_KINDS, ids="-".join)
 def test_optimizers_groups_ignored_labels_teachers_and_resumes_that_are_broken_are_caught(
     tmp_path: Path, scene: tuple[str, str, str]

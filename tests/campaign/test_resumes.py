@@ -48,7 +48,7 @@ def test_every_schedule_is_resumed() -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_resumed_run_is_bitwise_identical_under_each_schedule(tmp_path: Path, name: str) -> None:
     rates = resumed(tmp_path, "jax", f"{_KEY}.name={name}", *OPTIONS[name], *_NO_PLATEAU)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize("starter", STARTERS)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_a_run_that_loses_processes_and_its_starter_ends_as_one_that_does_not(
@@ -34,7 +34,7 @@ def test_a_run_that_loses_processes_and_its_starter_ends_as_one_that_does_not(
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 def test_a_run_whose_network_goes_down_ends_as_one_whose_does_not(tmp_path: Path) -> None:
     plan = Plan(Config("jax", 2), "launcher", (Loss(NETWORK, False, 2, 0.1),))
     with own_network() as is_possible:
@@ -45,7 +45,7 @@ def test_a_run_whose_network_goes_down_ends_as_one_whose_does_not(tmp_path: Path
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 @pytest.mark.skipif(object_server.interpreter() is None, reason="needs moto: see tests/object_server.py")
 @pytest.mark.parametrize(
     ("config", "losses"),

@@ -60,7 +60,7 @@ def test_a_closed_stream_changes_no_exit_code(command: str, closed: str, tmp_pat
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=6)
+@pytest.mark.rotates(every=12)
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in LIGHT])
 def test_a_closed_stream_changes_no_exit_code_of_any_command(command: str, tmp_path: Path) -> None:
     for name in ("stdout", "stderr"):

@@ -328,7 +328,7 @@ def test_every_shown_plan_has_a_test() -> None:
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner"], files=["docs/{page}.md"])
-@pytest.mark.rotates(every=6)
+@pytest.mark.rotates(every=12)
 @pytest.mark.parametrize(("page", "number"), following.NUMBERED_PLANS)
 def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path) -> None:
     command, lines = following.shown_plans(page)[number]
@@ -346,7 +346,7 @@ def test_a_plan_prints_what_a_page_shows(page: str, number: int, tmp_path: Path)
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
-@pytest.mark.rotates(every=6)
+@pytest.mark.rotates(every=12)
 @pytest.mark.parametrize("page", following.EXAMPLES)
 def test_an_example_runs_and_writes_its_plot(page: str, tmp_path: Path) -> None:
     picture, engine, mesh = following.EXAMPLES[page]
@@ -368,7 +368,7 @@ def test_each_question_has_commands_their_output_and_limits() -> None:
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["docs/{page}.md"])
-@pytest.mark.rotates(every=6)
+@pytest.mark.rotates(every=12)
 @pytest.mark.parametrize("page", following.QUESTIONS)
 def test_the_commands_of_a_question_print_what_its_page_shows(page: str, tmp_path: Path) -> None:
     printed = following.follow(page, tmp_path)
@@ -377,7 +377,7 @@ def test_the_commands_of_a_question_print_what_its_page_shows(page: str, tmp_pat
 
 @pytest.mark.campaign
 @pytest.mark.when_changed(roots=["runner", "hydra_plugins"], files=["{page}.md", "docs/{page}.md"])
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize("page", following.RUN)
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     composing.give_data(tmp_path)

@@ -39,7 +39,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=6)
+@pytest.mark.rotates(every=12)
 @pytest.mark.parametrize(("name", "mesh"), CASES)
 def test_a_model_of_stock_layers_trains_on_a_mesh_as_on_one_device(
     one_device: dict[str, Any], tmp_path: Path, name: str, mesh: str

@@ -107,7 +107,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=6, by=["engine"])
+@pytest.mark.rotates(every=12, by=["engine"])
 @pytest.mark.parametrize(("engine", "mesh"), [(engine, mesh) for engine in ON_MESHES for mesh in ON_MESHES[engine]])
 def test_every_option_on_every_mesh_equals_the_plain_implementation(
     plain: Arrays, tmp_path: Path, engine: str, mesh: str

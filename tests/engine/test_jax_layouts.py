@@ -56,7 +56,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=4)
+@pytest.mark.rotates(every=8)
 @pytest.mark.parametrize(("axes", "layout"), CASES)
 def test_a_layout_trains_as_one_device_does(
     tmp_path: Path, one_device: Arrays, axes: dict[str, int], layout: str

@@ -36,7 +36,7 @@ def work(out: Path, **request: Any) -> dict[str, np.ndarray]:
     return dict(np.load(out))
 
 
-@pytest.mark.rotates(every=4, by=["engine"])
+@pytest.mark.rotates(every=8, by=["engine"])
 @pytest.mark.parametrize("loss", ["in_batch_softmax", "n_pairs"])
 @pytest.mark.parametrize(("engine", "axes", "layout"), PLACES)
 def test_pairs_train_on_a_mesh_as_keras_trains_them(

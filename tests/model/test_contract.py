@@ -111,7 +111,7 @@ def wrong(fit: Arrays, got: Arrays) -> dict[str, float]:
 
 
 @pytest.mark.wide(keep=["jax-batch8-fsdp"])
-@pytest.mark.rotates(every=4, over="mesh")
+@pytest.mark.rotates(every=8, over="mesh")
 def test_a_run_trains_what_stock_fit_trains(fit: Arrays, mesh: Arrays) -> None:
     """Constraints under every optimizer, packed and not; added losses; kept and frozen variables."""
     assert wrong(fit, mesh) == {}
@@ -130,7 +130,7 @@ def test_a_constraint_is_applied_where_all_reduces_are_left_separate(fit: Arrays
 
 
 @pytest.mark.wide(keep=["batch8-fsdp-jax"])
-@pytest.mark.rotates(every=4, over="mesh")
+@pytest.mark.rotates(every=8, over="mesh")
 def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
     assert np.abs(mesh["centerd:d1/kernel"].mean()) < 1e-8, "the whole weight's mean, not a shard's"
     bounded = [key for key in mesh if key.startswith("max_norm") and key.endswith(":d1/kernel")]
@@ -141,7 +141,7 @@ def test_a_constraint_holds_after_training(mesh: Arrays) -> None:
 
 
 @pytest.mark.wide(keep=["batch8-fsdp-jax"])
-@pytest.mark.rotates(every=4, over="mesh")
+@pytest.mark.rotates(every=8, over="mesh")
 def test_variables_that_allow_it_are_packed(mesh: Arrays, engine: str) -> None:
     packs = engine == "keras_dtensor" and "keeps_mean:packed" in mesh and mesh["keeps_mean:packed"]
     assert all(bool(mesh[f"{run['name']}:packed"]) == packs for run in EVERY_CONSTRAINT)

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=6, by=["engine"])
+@pytest.mark.rotates(every=12, by=["engine"])
 @pytest.mark.when_changed(roots=["runner.verify", "runner.engine", "runner.model", "runner.task", "runner.data"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", SHORT)

@@ -36,7 +36,7 @@ _COMMON = [
 ]
 
 
-@pytest.mark.rotates(every=2, by=["engine"])
+@pytest.mark.rotates(every=4, by=["engine"])
 @pytest.mark.parametrize(("engine", "optimizer"), CASES)
 def test_a_run_that_is_resumed_equals_the_run_that_was_never_ended(
     tmp_path: Path, engine: str, optimizer: str

@@ -74,7 +74,7 @@ def replayed(folder: Path, step: int, *overrides: str, engine: str, code: int = 
     return content
 
 
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize("engine", list(LIBRARIES))
 @pytest.mark.parametrize("length", list(RUNS))
 def test_recorded_steps_are_computed_again_bit_for_bit(tmp_path: Path, engine: str, length: str) -> None:

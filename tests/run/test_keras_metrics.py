@@ -95,7 +95,7 @@ def test_keras_metrics_are_logged_and_equal_on_another_mesh(tmp_path: Path, engi
         assert evaluated[name] == pytest.approx(trained[f"eval_{name}"], rel=1e-5), name
 
 
-@pytest.mark.rotates(every=2)
+@pytest.mark.rotates(every=4)
 @pytest.mark.parametrize("engine", ["jax", "keras_dtensor"])
 def test_metrics_of_two_outputs_are_those_of_kerass_classes(tmp_path: Path, engine: str) -> None:
     """One output has weights of its examples, the other one positions that are not counted."""

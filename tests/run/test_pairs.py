@@ -60,7 +60,7 @@ def written(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.rotates(every=8)
+@pytest.mark.rotates(every=16)
 @pytest.mark.parametrize("loss", list(KINDS))
 @pytest.mark.parametrize("engine", list(LIBRARIES))
 def test_embeddings_are_trained_resumed_evaluated_exported_and_planned(tmp_path: Path, engine: str, loss: str) -> None:

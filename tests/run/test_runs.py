@@ -246,7 +246,7 @@ def trained(folder: Path, model: str, mesh: str) -> dict[str, Any]:
 
 
 @pytest.mark.campaign
-@pytest.mark.rotates(every=6)
+@pytest.mark.rotates(every=12)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_and_a_users_own_train_on_eight_devices_as_on_one(
     tmp_path: Path, on_one_device: dict[str, dict[str, Any]], model: str

@@ -61,7 +61,7 @@ def overrides_of(name: str, mesh: str) -> list[str]:
     return overrides
 
 
-@pytest.mark.rotates(every=8, by=["engine"])
+@pytest.mark.rotates(every=16, by=["engine"])
 @pytest.mark.parametrize(("engine", "mesh", "name"), _EVERY)
 def test_every_optimizer_of_keras_is_verified_under_fsdp_megatron(
     tmp_path: Path, engine: str, mesh: str, name: str

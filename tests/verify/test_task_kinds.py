@@ -114,7 +114,7 @@ def written(folder: Path, kind: str) -> None:
     np.savez(folder / "data.npz", **arrays.get(kind, labeled))  # type: ignore[arg-type]
 
 
-@pytest.mark.rotates(every=8, by=["kind"])
+@pytest.mark.rotates(every=16, by=["kind"])
 @pytest.mark.parametrize(("engine", "mesh"), PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_task_equals_one_device(tmp_path: Path, kind: str, engine: str, mesh: str) -> None:

@@ -238,7 +238,7 @@ KINKED = ["model=custom", "model._target_=my_models.kinked", "optimizer=sgd", "t
 
 
 @pytest.mark.wide(keep=["0.125-jax"])
-@pytest.mark.rotates(every=6, by=["engine"])
+@pytest.mark.rotates(every=12, by=["engine"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("factor", ["-1", "0", "0.125", "0.9", "2"])
 def test_a_wrong_gradient_of_a_bias_at_the_kink_is_seen_by_name(tmp_path: Path, engine: str, factor: str) -> None:

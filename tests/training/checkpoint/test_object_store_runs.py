@@ -65,7 +65,7 @@ def killed(arguments: list[str], folder: Path, environment: dict[str, str], libr
         process.wait()
 
 
-@pytest.mark.rotates(every=4)
+@pytest.mark.rotates(every=8)
 @pytest.mark.parametrize(
     ("engine", "cluster"), [("jax", "cluster=local cluster.processes=2 mesh=batch2"), ("keras_dtensor", "mesh=batch2")]
 )
@@ -77,7 +77,7 @@ def test_a_killed_run_resumes_bit_for_bit_on_a_store_that_loses_requests(
         assert proxy.rejected > 3
 
 
-@pytest.mark.rotates(every=4)
+@pytest.mark.rotates(every=8)
 def test_a_killed_run_resumes_bit_for_bit_on_a_store_with_googles_protocol(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +122,7 @@ def check_a_run(
     assert not client.below(root / "exp1")
 
 
-@pytest.mark.rotates(every=4)
+@pytest.mark.rotates(every=8)
 def test_the_folder_of_a_run_is_copied_to_a_store_that_loses_requests(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
