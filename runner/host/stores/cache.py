@@ -34,7 +34,7 @@ _UNFINISHED = ".unfinished-"
 # upload takes a day, and a download writes all the time.
 LEFT_S = 86400.0
 
-# A connection may break in the middle of a large object, which is then transferred again.
+# An object that arrives with other bytes is transferred again: they may have changed on the way.
 _TRIES = 4
 
 # Copies that this process has fetched, and may read again.
@@ -94,13 +94,15 @@ def _is_whole(copy: Path, sha256: str, size: int, *, trusted: bool) -> bool:
 
 
 def _transfer_again(path: ObjectPath, copy: Path, sha256: str, size: int) -> None:
-    """Writes a copy as `_transfer` does, several times if need be; corruption on the way is repaired by it too."""
+    """Writes a copy as `_transfer` does, several times if its bytes are others."""
     for _ in range(_TRIES - 1):
-        with suppress(client.StoreError, MismatchError):
+        with suppress(MismatchError):
             return _transfer(path, copy, sha256, size)
     return _transfer(path, copy, sha256, size)
 
 
+# A connection may break in the middle of a large object.
+@client.repeated
 def _transfer(path: ObjectPath, copy: Path, sha256: str, size: int) -> None:
     """Writes a copy, hashed while it arrives; it gets its name when it is whole."""
     temporary = copy.with_name(f"{_UNFINISHED}{copy.name[:8]}-{random_part()}")

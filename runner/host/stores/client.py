@@ -62,9 +62,13 @@ _BACKOFF = {
 
 # What obstore does not send again: a conditional write that has no answer in time, because its first try may have
 # succeeded, and a request whose answer was cut in its middle, such as a list, or the text of "not found". It does send
-# a conditional write again after an error of the connection or of the server.
+# a conditional write again after an error of the connection or of the server. A request that was cut is made again for
+# `_RETRY_S`. Other errors last mostly, such as those of credentials, so they end a request after some tries.
 _TRIES = 6
 _WAIT_S = 0.5
+_LONGEST_WAIT_S = 5.0
+# The HTTP library's words for a connection that was cut: before the answer, or in the body of either.
+_CUT = re.compile(r"error sending request|request or response body error|error decoding response body")
 
 # Seconds after which a line says that a store has not answered yet: its address may be wrong.
 _SILENT_S = 10.0
@@ -89,6 +93,10 @@ class StoreError(OSError, EngineError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class CutError(StoreError):
+    """A request whose connection was cut before the end of its answer."""
 
 
 class NoBucketError(StoreError):
@@ -160,7 +168,8 @@ def _reporting(path: ObjectPath) -> Iterator[None]:
             raise NoBucketError(f"{path.store}: the bucket does not exist") from None
         if isinstance(error, FileNotFoundError):
             raise FileNotFoundError(errno.ENOENT, "does not exist", str(path)) from None
-        raise StoreError(f"{path}: {_reason(error)}") from None
+        kind = CutError if _CUT.search(_text(error)) else StoreError
+        raise kind(f"{path}: {_reason(error)}") from None
 
 
 def _code(error: Exception) -> str:
@@ -192,31 +201,48 @@ def _reminding(store: str) -> Iterator[None]:
         reminder.cancel()
 
 
-def _repeated(
+def repeated(
     request: Callable[Concatenate[ObjectPath, Request], Answer],
 ) -> Callable[Concatenate[ObjectPath, Request], Answer]:
-    """Has a function make its request again after a `StoreError`, unless the library has done that for long enough.
+    """Has a function make its request again after a `StoreError`: some times, or for `_RETRY_S` if it was cut.
 
     Each of these requests may be made twice: it reads, its second time leaves the store as the first one does, or it
     finds out that its first time has succeeded.
     """
 
     @functools.wraps(request)
-    def repeated(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:
+    def repeated_request(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:
         deadline = time.monotonic() + _RETRY_S
-        with _reminding(path.store):
-            for _ in range(_TRIES - 1):
-                try:
-                    return request(path, *args, **kwargs)
-                except NoBucketError:
+        wait = _WAIT_S
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return request(path, *args, **kwargs)
+            except NoBucketError:
+                raise
+            except StoreError as error:
+                is_over = tries >= _TRIES and not isinstance(error, CutError)
+                if is_over or time.monotonic() > deadline:
                     raise
-                except StoreError:
-                    if time.monotonic() > deadline:
-                        raise
-                time.sleep(_WAIT_S)
-            return request(path, *args, **kwargs)
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
 
-    return repeated
+    return repeated_request
+
+
+def _answered(
+    request: Callable[Concatenate[ObjectPath, Request], Answer],
+) -> Callable[Concatenate[ObjectPath, Request], Answer]:
+    """Has a function make its request again, and a line say that it has no answer yet if that takes long."""
+    again = repeated(request)
+
+    @functools.wraps(request)
+    def reminding_request(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:
+        with _reminding(path.store):
+            return again(path, *args, **kwargs)
+
+    return reminding_request
 
 
 def read(path: ObjectPath, largest: int | None = None) -> bytes:
@@ -234,7 +260,7 @@ def read(path: ObjectPath, largest: int | None = None) -> bytes:
     return read_tagged(path, largest)[0]
 
 
-@_repeated
+@_answered
 def read_tagged(path: ObjectPath, largest: int | None = None) -> tuple[bytes, Tag]:
     """Returns the content of an object and the tag of this version of it, for `replace`; raises as `read` does."""
     with _reporting(path):
@@ -252,7 +278,7 @@ def pieces(path: ObjectPath) -> Iterator[bytes]:
         yield from answer.stream(min_chunk_size=_PIECE)
 
 
-@_repeated
+@_answered
 def size(path: ObjectPath) -> int | None:
     """Returns the bytes of an object; None: there is no such object.
 
@@ -266,14 +292,14 @@ def size(path: ObjectPath) -> int | None:
         return None
 
 
-@_repeated
+@_answered
 def written_at(path: ObjectPath) -> float:
     """Returns when an object was written, in seconds since 1970; raises as `read` does."""
     with _reporting(path):
         return float(obstore.head(_store(path.store), path.key)["last_modified"].timestamp())
 
 
-@_repeated
+@_answered
 def write(path: ObjectPath, data: bytes) -> None:
     """Writes an object as a whole; readers see the former one or this one.
 
@@ -382,7 +408,7 @@ def replace(path: ObjectPath, data: bytes, tag: Tag) -> Tag:
     return _conditionally(path, data, {key: value for key, value in known.items() if value is not None})
 
 
-@_repeated
+@_answered
 def _conditionally(path: ObjectPath, data: bytes, mode: object) -> Tag:
     rejections = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
     try:
@@ -399,7 +425,7 @@ def _conditionally(path: ObjectPath, data: bytes, mode: object) -> Tag:
         raise
 
 
-@_repeated
+@_answered
 def names(folder: ObjectPath) -> list[str]:
     """Returns the names of the objects and folders in a folder, in order.
 
@@ -413,7 +439,7 @@ def names(folder: ObjectPath) -> list[str]:
     return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
 
-@_repeated
+@_answered
 def below(folder: ObjectPath) -> dict[str, int]:
     """Returns the bytes of all objects below a folder, by their path relative to it.
 
@@ -429,7 +455,7 @@ def below(folder: ObjectPath) -> dict[str, int]:
     return sizes
 
 
-@_repeated
+@_answered
 def versions(path: ObjectPath) -> dict[str, tuple[int, Tag]]:
     """Returns the bytes and the tag of an object, under an empty name, or of all below a folder, by relative path.
 
@@ -453,7 +479,7 @@ def versions(path: ObjectPath) -> dict[str, tuple[int, Tag]]:
     return found
 
 
-@_repeated
+@_answered
 def copy(source: ObjectPath, target: ObjectPath) -> None:
     """Copies an object within its store.
 
@@ -465,7 +491,7 @@ def copy(source: ObjectPath, target: ObjectPath) -> None:
         obstore.copy(_store(source.store), source.key, target.key)
 
 
-@_repeated
+@_answered
 def remove(path: ObjectPath) -> None:
     """Removes an object; one that does not exist is no error.
 

@@ -29,7 +29,7 @@ from runner.host.stores.urls import ObjectPath
 # Objects that are transferred at once.
 _TRANSFERS = 8
 
-# Times that a mirror is begun again because an object was changed meanwhile, or a connection broke.
+# Times that a mirror is begun because an object was changed meanwhile.
 _TRIES = 4
 
 _UNFINISHED = ".unfinished-"
@@ -74,8 +74,8 @@ def local(url: str) -> Path:
             raise MissingError(errno.ENOENT, "does not exist", str(path))
         try:
             return _mirror(path, versions)
-        except (FileNotFoundError, StoreError, _ChangedError):
-            # Removed or changed meanwhile, or a connection that broke in the middle of an object.
+        except (FileNotFoundError, _ChangedError):
+            # Removed or changed meanwhile.
             if not tries_left:
                 raise
     raise AssertionError("unreachable")
@@ -165,16 +165,24 @@ def _checked(path: ObjectPath, relative: str) -> str:
 
 
 def _transfer(source: ObjectPath, file: Path, size: int) -> None:
+    """Writes an object of so many bytes to a file."""
+    if _received(source, file, size) != size:
+        raise _ChangedError(f"{source} was changed while it was read; try again")
+
+
+# A connection may break in the middle of a large object.
+@client.repeated
+def _received(source: ObjectPath, file: Path, most: int) -> int:
+    """Writes an object to a file, up to about `most` bytes of it; returns the bytes that came."""
     received = 0
-    with file.open("xb") as target:
+    with file.open("wb") as target:
         for piece in client.pieces(source):
             received += len(piece)
             # At once and not only at the end: an object that has become larger must not fill the disk.
-            if received > size:
+            if received > most:
                 break
             target.write(piece)
-    if received != size:
-        raise _ChangedError(f"{source} was changed while it was read; try again")
+    return received
 
 
 def _remove_abandoned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from runner.host.stores import client
+from runner.host.stores import cache, client, mirror
 from runner.host.stores.urls import ObjectPath
 from tests import object_server
 from tests.object_server import BUCKET, CUTS, THROTTLES, UNAVAILABLE, Proxy
@@ -77,23 +78,73 @@ def test_an_answer_that_is_cut_in_its_middle_is_asked_for_again(proxy: Proxy) ->
     assert proxy.rejected > 5
 
 
-def test_a_request_is_made_again_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_rejected_is_made_again_some_times(monkeypatch: pytest.MonkeyPatch) -> None:
     target = ObjectPath("memory://test-losses", "again")
     monkeypatch.setattr(client, "_WAIT_S", 0.0)
     asked: list[str] = []
 
     def fail(_: object, key: str) -> None:
         asked.append(key)
-        raise ValueError("request or response body error")
+        raise ValueError("the server returned status code 403 Forbidden")
 
     monkeypatch.setattr(client.obstore, "get", fail)
-    with pytest.raises(client.StoreError, match="body error"):
+    with pytest.raises(client.StoreError, match="403"):
         client.read(target)
     assert len(asked) == client._TRIES
     monkeypatch.setattr(client, "_RETRY_S", -1.0)
     with pytest.raises(client.StoreError):
         client.read(target)
     assert len(asked) == client._TRIES + 1
+
+
+@pytest.mark.parametrize("function", ["get", "delete"])
+def test_a_request_whose_answer_is_cut_is_made_again_for_a_time(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ObjectPath("memory://test-losses", "cut")
+    client.write(target, b"12")
+    monkeypatch.setattr(client, "_WAIT_S", 0.0)
+    request = getattr(client.obstore, function)
+    failures = iter(range(3 * client._TRIES))
+
+    def fail_at_first(*args: object) -> object:
+        if next(failures, None) is None:
+            return request(*args)
+        raise ValueError("Generic S3 error: Error performing POST - HTTP error: request or response body error")
+
+    monkeypatch.setattr(client.obstore, function, fail_at_first)
+    if function == "get":
+        assert client.read(target) == b"12"
+    else:
+        client.remove(target)
+        assert client.size(target) is None
+    failures = iter(range(3 * client._TRIES))
+    monkeypatch.setattr(client, "_RETRY_S", -1.0)
+    with pytest.raises(client.CutError, match="body error"):
+        client.read(target) if function == "get" else client.remove(target)
+    assert next(failures) == 1
+
+
+def test_a_download_that_is_cut_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(client, "_WAIT_S", 0.0)
+    content = bytes(100)
+    target = ObjectPath("memory://test-losses", "download")
+    client.write(target, content)
+    cuts = iter(range(2 * client._TRIES))
+
+    def pieces(_: ObjectPath) -> Iterator[bytes]:
+        yield content[:60]
+        if next(cuts, None) is not None:
+            raise client.CutError("error decoding response body")
+        yield content[60:]
+
+    monkeypatch.setattr(client, "pieces", pieces)
+    assert cache.fetch(target, hashlib.sha256(content).hexdigest(), 100).read_bytes() == content
+    assert next(cuts, None) is None
+    cuts = iter(range(2 * client._TRIES))
+    assert mirror.local(str(target)).read_bytes() == content
+    assert next(cuts, None) is None
 
 
 def test_a_line_says_that_a_store_has_not_answered_yet(
@@ -180,14 +231,16 @@ def test_a_conditional_write_is_made_again_but_not_for_ever(is_new: bool, monkey
             client.replace(target, b"1", client.Tag("0", None))
 
     monkeypatch.setattr(client, "_WAIT_S", 0.0)
+    monkeypatch.setattr(client, "_RETRY_S", 0.2)
     monkeypatch.setattr(client.obstore, "put", fail)
     with pytest.raises(client.StoreError, match="sending request"):
         write()
-    assert len(asked) == client._TRIES
+    count = len(asked)
+    assert count > client._TRIES
     monkeypatch.setattr(client, "_RETRY_S", -1.0)
     with pytest.raises(client.StoreError):
         write()
-    assert len(asked) == client._TRIES + 1
+    assert len(asked) == count + 1
 
 
 @pytest.mark.parametrize("request_of", ["put", "get"])
