@@ -1,4 +1,8 @@
-"""Small configs that are really run on this machine's virtual CPU devices, compared with their plans by arithmetic."""
+"""Small configs that are really run on this machine's virtual CPU devices, compared with their plans.
+
+The plan of a config by the CPU's compiler is that of `python -m runner.plan`, in a process that runs nothing. The plan
+by arithmetic has no figures of CPUs: it estimates what a program for accelerators holds.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import math
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -61,7 +67,14 @@ _HERE: Mapping[str, tuple[str, ...]] = {
         *("model=gpt", "task.vocabulary=1024", "dataset.length=256", "mesh.axes={batch:4}", "layout=fsdp"),
         "trainer.accumulate_steps=4",
     ),
-    "vit": ("model=vit", "dataset=digits", "dataset.batch_size=256", "mesh.axes={batch:8}", "layout=fsdp"),
+    "vit": (
+        "model=vit",
+        "model.patch=2",
+        "dataset=digits",
+        "dataset.batch_size=256",
+        "mesh.axes={batch:8}",
+        "layout=fsdp",
+    ),
     "mlp": (
         "model=mlp",
         "model.hidden=[2048,2048]",
@@ -77,9 +90,27 @@ _CPU = (
     "hardware.name=cpu_device",
     "hardware.kind=cpu",
     "hardware.target=null",
-    "+hardware.peak_tflops.float32=0.03",
+    "hardware.peak_tflops.float32=0.03",
 )
 _STEPS = 5
+
+
+def overrides_of(name: str) -> tuple[str, ...]:
+    """Returns the command line of a config of `_HERE`."""
+    return ("engine=jax", "optimizer=adamw", "trainer.steps=10", "engine.compilation_cache=false", *_HERE[name])
+
+
+def compiled(name: str) -> float:
+    """Returns the memory of a device in MiB, as `python -m runner.plan` has it from the CPU's compiler.
+
+    Raises:
+      subprocess.CalledProcessError: the command fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "runner.plan", *overrides_of(name), "mesh.device=cpu", "plan.compiler=cpu"]
+        subprocess.run([*command, f"hydra.run.dir={folder}/run"], capture_output=True, text=True, check=True)
+        program = json.loads((Path(folder) / "run" / "plan.json").read_text())["program"]
+    return float(program["argument_bytes"] + program["temporary_bytes"]) / 2**20
 
 
 def measured(name: str) -> dict[str, float]:
@@ -89,9 +120,7 @@ def measured(name: str) -> dict[str, float]:
       Its peak memory per device by XLA and that of the plan by arithmetic, in MiB; and the seconds of a step: real,
       and by the plan's FLOPs and bytes.
     """
-    overrides = ("engine=jax", "optimizer=adamw", "trainer.steps=10", "engine.compilation_cache=false", *_HERE[name])
-    plan, _ = planned((*overrides, *_CPU))
-    assert plan.forecast is not None
+    overrides = overrides_of(name)
     config = compose(*overrides, "mesh.device=cpu")
     registry.prepare(config)
     data = loading.load_run(config)
@@ -112,6 +141,9 @@ def measured(name: str) -> dict[str, float]:
         begun = time.monotonic()
         engine.train_steps(placed, 0).read()
         seconds.append(time.monotonic() - begun)
+    # After the run: a plan needs one device only, and JAX makes its devices once per process.
+    plan, _ = planned((*overrides, *_CPU))
+    assert plan.forecast is not None
     return {
         "xla": (cost.argument_bytes + cost.temporary_bytes) / 2**20,
         "plan": plan.forecast.peak_bytes / 2**20,
@@ -122,35 +154,42 @@ def measured(name: str) -> dict[str, float]:
 
 
 def run() -> tuple[list[list[str]], dict[str, Errors]]:
-    """Runs each config of `_HERE` in a process of its own; returns a table and the errors of the memory."""
-    lines = [["config", "peak MiB of XLA", "plan", "step ms", "rank by plan"]]
+    """Runs each config of `_HERE` in a process of its own; returns a table and the errors of the memory.
+
+    Raises:
+      SystemExit: a config failed; its last line was printed.
+    """
+    lines = [["config", "peak MiB of XLA", "plan, compiled", "plan, arithmetic", "step ms", "rank by plan"]]
     runs: dict[str, dict[str, float]] = {}
     for name in _HERE:
         command = [sys.executable, "-m", "benchmarks.plans", "--child", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr, flush=True)
-            continue
-        runs[name] = json.loads(done.stdout.splitlines()[-1])
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            runs[name] = json.loads(done.stdout.splitlines()[-1]) | {"compiled": compiled(name)}
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: {error.stderr.strip().splitlines()[-1]}", file=sys.stderr, flush=True)
+    if len(runs) < len(_HERE):
+        raise SystemExit(1)
     ranks = sorted(runs, key=lambda name: runs[name]["planned_seconds"])
     for name in sorted(runs, key=lambda name: runs[name]["seconds"]):
         run = runs[name]
         cells = [
             name,
             f"{run['xla']:.1f}",
+            f"{run['compiled']:.1f}",
             f"{run['plan']:.1f}",
             f"{1000 * run['seconds']:.1f}",
             str(ranks.index(name) + 1),
         ]
         lines.append(cells)
-    pairs = [(run["plan"], run["xla"]) for run in runs.values()]
     found = {}
-    errors = Errors.of(pairs)
-    if errors:
-        found["memory on this CPU, arithmetic compared with XLA"] = errors
+    for depth, key in (("CPU compiler", "compiled"), ("arithmetic", "plan")):
+        errors = Errors.of([(run[key], run["xla"]) for run in runs.values()])
+        if errors:
+            found[f"memory on this CPU, {depth} compared with XLA"] = errors
     ordered = [_in_order(first, second) for first, second in combinations(runs.values(), 2)]
     known = [answer for answer in ordered if answer is not None]
-    lines.append(["pairs that differ by 20%, in the right order", f"{sum(known)} of {len(known)}", "", "", ""])
+    lines.append(["pairs that differ by 20%, in the right order", f"{sum(known)} of {len(known)}", "", "", "", ""])
     return lines, found
 
 

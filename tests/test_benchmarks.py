@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from benchmarks import gpu, optimizers, plan_errors, plan_rows, plans, plans_here
 from runner.plan import known_errors
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_a_child_that_its_parent_kills_writes_below_the_parent_s_folder(
@@ -75,3 +78,19 @@ def test_the_error_of_step_times_says_whose_efficiency_it_has() -> None:
     assert content["median"] == pytest.approx(0.1)
     shipped = json.loads(known_errors.FILE.read_text())["step time"]
     assert content["of"] == shipped["of"] == "published runs, with an efficiency fitted on other sources"
+
+
+@pytest.mark.campaign
+def test_a_config_that_runs_here_has_the_memory_of_its_compiled_plan() -> None:
+    script = (
+        "import json, sys; from benchmarks import plans_here; "
+        "name = sys.argv[1]; print(json.dumps(plans_here.measured(name) | {'compiled': plans_here.compiled(name)}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "vit"], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = json.loads(done.stdout.splitlines()[-1])
+    assert run["compiled"] == pytest.approx(run["xla"], rel=0.1)
+    assert run["seconds"] > 0
+    assert run["planned_seconds"] > 0
