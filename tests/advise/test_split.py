@@ -78,6 +78,8 @@ SIZES = [[8, 1, 1], [2, 1, 4], [4, 2, 1], [2, 2, 2], [1, 2, 4], [32, 4, 1]]
 found = answers(PROGRAM, SIZES)
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_a_shared_trace_is_that_of_the_meshs_own_engine(found: Any) -> None:
     assert found["keyed"]["wrong"] == []
 

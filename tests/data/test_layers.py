@@ -52,6 +52,8 @@ def keras_results():
         yield lambda *arguments, **options: pool.submit(keras_layers.results, *arguments, **options).result()
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize(
     "options",
     [

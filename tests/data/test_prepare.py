@@ -178,6 +178,8 @@ def test_images_of_ones_own_builder_are_resized_in_the_order_as_stored(tiny: Pat
     assert (data.train.size, data.test.size) == (40, 8)
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_any_feature_is_selected_by_name_and_strings_become_sorted_categories(tiny: Path) -> None:
     data = load(own(tiny / "data", features=["about/size", "about/kind", "vector", "far"]))
     assert {name: (spec.shape, spec.dtype) for name, spec in data.specs.items()} == {

@@ -251,7 +251,8 @@ def test_objects_that_can_not_be_pickled_are_rejected_in_one_line(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_an_example_that_fails_in_a_process_is_named(tmp_path):
     done = _ran(tmp_path, "fails", "")
     assert done.stdout == "words of row 33 can't be made (KeyError: 'no such word')\n"
@@ -277,7 +278,8 @@ def test_a_process_that_hangs_is_ended_with_the_block(tmp_path):
     assert time.monotonic() - began < 120
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_processes_end_with_a_parent_that_is_killed(tmp_path):
     with subprocess.Popen(_script(tmp_path, "sleeps", "wait"), env=_environment(), stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

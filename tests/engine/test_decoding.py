@@ -62,6 +62,8 @@ def check_equal(found: dict[str, np.ndarray], runs: Runs) -> None:
         np.testing.assert_allclose(cached / largest, found[f"{key}:logits computed"] / largest, **CLOSE, err_msg=key)
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_a_cache_split_by_rows_and_heads_writes_the_same_tokens(tmp_path: Path) -> None:
     runs = FORMS[:2]
     found = work(tmp_path, "batch4_model2", runs)

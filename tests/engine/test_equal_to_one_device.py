@@ -112,6 +112,8 @@ def test_the_same_holds_with_the_all_reduces_left_separate(folder: Path, one_dev
     assert differences(one_device, got) == []
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_training_changes_every_parameter(one_device: dict[str, np.ndarray]) -> None:
     for name in ("d1/kernel", "d1/bias", "d2/kernel", "d2/bias"):
         moved = np.abs(one_device[f"adam:{name}"] - one_device[f"adam:initial/{name}"]).max()

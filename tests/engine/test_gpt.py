@@ -84,6 +84,8 @@ def differences(expected: Arrays, got: Arrays, name: str, key: str, *, brief: bo
     return found
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_a_scanned_block_that_computes_again_equals_the_plain_one_with_tokens_and_heads_split(tmp_path: Path) -> None:
     run = ("llama", {"scan": True, "remat": "full"})
     expected = work(tmp_path, "plain", "single", [("llama", {})])

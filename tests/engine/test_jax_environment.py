@@ -129,6 +129,8 @@ print(json.dumps([fits(size, config) for config, (_, _, size, _) in zip(configs,
 """
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_splits_of_up_to_a_gibibyte_are_kept_on_the_devices() -> None:
     assert answer(FITS, SIZES) == [expected for *_, expected in SIZES]
 

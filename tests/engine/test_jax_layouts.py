@@ -81,6 +81,8 @@ def test_a_layout_trains_as_one_device_does(
     assert collective in got[f"{model}:collectives"].tolist()
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_the_compiler_counts_one_steps_operations(one_device: Arrays) -> None:
     # Of the two kernels: twice their size an example, three times that with both gradients, less the images' own.
     kernels = 64 * 2 * (2 * 784 * 128 + 3 * 128 * 10)

@@ -39,6 +39,8 @@ def brief() -> Any:
     return work("brief")
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_statistics_and_averages_are_float32_in_every_state_and_frozen_weights_need_no_master(brief: Any) -> None:
     for state, weight in (("bfloat16", "bfloat16"), ("master", "float32")):
         kinds = brief[state]["kinds"]

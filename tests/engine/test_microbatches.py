@@ -42,6 +42,8 @@ def close(got: np.ndarray, expected: np.ndarray, name: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=RELATIVE, atol=ABSOLUTE, err_msg=name)
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("case", ["four", "both"])
 def test_micro_batches_give_the_losses_gradients_and_updates_of_the_whole_batch(found: Arrays, case: str) -> None:
     whole, cut = of(found, "whole"), of(found, case)

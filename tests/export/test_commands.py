@@ -81,6 +81,8 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_evaluate_returns_the_metrics_of_training_and_adds_them_to_the_unchanged_run(trained: Trained) -> None:
     _, before = trained.recorded()
     out = trained.folder / "evaluated"

@@ -19,7 +19,8 @@ from tests.layers.worker import EQUAL, REFUSED, WRONG, Outcome
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_class_of_the_library_has_cases_or_is_named(engine: str) -> None:
     command = [sys.executable, "-m", "tests.layers.worker", engine, "names"]

@@ -91,7 +91,8 @@ def check(found: Any) -> None:
         assert result["moved"]["d1/kernel"] > 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_groups_on_a_mesh_equal_stock_optimizers_of_each_group() -> None:
     check(work("batch4_model2", GROUPED, steps=4))
 

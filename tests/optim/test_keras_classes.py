@@ -98,7 +98,8 @@ def off(found: Any) -> dict[str, float]:
     return beyond
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_a_factored_and_a_whole_state_on_a_mesh_equal_stock_keras() -> None:
     chosen = [run for run in RUNS if named(run) in ("Adafactor", "Lion")]
     found = work("batch4_model2", chosen, steps=4)

@@ -105,7 +105,8 @@ def test_an_accelerators_mesh_is_planned_without_one_at_the_rates_that_are_given
     assert plan["rates"]["note"] == note
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_processes_of_a_cluster_that_nobody_rented_are_planned_and_none_is_started(tmp_path: Path) -> None:
     for name in ("local", "explicit"):
         folder = tmp_path / name
@@ -120,7 +121,8 @@ def test_processes_of_a_cluster_that_nobody_rented_are_planned_and_none_is_start
         assert not (folder / "processes").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_a_multirun_compares_its_plans(tmp_path: Path) -> None:
     kernels = 'layout.rules=[],[{match: "d./kernel", spec: [batch, null]}]'
     done = run(tmp_path, "-m", "mesh=batch8", kernels, f"hydra.sweep.dir={tmp_path / 'sweep'}")
@@ -157,7 +159,8 @@ def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, override: str, show
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.rotates(every=1)
 def test_every_training_run_keeps_its_plan_and_records_it(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
