@@ -169,7 +169,9 @@ def _tensors(instruction: re.Match[str], computation: str, program: _Program) ->
         shapes = shapes[len(operands) : 2 * len(operands)]
     attributes = instruction["attributes"]
     own_operation = _OPERATION.search(attributes)
-    names = [program.calling_operations.get(computation, "")]
+    names = [""]
+    if computation.startswith(_REDUCE_SCATTER):
+        names = [program.calling_operations.get(computation, "")]
     if own_operation:
         names = _merged_names(own_operation[1])
     tensors = []

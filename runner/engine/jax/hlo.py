@@ -95,10 +95,12 @@ def calling_operations(text: str) -> dict[str, str]:
 def _loop_limits(text: str) -> dict[str, int]:
     """Returns the condition of each loop that counts to a constant -> that constant.
 
-    The compiler of TPUs prints no `known_trip_count`. The loops of JAX's scans, and those that XLA makes, count from 0
-    in steps of 1.
+    Only the compiler of TPUs prints no `known_trip_count`, so the result is empty for other programs. The loops of
+    JAX's scans, and those that XLA makes, count from 0 in steps of 1.
     """
     limits: dict[str, int] = {}
+    if _TRIP_COUNT.search(text):
+        return limits
     constants: dict[str, int] = {}
     computation = ""
     for line in text.splitlines():

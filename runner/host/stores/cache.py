@@ -102,7 +102,7 @@ def _transfer_again(path: ObjectPath, copy: Path, sha256: str, size: int) -> Non
 
 
 # A connection may break in the middle of a large object.
-@client.repeated
+@client.transferred
 def _transfer(path: ObjectPath, copy: Path, sha256: str, size: int) -> None:
     """Writes a copy, hashed while it arrives; it gets its name when it is whole."""
     temporary = copy.with_name(f"{_UNFINISHED}{copy.name[:8]}-{random_part()}")

@@ -65,6 +65,7 @@ _BACKOFF = {
 # a conditional write again after an error of the connection or of the server. A request that was cut is made again for
 # `_RETRY_S`. Other errors last mostly, such as those of credentials, so they end a request after some tries.
 _TRIES = 6
+_LEAST_TRANSFERS = 4
 _WAIT_S = 0.5
 _LONGEST_WAIT_S = 5.0
 # The HTTP library's words for a connection that was cut: before the answer, or in the body of either.
@@ -201,13 +202,17 @@ def _reminding(store: str) -> Iterator[None]:
         reminder.cancel()
 
 
-def repeated(
-    request: Callable[Concatenate[ObjectPath, Request], Answer],
+def _repeated(
+    request: Callable[Concatenate[ObjectPath, Request], Answer], least_tries: int = 1
 ) -> Callable[Concatenate[ObjectPath, Request], Answer]:
     """Has a function make its request again after a `StoreError`: some times, or for `_RETRY_S` if it was cut.
 
     Each of these requests may be made twice: it reads, its second time leaves the store as the first one does, or it
     finds out that its first time has succeeded.
+
+    Args:
+      request: makes it once.
+      least_tries: how often a request that is cut is made, however long that takes.
     """
 
     @functools.wraps(request)
@@ -222,8 +227,9 @@ def repeated(
             except NoBucketError:
                 raise
             except StoreError as error:
-                is_over = tries >= _TRIES and not isinstance(error, CutError)
-                if is_over or time.monotonic() > deadline:
+                is_late = tries >= least_tries and time.monotonic() > deadline
+                is_lasting = tries >= _TRIES and not isinstance(error, CutError)
+                if is_late or is_lasting:
                     raise
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
@@ -231,11 +237,21 @@ def repeated(
     return repeated_request
 
 
+def transferred(
+    request: Callable[Concatenate[ObjectPath, Request], Answer],
+) -> Callable[Concatenate[ObjectPath, Request], Answer]:
+    """Has a function begin its download again after a `StoreError`, as often at least as `_LEAST_TRANSFERS`.
+
+    A large object takes longer than `_RETRY_S`, and may be cut near its end.
+    """
+    return _repeated(request, _LEAST_TRANSFERS)
+
+
 def _answered(
     request: Callable[Concatenate[ObjectPath, Request], Answer],
 ) -> Callable[Concatenate[ObjectPath, Request], Answer]:
     """Has a function make its request again, and a line say that it has no answer yet if that takes long."""
-    again = repeated(request)
+    again = _repeated(request)
 
     @functools.wraps(request)
     def reminding_request(path: ObjectPath, /, *args: Request.args, **kwargs: Request.kwargs) -> Answer:

@@ -122,8 +122,13 @@ def _make(path: ObjectPath, versions: Versions, own: Path, name: str) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_TRANSFERS) as pool:
             transfers = [pool.submit(_transfer, source, file, size) for source, (file, size) in targets.items()]
-            for transfer in transfers:
-                transfer.result()
+            try:
+                for transfer in transfers:
+                    transfer.result()
+            except BaseException:
+                # Those that have not begun would fail too, each after its own tries.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         if client.versions(path) != versions:
             raise _ChangedError(f"{path} was changed while it was read; try again")
         temporary.replace(own)
@@ -171,7 +176,7 @@ def _transfer(source: ObjectPath, file: Path, size: int) -> None:
 
 
 # A connection may break in the middle of a large object.
-@client.repeated
+@client.transferred
 def _received(source: ObjectPath, file: Path, most: int) -> int:
     """Writes an object to a file, up to about `most` bytes of it; returns the bytes that came."""
     received = 0

@@ -145,6 +145,14 @@ def test_a_download_that_is_cut_is_made_again(monkeypatch: pytest.MonkeyPatch, t
     cuts = iter(range(2 * client._TRIES))
     assert mirror.local(str(target)).read_bytes() == content
     assert next(cuts, None) is None
+    # A download that has taken longer than requests are made again for is begun again too, but not for ever.
+    monkeypatch.setattr(client, "_RETRY_S", -1.0)
+    cuts = iter(range(client._LEAST_TRANSFERS - 1))
+    assert mirror._received(target, tmp_path / "file", 100) == 100
+    cuts = iter(range(client._LEAST_TRANSFERS))
+    with pytest.raises(client.CutError):
+        mirror._received(target, tmp_path / "file", 100)
+    assert next(cuts, None) is None
 
 
 def test_a_line_says_that_a_store_has_not_answered_yet(
