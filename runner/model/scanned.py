@@ -55,6 +55,7 @@ class Blocks(PortableLayer):
                 attention_variables[part] = self._stacked(layer, stacks)
         self.attention = attention_variables
         self.feedforward = {part: self._stacked(layer, stacks) for part, layer in block.feedforward.items()}
+        self.experts = {part: self._stacked(layer, stacks) for part, layer in block.experts.items()}
         # A function hides the blocks from Keras, which would otherwise track their variables as this layer's own; they
         # have no values.
         self.blocks_and_stacks: Callable[[], tuple[list[Any], list[Any]]] = lambda: (blocks, stacks)
@@ -183,7 +184,7 @@ def _variables(block: Any) -> list[Any]:
     layers = [block.attention_norm, block.feedforward_norm]
     if block.sizes.post_norm:
         layers += [block.attention_post_norm, block.feedforward_post_norm]
-    layers += [*block.attention.values(), *block.feedforward.values()]
+    layers += [*block.attention.values(), *block.feedforward.values(), *block.experts.values()]
     found = []
     for layer in layers:
         found += layer.trainable_variables

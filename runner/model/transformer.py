@@ -1,20 +1,20 @@
 """Layers of a decoder-only transformer, for tf_keras and Keras 3.
 
 Legend of the shape suffixes: B batch, T tokens, D model width, H heads, G key/value heads, K head width, F hidden
-units, V vocabulary. Kernels of attention keep their heads as a dim of their own, so that a rule can shard them over a
-mesh axis.
+units, E experts, V vocabulary. Kernels of attention keep their heads as a dim of their own, so that a rule can shard
+them over a mesh axis.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from runner.model import attention, scope, windows
+from runner.model import attention, experts, scope, windows
 from runner.model.gpt_options import GATED
 from runner.model.portable import PortableLayer, Tensor, bind
 from runner.model.remat import Remat
@@ -51,6 +51,8 @@ class Sizes:
       attention_cap: soft cap of the scores of attention; None: none.
       post_norm: the output of each branch is normalized too, before it is added.
       query_key_norm: each head's queries and keys are normalized, before they are rotated.
+      experts: feed-forwards of a block, each gated and without biases; None: there is one.
+      experts_per_token: number of them that a token uses.
     """
 
     dim: int
@@ -72,6 +74,8 @@ class Sizes:
     attention_cap: float | None = None
     post_norm: bool = False
     query_key_norm: bool = False
+    experts: int | None = None
+    experts_per_token: int = 2
 
     def is_local(self, index: int) -> bool:
         """Returns whether a block attends to the tokens of a window only."""
@@ -312,14 +316,21 @@ class Block(PortableLayer):
             self.feedforward_post_norm = make_norm(keras, sizes, f"{name}.feedforward_post_norm")
         self.attention_dropout = dropout(sizes.dropout, name=f"{name}.attention_dropout")
         self.feedforward_norm = make_norm(keras, sizes, f"{name}.feedforward_norm")
-        # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
-        # layers decides the initial values.
-        feedforward: dict[str, Any] = {}
-        if sizes.is_gated:
-            feedforward["gate"] = _projection(keras, sizes, f"{name}.feedforward.gate", sizes.feedforward)
-        feedforward["up"] = _projection(keras, sizes, f"{name}.feedforward.up", sizes.feedforward)
-        feedforward["down"] = _projection(keras, sizes, f"{name}.feedforward.down", sizes.dim, residual_scale)
-        self.feedforward = feedforward
+        # Of the two, one is empty.
+        self.feedforward: dict[str, Any] = {}
+        self.experts: dict[str, Any] = {}
+        if sizes.experts is None:
+            self.feedforward = _feedforward(keras, sizes, f"{name}.feedforward", residual_scale)
+        else:
+            self.experts = experts.layers(
+                keras,
+                f"{name}.experts",
+                dim=sizes.dim,
+                hidden=sizes.feedforward,
+                count=sizes.experts,
+                initial=functools.partial(_normal, keras),
+                scale=residual_scale,
+            )
         self.feedforward_dropout = dropout(sizes.dropout, name=f"{name}.feedforward_dropout")
 
     def build(self, input_shape: Any) -> None:
@@ -338,10 +349,11 @@ class Block(PortableLayer):
         for part in ("query", "key", "value"):
             self.attention[part].build(tokens)
         self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
-        if sizes.is_gated:
-            self.feedforward["gate"].build(tokens)
-        self.feedforward["up"].build(tokens)
-        self.feedforward["down"].build((None, length, sizes.feedforward))
+        hidden_units: tuple[int | None, ...] = (None, length, sizes.feedforward)
+        if sizes.experts is not None:
+            hidden_units = (None, length, sizes.experts, sizes.feedforward)
+        for part, layer in {**self.feedforward, **self.experts}.items():
+            layer.build(hidden_units if part == "down" else tokens)
         super().build(input_shape)
 
     def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
@@ -436,13 +448,29 @@ class Block(PortableLayer):
 
         These are gated by SiLU (SwiGLU) or GELU (GEGLU, as in Gemma: arXiv:2002.05202), or are GELU(up).
         """
+        if self.sizes.experts is not None:
+            return self._mixture_output(x_btd)
+        if self.sizes.is_gated:
+            return self.feedforward["down"](self._gated(self.feedforward, x_btd))
         up = self.sizes.remat.named("up", self.feedforward["up"](x_btd))
-        if not self.sizes.is_gated:
-            return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
-        gate = self.sizes.remat.named("gate", self.feedforward["gate"](x_btd))
+        return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
+
+    def _gated(self, parts: Mapping[str, Any], x_btd: Tensor) -> Tensor:
+        """Returns the gated hidden units (B, T, F) of a feed-forward, or (B, T, E, F) of all experts."""
+        up = self.sizes.remat.named("up", parts["up"](x_btd))
+        gate = self.sizes.remat.named("gate", parts["gate"](x_btd))
         if self.sizes.activation == "geglu":
-            return self.feedforward["down"](self.keras.activations.gelu(gate, approximate=True) * up)
-        return self.feedforward["down"](gate * self.ops.sigmoid(gate) * up)
+            return self.keras.activations.gelu(gate, approximate=True) * up
+        return gate * self.ops.sigmoid(gate) * up
+
+    def _mixture_output(self, x_btd: Tensor) -> Tensor:
+        """Returns the sum of the experts' outputs, weighted by the router."""
+        logits_bte = self.experts["router"](x_btd)
+        weights_bte = experts.routing_weights(self.ops, logits_bte, self.sizes.experts_per_token)
+        hidden_btef = self._gated(self.experts, x_btd)
+        # An output is linear in the hidden units, so these are weighted: they exist anyway.
+        weights_bte1 = self.ops.expand_dims(self.ops.cast(weights_bte, hidden_btef.dtype), -1)
+        return self.experts["down"](hidden_btef * weights_bte1)
 
 
 class Head(PortableLayer):
@@ -494,6 +522,18 @@ def make_norm(keras: ModuleType, sizes: Sizes, name: str) -> Any:
 def _projection(keras: ModuleType, sizes: Sizes, name: str, units: int, scale: float = 1.0) -> Any:
     """Returns a dense layer; `scale` multiplies the deviation of its initial weights."""
     return keras.layers.Dense(units, use_bias=sizes.bias, kernel_initializer=_normal(keras, scale), name=name)
+
+
+def _feedforward(keras: ModuleType, sizes: Sizes, name: str, residual_scale: float) -> dict[str, Any]:
+    """Returns the layers of a feed-forward."""
+    # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
+    # layers decides the initial values.
+    parts = {}
+    if sizes.is_gated:
+        parts["gate"] = _projection(keras, sizes, f"{name}.gate", sizes.feedforward)
+    parts["up"] = _projection(keras, sizes, f"{name}.up", sizes.feedforward)
+    parts["down"] = _projection(keras, sizes, f"{name}.down", sizes.dim, residual_scale)
+    return parts
 
 
 def _to_heads(keras: ModuleType, sizes: Sizes, name: str, heads: int) -> Any:

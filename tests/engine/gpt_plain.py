@@ -52,6 +52,9 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
         y = jnp.einsum("bhtk,hkd->btd", mixed, out) + w.get(f"{name}/attention/output/bias", 0.0)
         x = x + (_norm(w, f"{name}/attention_post_norm", y) if options.get("post_norm") else y)
         y = _norm(w, f"{name}/feedforward_norm", x)
+        if "experts" in options:
+            x = x + _mixture(w, f"{name}/experts", y, options.get("experts_per_token", 2))
+            continue
         hidden = _dense(w, f"{name}/feedforward/up", y)
         if options.get("activation") == "swiglu":
             hidden = jax.nn.silu(_dense(w, f"{name}/feedforward/gate", y)) * hidden
@@ -64,6 +67,17 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
     x = _norm(w, "norm", x)
     scores = x @ (w["head/kernel"] if "head/kernel" in w else w["token_embedding/embeddings"].T)
     return _capped(scores, options.get("logits_cap"))
+
+
+def _mixture(w: Weights, name: str, y: Any, per_token: int) -> Any:
+    chances, chosen = jax.lax.top_k(jax.nn.softmax(y @ w[f"{name}/router/kernel"]), per_token)
+    chances = chances / chances.sum(-1, keepdims=True)
+    added = 0.0
+    for expert in range(w[f"{name}/router/kernel"].shape[-1]):
+        gate, up, down = (w[f"{name}/{part}/kernel"][expert] for part in ("gate", "up", "down"))
+        share = jnp.where(chosen == expert, chances, 0.0).sum(-1, keepdims=True)
+        added = added + share * ((jax.nn.silu(y @ gate) * (y @ up)) @ down)
+    return added
 
 
 def _capped(x: Any, cap: float | None) -> Any:
