@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,10 +49,24 @@ def layers(
     }
 
 
-def routing_weights(ops: Any, logits_bte: Tensor, per_token: int) -> Tensor:
-    """Returns the weights of the experts (B, T, E): their probabilities among the chosen ones, all others 0.
+class Routing(NamedTuple):
+    """What a router decides, float32 at least.
 
-    They are float32 at least, as in Mixtral. Of equal probabilities the first expert is chosen, as `top_k` does.
+    Attributes:
+      weights: (B, T, E), of the experts' outputs: the chosen probabilities, divided by their sum, and 0 of the others.
+      probabilities: (B, T, E).
+      chosen: (B, T, E), 1 where the token uses the expert, else 0.
+    """
+
+    weights: Tensor
+    probabilities: Tensor
+    chosen: Tensor
+
+
+def route(ops: Any, logits_bte: Tensor, per_token: int) -> Routing:
+    """Returns which experts each token uses: the most probable ones.
+
+    Of equal probabilities the first expert is chosen, as `top_k` does.
 
     Args:
       ops: the functions of `runner.model.ops`.
@@ -74,6 +88,23 @@ def routing_weights(ops: Any, logits_bte: Tensor, per_token: int) -> Tensor:
     is_equal = ops.cast(ops.equal(other, this), dtype)
     before = ops.sum(is_larger + is_equal * is_earlier, axis=-1)
     # Counts are whole numbers, so a half keeps every comparison clear of rounding.
-    is_chosen = ops.cast(ops.less(before, per_token - 0.5), dtype)
-    chosen = probabilities * is_chosen
-    return chosen / ops.sum(chosen, axis=-1, keepdims=True)
+    chosen = ops.cast(ops.less(before, per_token - 0.5), dtype)
+    chosen_probabilities = probabilities * chosen
+    weights = chosen_probabilities / ops.sum(chosen_probabilities, axis=-1, keepdims=True)
+    return Routing(weights, probabilities, chosen)
+
+
+def imbalance(ops: Any, routing: Routing, per_token: int) -> Tensor:
+    """Returns the load-balancing loss of one router, a scalar: 1 if all experts are used alike, at most E.
+
+    It is E times the sum over the experts of the share of choices and the mean probability (Fedus et al., Switch
+    Transformers, arXiv:2101.03961, equation 4). Shares have no gradient. KerasHub has the same loss.
+
+    Args:
+      ops: the functions of `runner.model.ops`.
+      routing: of all tokens of a batch.
+      per_token: number of chosen experts.
+    """
+    shares = ops.mean(routing.chosen, axis=(0, 1)) / per_token
+    probabilities = ops.mean(routing.probabilities, axis=(0, 1))
+    return int(routing.chosen.shape[-1]) * ops.sum(shares * probabilities, axis=-1)

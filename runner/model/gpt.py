@@ -17,7 +17,8 @@ from runner.model.inputs import Inputs
 from runner.model.portable import bind
 from runner.model.remat import Remat
 from runner.model.scanned import Blocks
-from runner.model.transformer import Block, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
+from runner.model.sizes import Sizes
+from runner.model.transformer import Block, Head, PositionEmbedding, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
     from runner.task.base import OutputSpec
@@ -60,6 +61,7 @@ def build(
     scaled_embeddings: bool = False,
     experts: int | None = None,
     experts_per_token: int = 2,
+    router_loss: float | None = None,
 ) -> Any:
     """Builds a pre-norm transformer over rows of tokens.
 
@@ -159,6 +161,7 @@ def _sizes(options: Mapping[str, Any]) -> Sizes:
         query_key_norm=options["query_key_norm"],
         experts=options["experts"],
         experts_per_token=options["experts_per_token"],
+        router_loss=options["router_loss"],
     )
 
 

@@ -58,6 +58,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
     "logits_cap": Constraint(above=0.0, example=30.0),
     "experts": Constraint(at_least=2),
     "experts_per_token": _SIZE,
+    "router_loss": Constraint(above=0.0, example=0.02),
 }
 
 # Options that need Keras on JAX -> the values that need nothing.
@@ -116,6 +117,10 @@ def _check_experts(options: Mapping[str, Any]) -> None:
     experts = options["experts"]
     per_token = options["experts_per_token"]
     if experts is None:
+        router_loss = options["router_loss"]
+        if router_loss is not None:
+            fix = "set model.experts=8, or remove model.router_loss"
+            raise invalid("model.router_loss", router_loss, problem="has no effect without model.experts", fix=fix)
         if per_token != _PER_TOKEN:
             fix = "set model.experts=8, or remove model.experts_per_token"
             raise invalid("model.experts_per_token", per_token, problem="has no effect without model.experts", fix=fix)
@@ -303,15 +308,18 @@ def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> N
 
 
 def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
-    """Checks that the rows of a text have no more tokens than there are positions.
+    """Checks that the rows of a text have no more tokens than there are positions, and that no loss needs all rows.
 
     Other builders pass.
 
     Raises:
-      ConfigError: they have.
+      ConfigError: they have, or the loss of the routers would count padding.
     """
     if config.target != TARGET:
         return
+    if config.options.get("router_loss") is not None and dataset.remainder == "pad":
+        problem = "padding would count in model.router_loss"
+        raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
     max_length = config.options.get("max_length")
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:

@@ -75,6 +75,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "key_value_heads": 2,
         "feedforward": 16,
         "experts": 4,
+        "router_loss": 0.5,
     },
     "dropout": {"dropout": 0.2, "tied": True, "positions": "rotary", "segments": True},
 }

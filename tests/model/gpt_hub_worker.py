@@ -64,7 +64,7 @@ def ours(path: str) -> str:
 
 
 def difference(backbone: Any, options: Mapping[str, Any]) -> Sequence[float]:
-    """Returns how far the logits are apart, and how large they are."""
+    """Returns how far the logits and the losses of layers are apart, and how large the logits are."""
     rng = np.random.default_rng(3)
     for variable in backbone.weights:
         middle = 1.0 if variable.path.endswith(("gamma", "scale")) else 0.0
@@ -88,9 +88,15 @@ def difference(backbone: Any, options: Mapping[str, Any]) -> Sequence[float]:
     for path, variable in variables.items():
         variable.assign(values[path])
     tokens = rng.integers(0, VOCABULARY, (3, TOKENS)).astype(np.int32)
-    hidden = backbone({"token_ids": tokens, "padding_mask": np.ones_like(tokens)})
+    hidden = backbone({"token_ids": tokens, "padding_mask": np.ones_like(tokens)}, training=True)
     expected = np.asarray(backbone.token_embedding(hidden, reverse=True))
-    return float(np.abs(np.asarray(model(tokens)) - expected).max()), float(np.abs(expected).max())
+    apart = np.abs(np.asarray(model(tokens, training=True)) - expected).max()
+    if len(model.losses) != len(backbone.losses):
+        raise ValueError(f"{len(model.losses)} losses of layers, and KerasHub has {len(backbone.losses)}")
+    for loss, other in zip(model.losses, backbone.losses, strict=True):
+        # A loss of about 0.02 is compared as finely as the logits are.
+        apart = max(apart, 100.0 * abs(float(loss) - float(other)))
+    return float(apart), float(np.abs(expected).max())
 
 
 def main() -> None:
@@ -169,7 +175,10 @@ def _with_windows() -> dict[str, Sequence[float]]:
     }
     return {
         "mistral": difference(mistral, {**llama, "window": 5, "epsilon": 1e-6}),
-        "mixtral": difference(mixtral, {**llama, "epsilon": 1e-6, "wavelength": 1e6, "experts": 5, "feedforward": 24}),
+        "mixtral": difference(
+            mixtral,
+            {**llama, "epsilon": 1e-6, "wavelength": 1e6, "experts": 5, "feedforward": 24, "router_loss": 0.02},
+        ),
         "gemma2": difference(gemma2, like_gemma2),
         "gemma3": difference(gemma3, like_gemma3),
     }

@@ -1,4 +1,4 @@
-"""The weights that a router gives to experts, in NumPy."""
+"""The weights that a router gives to experts, and its loss, in NumPy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.model.experts import routing_weights
+from runner.model.experts import imbalance, route
 
 
 def softmax(x: Any) -> Any:
@@ -25,13 +25,14 @@ OPS = SimpleNamespace(
     equal=np.equal,
     less=np.less,
     sum=np.sum,
+    mean=np.mean,
 )
 
 
 def test_the_most_probable_experts_share_the_weight_by_their_probabilities() -> None:
     logits = np.random.default_rng(0).normal(size=(3, 5, 6))
     for per_token in range(1, 7):
-        weights = routing_weights(OPS, logits, per_token)
+        weights = route(OPS, logits, per_token).weights
         for row, own in zip(logits.reshape(-1, 6), weights.reshape(-1, 6), strict=True):
             chosen = np.argsort(-row)[:per_token]
             expected = np.zeros(6)
@@ -41,6 +42,13 @@ def test_the_most_probable_experts_share_the_weight_by_their_probabilities() -> 
 
 def test_of_equal_logits_the_first_experts_are_chosen() -> None:
     # In bfloat16, whose mantissa has 8 bits, logits are often equal.
-    weights = routing_weights(OPS, np.array([[[1.0, 2.0, 1.0, 1.0]], [[0.0, 0.0, 0.0, 0.0]]]), 2)
+    weights = route(OPS, np.array([[[1.0, 2.0, 1.0, 1.0]], [[0.0, 0.0, 0.0, 0.0]]]), 2).weights
     np.testing.assert_allclose(weights[0, 0], [*softmax(np.array([1.0, 2.0])), 0.0, 0.0], rtol=1e-12)
     np.testing.assert_array_equal(weights[1, 0], [0.5, 0.5, 0.0, 0.0])
+
+
+def test_the_loss_of_a_router_is_one_if_all_experts_are_used_alike_and_grows_to_their_number() -> None:
+    even = np.array([[[9.0, 9.0, 0.0, 0.0], [0.0, 0.0, 9.0, 9.0]]])
+    np.testing.assert_allclose(imbalance(OPS, route(OPS, even, 2), 2), 1.0, rtol=1e-12)
+    one_sided = np.array([[[99.0, 0.0, 0.0, 0.0], [99.0, 0.0, 0.0, 0.0]]])
+    np.testing.assert_allclose(imbalance(OPS, route(OPS, one_sided, 1), 1), 4.0, rtol=1e-12)

@@ -73,6 +73,8 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
         ({"attention_cap": 0.0}, "jax", "model.attention_cap=0.0: must be above 0; set model.attention_cap=50.0"),
         ({"logits_cap": -1.0}, "keras_dtensor", "model.logits_cap=-1.0: must be above 0; set model.logits_cap=30.0"),
         ({"experts": 1}, "jax", "model.experts=1: must be at least 2"),
+        ({"router_loss": 0.02}, "jax", "model.router_loss=0.02: has no effect without model.experts; set model.expe"),
+        ({**EXPERTS, "router_loss": 0.0}, "jax", "model.router_loss=0.0: must be above 0; set model.router_loss=0.02"),
         (
             {**EXPERTS, "experts_per_token": 5},
             "jax",
@@ -178,6 +180,16 @@ def test_rows_longer_than_the_models_places_are_refused_from_the_config_alone() 
         "model.max_length=8: must be at least dataset.sequence_length=16, the tokens of a row; set "
         "model.max_length=16, or remove it"
     )
+
+
+def test_padding_would_count_in_the_loss_of_a_router() -> None:
+    balanced = preset(**EXPERTS, router_loss=0.02)
+    gpt_options.check_rows(balanced, DatasetConfig("pydoc"))
+    gpt_options.check_rows(preset(**EXPERTS), DatasetConfig("pydoc", remainder="pad"))
+    with pytest.raises(
+        ConfigError, match=r"^dataset\.remainder=pad: padding would count in model\.router_loss; set d"
+    ):
+        gpt_options.check_rows(balanced, DatasetConfig("pydoc", remainder="pad"))
 
 
 @pytest.mark.parametrize(
