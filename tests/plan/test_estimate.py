@@ -271,14 +271,15 @@ def of_experts(axes: dict[str, int]) -> tuple[estimate.PlacedModel, list[LayerOu
     specs: dict[str, tuple[str | None, ...]] = dict.fromkeys(shapes, ("experts", None, "model"))
     specs |= {"router": (None, None), "down": ("experts", "model", None)}
     placements = {
-        f"x/{name}/kernel": Placement(f"x/{name}/kernel", shape, specs[name], None) for name, shape in shapes.items()
+        f"experts/{name}/kernel": Placement(f"experts/{name}/kernel", shape, specs[name], None)
+        for name, shape in shapes.items()
     }
     outputs = [
         LayerOutput("first", "Dense", vectors, "float32"),
-        LayerOutput("x/router", "Dense", (4, 8, 4), "float32", (LayerInput("first", vectors),)),
-        LayerOutput("x/gate", "EinsumDense", hidden, "float32", (LayerInput("first", vectors),)),
-        LayerOutput("x/up", "EinsumDense", hidden, "float32", (LayerInput("first", vectors),)),
-        LayerOutput("x/down", "EinsumDense", vectors, "float32", (LayerInput("", hidden),)),
+        LayerOutput("experts/router", "Dense", (4, 8, 4), "float32", (LayerInput("first", vectors),)),
+        LayerOutput("experts/gate", "EinsumDense", hidden, "float32", (LayerInput("first", vectors),)),
+        LayerOutput("experts/up", "EinsumDense", hidden, "float32", (LayerInput("first", vectors),)),
+        LayerOutput("experts/down", "EinsumDense", vectors, "float32", (LayerInput("", hidden),)),
     ]
     placements["first/kernel"] = Placement("first/kernel", (2, 2), (None, None), None)
     model = estimate.PlacedModel(
@@ -315,13 +316,13 @@ def test_hidden_units_of_experts_are_split_as_experts_and_as_hidden_units() -> N
 
 
 def test_values_of_a_block_count_the_hidden_units_of_all_experts() -> None:
-    model, _ = of_experts({"model": 2, "experts": 4})
+    model, _ = of_experts({"model": 2})
     model = replace(model, outputs=[LayerOutput("first", "Dense", (4, 8, 16), "float32")])
-    kernels = [placement for path, placement in model.placements.items() if path.startswith("x/")]
-    norm = Placement("x/norm/scale", (16,), (None,), None)
+    kernels = [placement for path, placement in model.placements.items() if path.startswith("experts/")]
+    norm = Placement("experts/norm/scale", (16,), (None,), None)
     # What the experts are, the norm's width tells.
     model = replace(model, placements={**model.placements, norm.path: norm})
-    assert memory._block_values(model, kernels, 1) == 32 * (4 + 2 * 4 * 24 // 8 + 16)
+    assert memory._block_values(model, kernels, 1) == 32 * (4 + 2 * 4 * 24 // 2 + 16)
 
 
 def test_products_with_heads_are_summed_over_no_axis_that_splits_the_heads() -> None:
