@@ -195,16 +195,7 @@ def _assembled(
       scales_embeddings: embedded tokens are multiplied by the root of their width.
     """
     taken = model_inputs.make(keras, inputs)
-    tokens = taken
-    segments = {}
-    positions = {}
-    # The only input is a tensor, several are a dict: see `runner.model.inputs.make`.
-    if isinstance(taken, dict):
-        tokens = taken[tokens_name]
-        segments[SEGMENTS] = taken[SEGMENTS]
-        if POSITIONS in taken:
-            positions[POSITIONS] = taken[POSITIONS]
-
+    tokens, segments, positions = _tensors(taken, tokens_name)
     embedding = bind(TokenEmbedding, keras)(
         vocabulary, sizes.dim, gives_table=is_tied, scaled=scales_embeddings, name="token_embedding"
     )
@@ -229,6 +220,21 @@ def _assembled(
     x = make_norm(keras, sizes, "norm")(x)
     head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, cap=logits_cap, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
+
+
+def _tensors(taken: Any, tokens_name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Returns the token ids, and the segments and the positions by name, each empty if there are none.
+
+    Args:
+      taken: the model's inputs; the only one is a tensor, several are a dict: see `runner.model.inputs.make`.
+      tokens_name: name of the token ids.
+    """
+    if not isinstance(taken, dict):
+        return taken, {}, {}
+    positions = {}
+    if POSITIONS in taken:
+        positions[POSITIONS] = taken[POSITIONS]
+    return taken[tokens_name], {SEGMENTS: taken[SEGMENTS]}, positions
 
 
 def _token_input(inputs: Inputs) -> tuple[str, int]:
