@@ -418,7 +418,7 @@ def _architecture(row: Mapping[str, str]) -> _Architecture:
 def _choices(row: Mapping[str, str]) -> Iterator[_Architecture]:
     name = row["model"].lower()
     if re.search(r"mixtral|moe|\dx\d+b|deepseek|grok", name):
-        raise UnmappedError("gpt has no experts")
+        raise UnmappedError("gpt computes every expert for every token, and published runs the chosen ones only")
     dim = int(float(row["dim"]))
     heads = int(float(row["heads"]))
     is_older = re.search(r"\bmpt|gpt-?[123j]|gpt_|opt-|megatron|bloom|nemotron", name) is not None

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.model.portable import Tensor
 from runner.model.scanned import Blocks
+from runner.model.sizes import Sizes
 from runner.model.transformer import (
     Block,
     CachedTokens,
@@ -18,7 +19,6 @@ from runner.model.transformer import (
     KeyValueCache,
     PositionEmbedding,
     RMSNorm,
-    Sizes,
     TokenEmbedding,
 )
 

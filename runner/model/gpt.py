@@ -1,12 +1,12 @@
 """A decoder-only transformer: Radford et al., Language Models are Unsupervised Multitask Learners (2019).
 
 With `positions=rotary norm=rms activation=swiglu bias=false` it is Llama (arXiv:2302.13971), and with fewer
-`key_value_heads` its later ones (arXiv:2305.13245).
+`key_value_heads` its later ones (arXiv:2305.13245). With `experts` too it is Mixtral (arXiv:2401.04088).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.data.base import ArraySpec
@@ -17,7 +17,8 @@ from runner.model.inputs import Inputs
 from runner.model.portable import bind
 from runner.model.remat import Remat
 from runner.model.scanned import Blocks
-from runner.model.transformer import Block, Head, PositionEmbedding, Sizes, TokenEmbedding, make_norm
+from runner.model.sizes import Sizes
+from runner.model.transformer import Block, Head, PositionEmbedding, TokenEmbedding, make_norm
 
 if TYPE_CHECKING:
     from runner.task.base import OutputSpec
@@ -58,48 +59,21 @@ def build(
     post_norm: bool = False,
     query_key_norm: bool = False,
     scaled_embeddings: bool = False,
+    experts: int | None = None,
+    experts_per_token: int = 2,
+    router_loss: float | None = None,
 ) -> Any:
     """Builds a pre-norm transformer over rows of tokens.
 
-    Args:
-      keras: the `tf_keras` or `keras` module.
-      inputs: token ids (T,), integers; optionally `segments` (T,), the document of each token within its row. A token
-        attends to the earlier ones of its own document. With segments optionally `positions` (T,), the position of
-        each token within its document, for learned positions. Rotary ones do not need it: scores of attention depend
-        on the differences of positions only.
-      outputs: the outputs of a task whose units are the vocabulary.
-      dim: model width.
-      depth: number of blocks.
-      heads: attention heads; must divide `dim`, unless `head_dim` is set.
-      key_value_heads: key/value heads, fewer for grouped-query attention; null: as `heads`.
-      head_dim: width of a head; null: dim / heads.
-      feedforward: hidden units of a block; null: 4 * dim, and with swiglu and geglu 8/3 * dim, up to a multiple of 64.
-      positions: `learned` position embeddings, or `rotary` (RoPE).
-      max_length: number of learned positions; null: the tokens of a row.
-      wavelength: RoPE base (theta).
-      norm: `layer` or `rms`.
-      epsilon: the epsilon of the norms.
-      activation: `gelu`, or with a gate `swiglu` or `geglu`.
-      bias: projections have a bias; the head never has one.
-      tied: tied embeddings: the head's kernel is the embedding table.
-      dropout: dropout rate of the embedded tokens and of each block's two branches.
-      remat: activation checkpointing, with Keras on JAX: `none`, `full` (each block), `names` (each block, except for
-        the activations that `saved` and `offloaded` name) or a policy of `jax.checkpoint_policies`, such as
-        `dots_saveable`.
-      saved: with `remat=names`: activations of each block that are kept in device memory; see
-        `gpt_options.ACTIVATIONS`.
-      offloaded: with `remat=names`: activations of each block that are kept in host memory (GPUs and TPUs).
-      scan: stacks the blocks' variables, (depth, ...), and computes the blocks with a scan, with Keras on JAX; null:
-        from 32 blocks on.
-      fused_head: returns the factors of the logits, for a loss that computes them in chunks; null: with Keras on JAX.
-      window: tokens that a token of a local block attends to, itself included; null: no block is local.
-      global_every: every so many blocks, the last attends to all earlier tokens; null: all blocks are local.
-      local_wavelength: RoPE base of local blocks; null: `wavelength`.
-      attention_cap: soft cap of the scores of attention, cap * tanh(score / cap); null: none.
-      logits_cap: soft cap of the logits; null: none.
-      post_norm: the output of each branch is normalized too, as in Gemma 2.
-      query_key_norm: each head's queries and keys are normalized, as in Gemma 3.
-      scaled_embeddings: embedded tokens are multiplied by the root of `dim`, as in Gemma.
+    `conf/model/gpt.yaml` has every option with its meaning, and `Sizes` has those of the blocks. With null,
+    `key_value_heads` is `heads`, `head_dim` is dim / heads, `feedforward` is 4 * dim or with a gate 8/3 * dim rounded
+    up to a multiple of 64, `max_length` is the row's tokens, `local_wavelength` is `wavelength`, `scan` is true from
+    32 blocks on and `fused_head` is true, both with Keras on JAX only.
+
+    The inputs are token ids (T,), integers, and optionally `segments` (T,), the document of each token within its row.
+    A token attends to the earlier ones of its own document. With segments there may be `positions` (T,), the position
+    of each token within its document, for learned positions. Rotary ones do not need it: scores of attention depend on
+    the differences of positions only. The outputs are those of a task whose units are the vocabulary.
 
     Returns:
       A model: int32 (batch, T) -> float32 logits (batch, T, vocabulary), or
@@ -109,55 +83,85 @@ def build(
       ValueError: sizes that do not divide each other, other inputs, or an unknown choice.
     """
     # The arguments by name, read before there are other local variables.
-    arguments = dict(locals())
+    options = dict(locals())
     tokens_name, length = _token_input(inputs)
     on_jax = ops.is_on_jax(keras)
-    check_options(arguments, on_jax=on_jax)
-    if outputs.units is None:
-        raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
-    if max_length is not None and max_length < length:
-        raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
+    check_options(options, on_jax=on_jax)
+    vocabulary = _vocabulary(outputs)
+    _check_length(max_length, length)
     learned_positions = None
-    rotary_base = None
-    if positions == "rotary":
-        rotary_base = wavelength
-    else:
+    if positions == "learned":
         learned_positions = max_length or length
     if fused_head is None:
         fused_head = on_jax
-    sizes = Sizes(
-        dim=dim,
-        heads=heads,
-        key_value_heads=key_value_heads or heads,
-        feedforward=feedforward or default_feedforward(dim, activation),
-        depth=depth,
-        rotary=rotary_base,
-        norm=norm,
-        activation=activation,
-        bias=bias,
-        dropout=dropout,
-        epsilon=epsilon,
-        remat=Remat(remat, tuple(saved), tuple(offloaded)),
-        head_dim=head_dim,
-        window=window,
-        global_every=global_every,
-        local_rotary=local_wavelength,
-        attention_cap=attention_cap,
-        post_norm=post_norm,
-        query_key_norm=query_key_norm,
-    )
     return _assembled(
         keras,
         inputs,
         tokens_name,
-        sizes,
-        vocabulary=outputs.units,
+        _sizes(options),
+        vocabulary=vocabulary,
         learned_positions=learned_positions,
         is_scanned=scans(scan, depth, on_jax=on_jax),
         is_tied=tied,
         is_fused=fused_head,
         logits_cap=logits_cap,
         scales_embeddings=scaled_embeddings,
+    )
+
+
+def _vocabulary(outputs: OutputSpec) -> int:
+    """Returns the number of tokens.
+
+    Raises:
+      ValueError: the task leaves it open.
+    """
+    if outputs.units is None:
+        raise ValueError("it needs the size of the vocabulary, which the task leaves open; set task.vocabulary")
+    return outputs.units
+
+
+def _check_length(max_length: int | None, length: int) -> None:
+    """Checks that a row has no more tokens than there are learned positions.
+
+    Raises:
+      ValueError: it has.
+    """
+    if max_length is not None and max_length < length:
+        raise ValueError(f"model.max_length={max_length} must be at least the row's {length} tokens")
+
+
+def _sizes(options: Mapping[str, Any]) -> Sizes:
+    """Returns the sizes of the blocks.
+
+    Args:
+      options: of `build`, by name, checked.
+    """
+    rotary = None
+    if options["positions"] == "rotary":
+        rotary = options["wavelength"]
+    return Sizes(
+        dim=options["dim"],
+        heads=options["heads"],
+        key_value_heads=options["key_value_heads"] or options["heads"],
+        feedforward=options["feedforward"] or default_feedforward(options["dim"], options["activation"]),
+        depth=options["depth"],
+        rotary=rotary,
+        norm=options["norm"],
+        activation=options["activation"],
+        bias=options["bias"],
+        dropout=options["dropout"],
+        epsilon=options["epsilon"],
+        remat=Remat(options["remat"], tuple(options["saved"]), tuple(options["offloaded"])),
+        head_dim=options["head_dim"],
+        window=options["window"],
+        global_every=options["global_every"],
+        local_rotary=options["local_wavelength"],
+        attention_cap=options["attention_cap"],
+        post_norm=options["post_norm"],
+        query_key_norm=options["query_key_norm"],
+        experts=options["experts"],
+        experts_per_token=options["experts_per_token"],
+        router_loss=options["router_loss"],
     )
 
 
@@ -191,16 +195,7 @@ def _assembled(
       scales_embeddings: embedded tokens are multiplied by the root of their width.
     """
     taken = model_inputs.make(keras, inputs)
-    tokens = taken
-    segments = {}
-    positions = {}
-    # The only input is a tensor, several are a dict: see `runner.model.inputs.make`.
-    if isinstance(taken, dict):
-        tokens = taken[tokens_name]
-        segments[SEGMENTS] = taken[SEGMENTS]
-        if POSITIONS in taken:
-            positions[POSITIONS] = taken[POSITIONS]
-
+    tokens, segments, positions = _tensors(taken, tokens_name)
     embedding = bind(TokenEmbedding, keras)(
         vocabulary, sizes.dim, gives_table=is_tied, scaled=scales_embeddings, name="token_embedding"
     )
@@ -225,6 +220,21 @@ def _assembled(
     x = make_norm(keras, sizes, "norm")(x)
     head = bind(Head, keras)(vocabulary, tied=is_tied, fused=is_fused, cap=logits_cap, name="head")
     return keras.Model(taken, head(x, *head_arguments), name="gpt")
+
+
+def _tensors(taken: Any, tokens_name: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Returns the token ids, and the segments and the positions by name, each empty if there are none.
+
+    Args:
+      taken: the model's inputs; the only one is a tensor, several are a dict: see `runner.model.inputs.make`.
+      tokens_name: name of the token ids.
+    """
+    if not isinstance(taken, dict):
+        return taken, {}, {}
+    positions = {}
+    if POSITIONS in taken:
+        positions[POSITIONS] = taken[POSITIONS]
+    return taken[tokens_name], {SEGMENTS: taken[SEGMENTS]}, positions
 
 
 def _token_input(inputs: Inputs) -> tuple[str, int]:

@@ -24,6 +24,9 @@ ACTIVATIONS = ("input", "query", "key", "value", "attended", "attention_output",
 
 _NAME_LISTS = ("saved", "offloaded")
 
+# Default of `experts_per_token`.
+_PER_TOKEN = 2
+
 # Activations of a feed-forward that has a gate (Shazeer, GLU Variants Improve Transformer, arXiv:2002.05202).
 GATED = ("swiglu", "geglu")
 
@@ -53,6 +56,9 @@ CONSTRAINTS: Mapping[str, Constraint] = {
     "local_wavelength": Constraint(above=0.0, example=10000.0),
     "attention_cap": Constraint(above=0.0, example=50.0),
     "logits_cap": Constraint(above=0.0, example=30.0),
+    "experts": Constraint(at_least=2),
+    "experts_per_token": _SIZE,
+    "router_loss": Constraint(above=0.0, example=0.02),
 }
 
 # Options that need Keras on JAX -> the values that need nothing.
@@ -90,6 +96,7 @@ def check_options(options: Mapping[str, Any], *, on_jax: bool, engine_key: str =
     )
     _check_names(options)
     _check_window(options)
+    _check_experts(options)
 
 
 def _check_window(options: Mapping[str, Any]) -> None:
@@ -103,6 +110,30 @@ def _check_window(options: Mapping[str, Any]) -> None:
     if local_wavelength is not None and options["positions"] != "rotary":
         problem = f"has no effect with model.positions={options['positions']}"
         raise invalid("model.local_wavelength", local_wavelength, problem=problem, fix="set model.positions=rotary")
+
+
+def _check_experts(options: Mapping[str, Any]) -> None:
+    """Checks that experts have what they need, and are as many as a token uses."""
+    experts = options["experts"]
+    per_token = options["experts_per_token"]
+    if experts is None:
+        router_loss = options["router_loss"]
+        if router_loss is not None:
+            fix = "set model.experts=8, or remove model.router_loss"
+            raise invalid("model.router_loss", router_loss, problem="has no effect without model.experts", fix=fix)
+        if per_token != _PER_TOKEN:
+            fix = "set model.experts=8, or remove model.experts_per_token"
+            raise invalid("model.experts_per_token", per_token, problem="has no effect without model.experts", fix=fix)
+        return
+    if per_token > experts:
+        problem = f"must be at most model.experts={experts}"
+        raise invalid("model.experts_per_token", per_token, problem=problem, fix=f"set it to {experts} or less")
+    if options["activation"] not in GATED:
+        problem = f"experts have a gate, and model.activation={options['activation']} has none"
+        raise invalid("model.experts", experts, problem=problem, fix="set model.activation=swiglu")
+    if options["bias"]:
+        problem = "experts have no biases, and model.bias=true"
+        raise invalid("model.experts", experts, problem=problem, fix="set model.bias=false")
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
@@ -170,6 +201,8 @@ def recomputed_share(options: Mapping[str, Any]) -> float:
     head = int(options.get("head_dim") or dim // heads)
     groups = head * int(options["key_value_heads"] or heads)
     hidden = int(options["feedforward"] or default_feedforward(dim, options["activation"]))
+    # Every expert computes every token. The products of the router are too few to count.
+    hidden *= int(options.get("experts") or 1)
     # All products of a block have the model width as one dim, and these as the other.
     widths = {"query": heads * head, "key": groups, "value": groups, "attention_output": heads * head, "up": hidden}
     if options["activation"] in GATED:
@@ -186,6 +219,14 @@ def attention_shares(model: ModelConfig, tokens: int) -> dict[str, float]:
     if model.target != TARGET or model.options.get("window") is None:
         return {}
     return windows.shares(model.options, tokens)
+
+
+def used_experts(model: ModelConfig) -> float:
+    """Returns the share of its experts that a token uses; of another builder, or without experts, it is 1."""
+    experts = model.options.get("experts")
+    if model.target != TARGET or experts is None:
+        return 1.0
+    return float(model.options.get("experts_per_token", _PER_TOKEN) / experts)
 
 
 def _check_heads(dim: int, heads: int, key_value_heads: int | None, head_dim: int | None, positions: str) -> None:
@@ -267,15 +308,18 @@ def check_against(config: ModelConfig, *, on_jax: bool, other_on_jax: bool) -> N
 
 
 def check_rows(config: ModelConfig, dataset: DatasetConfig) -> None:
-    """Checks that the rows of a text have no more tokens than there are positions.
+    """Checks that the rows of a text have no more tokens than there are positions, and that no loss needs all rows.
 
     Other builders pass.
 
     Raises:
-      ConfigError: they have.
+      ConfigError: they have, or the loss of the routers would count padding.
     """
     if config.target != TARGET:
         return
+    if config.options.get("router_loss") is not None and dataset.remainder == "pad":
+        problem = "padding would count in model.router_loss"
+        raise invalid("dataset.remainder", "pad", problem=problem, fix="set dataset.remainder=drop")
     max_length = config.options.get("max_length")
     length = dataset.sequence_length or checks_text.LENGTH
     if isinstance(max_length, int) and checks_text.is_text(dataset) and length > max_length:

@@ -13,6 +13,8 @@ _SAME_NAME = (
     "einsum",
     "equal",
     "expand_dims",
+    "greater",
+    "less",
     "not_equal",
     "one_hot",
     "reshape",
@@ -30,7 +32,7 @@ def is_on_jax(keras: Any) -> bool:
 def of(keras: Any) -> Any:
     """Returns the tensor functions of a Keras flavor, named as in `keras.ops`.
 
-    For tf_keras these are `softmax` and `mean` over the last dim, `take`, `rsqrt`, `sigmoid`, `tanh`, and the
+    For tf_keras these are `softmax`, `mean` and `sum` over the last dim, `take`, `rsqrt`, `sigmoid`, `tanh`, and the
     functions that TensorFlow has under the same name.
 
     Args:
@@ -45,6 +47,7 @@ def of(keras: Any) -> Any:
         **functions,
         softmax=tf.nn.softmax,
         mean=tf.reduce_mean,
+        sum=tf.reduce_sum,
         take=tf.gather,
         rsqrt=tf.math.rsqrt,
         sigmoid=tf.math.sigmoid,

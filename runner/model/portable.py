@@ -45,6 +45,9 @@ class PortableLayer:
         def add_weight(self, **kwargs: Any) -> Any:
             """Creates a variable."""
 
+        def add_loss(self, loss: Tensor) -> None:
+            """Adds a scalar to the mean loss of a training step."""
+
         def build(self, input_shape: Any) -> None:
             """Creates the layer's variables."""
 

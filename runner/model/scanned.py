@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.model.portable import PortableLayer, Tensor, bind
-from runner.model.transformer import DROPOUTS, Block, CachedTokens, KeyValueCache, Sizes, dropout_masks
+from runner.model.sizes import Sizes
+from runner.model.transformer import DROPOUTS, Block, CachedTokens, KeyValueCache, dropout_masks
 
 # Names of variables of norms that are initialized to 1; all others except kernels are initialized to 0.
 _INITIALLY_ONE = ("gamma", "scale")
@@ -55,6 +56,7 @@ class Blocks(PortableLayer):
                 attention_variables[part] = self._stacked(layer, stacks)
         self.attention = attention_variables
         self.feedforward = {part: self._stacked(layer, stacks) for part, layer in block.feedforward.items()}
+        self.experts = {part: self._stacked(layer, stacks) for part, layer in block.experts.items()}
         # A function hides the blocks from Keras, which would otherwise track their variables as this layer's own; they
         # have no values.
         self.blocks_and_stacks: Callable[[], tuple[list[Any], list[Any]]] = lambda: (blocks, stacks)
@@ -113,18 +115,22 @@ class Blocks(PortableLayer):
         if masks:
             stacked_masks = ops.reshape(ops.stack(masks), (sizes.depth, len(DROPOUTS), *x_btd.shape))
 
-        def step(block: Any, x: Tensor, slices: tuple[list[Tensor], Tensor]) -> tuple[Tensor, None]:
+        def step(block: Any, x: Tensor, slices: tuple[list[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
             values, block_masks = slices
             masks = []
             if block_masks is not None:
                 masks = [block_masks[0], block_masks[1]]
             with self.keras.StatelessScope(zip(_variables(block), values, strict=True)):
-                return block.call_with_masks(x, segments, masks), None
+                after: tuple[Tensor, Tensor | None] = block.call_with_masks(x, segments, masks)
+            return after
 
         # Only in a scan of single blocks does the loop itself keep XLA from joining what is computed twice.
         is_scanned = len(blocks) == 1
         steps = [sizes.remat.applied(functools.partial(step, block), scanned=is_scanned) for block in blocks]
-        return self._computed(steps, x_btd, (stacked_values, stacked_masks))[0]
+        after, router_losses = self._computed(steps, x_btd, (stacked_values, stacked_masks))
+        if training and router_losses is not None:
+            self.add_loss(ops.sum(router_losses))
+        return after
 
     def call_with_cache(self, x_btd: Tensor, cache: KeyValueCache, new: CachedTokens) -> tuple[Tensor, KeyValueCache]:
         """Returns new tokens after all blocks, and their caches (depth, ...) with them; see `Block`."""
@@ -183,7 +189,7 @@ def _variables(block: Any) -> list[Any]:
     layers = [block.attention_norm, block.feedforward_norm]
     if block.sizes.post_norm:
         layers += [block.attention_post_norm, block.feedforward_post_norm]
-    layers += [*block.attention.values(), *block.feedforward.values()]
+    layers += [*block.attention.values(), *block.feedforward.values(), *block.experts.values()]
     found = []
     for layer in layers:
         found += layer.trainable_variables

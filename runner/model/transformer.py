@@ -1,98 +1,27 @@
 """Layers of a decoder-only transformer, for tf_keras and Keras 3.
 
 Legend of the shape suffixes: B batch, T tokens, D model width, H heads, G key/value heads, K head width, F hidden
-units, V vocabulary. Kernels of attention keep their heads as a dim of their own, so that a rule can shard them over a
-mesh axis.
+units, E experts, V vocabulary. Kernels of attention keep their heads as a dim of their own, so that a rule can shard
+them over a mesh axis.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from runner.model import attention, scope, windows
-from runner.model.gpt_options import GATED
+from runner.model import attention, experts, scope
 from runner.model.portable import PortableLayer, Tensor, bind
-from runner.model.remat import Remat
+from runner.model.sizes import Sizes
 
 # Standard deviation of GPT-2's initial weights (Radford et al., 2019; its released code).
 _STDDEV = 0.02
 
 # The dropout layers of a block, in the order in which it calls them.
 DROPOUTS = ("attention_dropout", "feedforward_dropout")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Options that all blocks of one transformer share.
-
-    Attributes:
-      dim: model width.
-      heads: query heads.
-      key_value_heads: each serves `heads / key_value_heads` query heads.
-      feedforward: hidden units.
-      depth: number of blocks. The projections that end a branch are initialized smaller, by the square root of the
-        number of branches, so that the residual stream keeps its variance (Radford et al., 2019).
-      rotary: RoPE base (theta); None: the blocks add no positions.
-      norm: `layer` or `rms`.
-      activation: `gelu`: the hidden units are GELU(up); `swiglu` and `geglu`: SiLU or GELU of a gate, times up.
-      bias: every projection has a bias.
-      dropout: dropout rate of each branch's output.
-      epsilon: of the norms.
-      remat: activation checkpointing of each block.
-      head_dim: width of one head; None: `dim / heads`.
-      window: tokens that a token of a local block attends to, itself included; None: no block is local.
-      global_every: every so many blocks, one attends to all earlier tokens; None: all blocks are local.
-      local_rotary: RoPE base of local blocks; None: `rotary`.
-      attention_cap: soft cap of the scores of attention; None: none.
-      post_norm: the output of each branch is normalized too, before it is added.
-      query_key_norm: each head's queries and keys are normalized, before they are rotated.
-    """
-
-    dim: int
-    heads: int
-    key_value_heads: int
-    feedforward: int
-    depth: int
-    rotary: float | None
-    norm: str
-    activation: str
-    bias: bool
-    dropout: float
-    epsilon: float
-    remat: Remat
-    head_dim: int | None = None
-    window: int | None = None
-    global_every: int | None = None
-    local_rotary: float | None = None
-    attention_cap: float | None = None
-    post_norm: bool = False
-    query_key_norm: bool = False
-
-    def is_local(self, index: int) -> bool:
-        """Returns whether a block attends to the tokens of a window only."""
-        return windows.is_local(index, self.window, self.global_every)
-
-    @property
-    def period(self) -> int:
-        """Number of blocks after which local and global ones repeat."""
-        if self.window is None or self.global_every is None or self.global_every > self.depth:
-            return 1
-        return self.global_every
-
-    @property
-    def head_width(self) -> int:
-        """Width of one head."""
-        return self.head_dim or self.dim // self.heads
-
-    @property
-    def is_gated(self) -> bool:
-        """Returns whether the feed-forward has a gate."""
-        return self.activation in GATED
 
 
 class KeyValueCache(NamedTuple):
@@ -312,14 +241,21 @@ class Block(PortableLayer):
             self.feedforward_post_norm = make_norm(keras, sizes, f"{name}.feedforward_post_norm")
         self.attention_dropout = dropout(sizes.dropout, name=f"{name}.attention_dropout")
         self.feedforward_norm = make_norm(keras, sizes, f"{name}.feedforward_norm")
-        # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
-        # layers decides the initial values.
-        feedforward: dict[str, Any] = {}
-        if sizes.is_gated:
-            feedforward["gate"] = _projection(keras, sizes, f"{name}.feedforward.gate", sizes.feedforward)
-        feedforward["up"] = _projection(keras, sizes, f"{name}.feedforward.up", sizes.feedforward)
-        feedforward["down"] = _projection(keras, sizes, f"{name}.feedforward.down", sizes.dim, residual_scale)
-        self.feedforward = feedforward
+        # Of the two, one is empty.
+        self.feedforward: dict[str, Any] = {}
+        self.experts: dict[str, Any] = {}
+        if sizes.experts is None:
+            self.feedforward = _feedforward(keras, sizes, f"{name}.feedforward", residual_scale)
+        else:
+            self.experts = experts.layers(
+                keras,
+                f"{name}.experts",
+                dim=sizes.dim,
+                hidden=sizes.feedforward,
+                count=sizes.experts,
+                initial=functools.partial(_normal, keras),
+                scale=residual_scale,
+            )
         self.feedforward_dropout = dropout(sizes.dropout, name=f"{name}.feedforward_dropout")
 
     def build(self, input_shape: Any) -> None:
@@ -338,10 +274,11 @@ class Block(PortableLayer):
         for part in ("query", "key", "value"):
             self.attention[part].build(tokens)
         self.attention["output"].build((None, length, sizes.heads, sizes.head_width))
-        if sizes.is_gated:
-            self.feedforward["gate"].build(tokens)
-        self.feedforward["up"].build(tokens)
-        self.feedforward["down"].build((None, length, sizes.feedforward))
+        hidden_units: tuple[int | None, ...] = (None, length, sizes.feedforward)
+        if sizes.experts is not None:
+            hidden_units = (None, length, sizes.experts, sizes.feedforward)
+        for part, layer in {**self.feedforward, **self.experts}.items():
+            layer.build(hidden_units if part == "down" else tokens)
         super().build(input_shape)
 
     def call(self, x_btd: Tensor, segments: Tensor = None, training: bool | None = None) -> Tensor:
@@ -349,15 +286,23 @@ class Block(PortableLayer):
         if self.sizes.remat.is_off:
             first = functools.partial(self.attention_dropout, training=training)
             second = functools.partial(self.feedforward_dropout, training=training)
-            return self._branches(x_btd, segments, first, second)
-        dropouts = [self.attention_dropout, self.feedforward_dropout]
-        # The masks are drawn outside of the function that is computed twice: a random generator of Keras can't update
-        # its state inside of `jax.checkpoint`.
-        masks = dropout_masks(self.ops, dropouts, x_btd, self.sizes, training=training)
-        return self.sizes.remat.applied(self.call_with_masks)(x_btd, segments, masks)
+            after, router_loss = self._branches(x_btd, segments, first, second)
+        else:
+            dropouts = [self.attention_dropout, self.feedforward_dropout]
+            # The masks are drawn outside of the function that is computed twice: a random generator of Keras can't
+            # update its state inside of `jax.checkpoint`.
+            masks = dropout_masks(self.ops, dropouts, x_btd, self.sizes, training=training)
+            after, router_loss = self.sizes.remat.applied(self.call_with_masks)(x_btd, segments, masks)
+        if training and router_loss is not None:
+            self.add_loss(router_loss)
+        return after
 
-    def call_with_masks(self, x_btd: Tensor, segments: Tensor, masks: Sequence[Tensor]) -> Tensor:
-        """Returns the tokens after the block, with dropout masks that are already drawn.
+    def call_with_masks(
+        self, x_btd: Tensor, segments: Tensor, masks: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the tokens after the block, with dropout masks that are already drawn, and the router's loss.
+
+        The loss is an output, since a layer can't add it inside of `jax.checkpoint` and of a scan.
 
         Args:
           x_btd: tokens.
@@ -381,7 +326,8 @@ class Block(PortableLayer):
         if self.sizes.post_norm:
             output = self.attention_post_norm(output)
         x_btd = x_btd + output
-        return x_btd + self._feedforward_branch(self.feedforward_norm(x_btd)), cache
+        branch, _ = self._feedforward_branch(self.feedforward_norm(x_btd))
+        return x_btd + branch, cache
 
     def _normalized_heads(self, q_bthk: Tensor, k_btgk: Tensor) -> tuple[Tensor, Tensor]:
         """Returns queries and keys, normalized if the option says so."""
@@ -399,11 +345,12 @@ class Block(PortableLayer):
         segments: Tensor,
         attention_dropout: Callable[[Tensor], Tensor],
         feedforward_dropout: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        """Returns the tokens after both branches, with the given dropouts."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the tokens after both branches, with the given dropouts, and the router's loss."""
         x_btd = self.sizes.remat.named("input", x_btd)
         x_btd = x_btd + attention_dropout(self._attention_branch(self.attention_norm(x_btd), segments))
-        return x_btd + feedforward_dropout(self._feedforward_branch(self.feedforward_norm(x_btd)))
+        branch, router_loss = self._feedforward_branch(self.feedforward_norm(x_btd))
+        return x_btd + feedforward_dropout(branch), router_loss
 
     def _attention_branch(self, x_btd: Tensor, segments: Tensor) -> Tensor:
         """Returns the output projection of the attended values, perhaps normalized."""
@@ -424,25 +371,46 @@ class Block(PortableLayer):
             output = self.attention_post_norm(output)
         return output
 
-    def _feedforward_branch(self, x_btd: Tensor) -> Tensor:
-        """Returns the output of the hidden units, perhaps normalized."""
-        output = self._feedforward_output(x_btd)
+    def _feedforward_branch(self, x_btd: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the output of the hidden units, perhaps normalized, and the router's loss, if there is one."""
+        router_loss = None
+        if self.sizes.experts is None:
+            output = self._feedforward_output(x_btd)
+        else:
+            output, router_loss = self._mixture_output(x_btd)
         if self.sizes.post_norm:
             output = self.feedforward_post_norm(output)
-        return output
+        return output, router_loss
 
     def _feedforward_output(self, x_btd: Tensor) -> Tensor:
         """Returns the output of the hidden units.
 
         These are gated by SiLU (SwiGLU) or GELU (GEGLU, as in Gemma: arXiv:2002.05202), or are GELU(up).
         """
+        if self.sizes.is_gated:
+            return self.feedforward["down"](self._gated(self.feedforward, x_btd))
         up = self.sizes.remat.named("up", self.feedforward["up"](x_btd))
-        if not self.sizes.is_gated:
-            return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
-        gate = self.sizes.remat.named("gate", self.feedforward["gate"](x_btd))
+        return self.feedforward["down"](self.keras.activations.gelu(up, approximate=True))
+
+    def _gated(self, parts: Mapping[str, Any], x_btd: Tensor) -> Tensor:
+        """Returns the gated hidden units (B, T, F) of a feed-forward, or (B, T, E, F) of all experts."""
+        up = self.sizes.remat.named("up", parts["up"](x_btd))
+        gate = self.sizes.remat.named("gate", parts["gate"](x_btd))
         if self.sizes.activation == "geglu":
-            return self.feedforward["down"](self.keras.activations.gelu(gate, approximate=True) * up)
-        return self.feedforward["down"](gate * self.ops.sigmoid(gate) * up)
+            return self.keras.activations.gelu(gate, approximate=True) * up
+        return gate * self.ops.sigmoid(gate) * up
+
+    def _mixture_output(self, x_btd: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the sum of the experts' outputs, weighted by the router, and the router's loss."""
+        sizes = self.sizes
+        routing = experts.route(self.ops, self.experts["router"](x_btd), sizes.experts_per_token)
+        hidden_btef = self._gated(self.experts, x_btd)
+        # An output is linear in the hidden units, so these are weighted: they exist anyway.
+        weights_bte1 = self.ops.expand_dims(self.ops.cast(routing.weights, hidden_btef.dtype), -1)
+        output = self.experts["down"](hidden_btef * weights_bte1)
+        if sizes.router_loss is None:
+            return output, None
+        return output, sizes.router_loss * experts.imbalance(self.ops, routing, sizes.experts_per_token)
 
 
 class Head(PortableLayer):
@@ -494,6 +462,18 @@ def make_norm(keras: ModuleType, sizes: Sizes, name: str) -> Any:
 def _projection(keras: ModuleType, sizes: Sizes, name: str, units: int, scale: float = 1.0) -> Any:
     """Returns a dense layer; `scale` multiplies the deviation of its initial weights."""
     return keras.layers.Dense(units, use_bias=sizes.bias, kernel_initializer=_normal(keras, scale), name=name)
+
+
+def _feedforward(keras: ModuleType, sizes: Sizes, name: str, residual_scale: float) -> dict[str, Any]:
+    """Returns the layers of a feed-forward."""
+    # The gate is created first: in Keras 3 an initializer draws its seed when it is created, so the order of the
+    # layers decides the initial values.
+    parts = {}
+    if sizes.is_gated:
+        parts["gate"] = _projection(keras, sizes, f"{name}.gate", sizes.feedforward)
+    parts["up"] = _projection(keras, sizes, f"{name}.up", sizes.feedforward)
+    parts["down"] = _projection(keras, sizes, f"{name}.down", sizes.dim, residual_scale)
+    return parts
 
 
 def _to_heads(keras: ModuleType, sizes: Sizes, name: str, heads: int) -> Any:

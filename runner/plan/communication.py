@@ -90,13 +90,15 @@ def _of_activations(model: estimate.PlacedModel, compute_width: int, *, recomput
 
 
 def _summed_axis(model: estimate.PlacedModel, output: LayerOutput, kernel: Placement) -> str | None:
-    """Returns the axis over which products with a kernel are summed; None: there is none.
+    """Returns the axis over which products with a kernel are summed, or several joined by `+`; None: there is none.
 
     It shards a dim of the kernel that is none of the output's.
     """
     if kernel.shape[-1] != output.shape[-1]:
         return None
-    for axis in model.used_spec(kernel)[:-1]:
-        if axis is not None and model.axes[axis] > 1:
-            return axis
-    return None
+    own_dims = estimate.output_dims(model, output, kernel)
+    axes = []
+    for dim, axis in enumerate(model.used_spec(kernel)):
+        if dim not in own_dims and axis is not None and model.axes[axis] > 1:
+            axes.append(axis)
+    return "+".join(axes) or None

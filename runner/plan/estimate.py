@@ -45,7 +45,8 @@ class PlacedModel:
       inputs: spec by name of the model's input, the examples' dim first.
       width: bytes per number of a variable where layers use it, by path.
       whole: paths of variables that operations need whole; a kernel of these is applied to whole inputs.
-      experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token.
+      experts: paths of a mixture's kernels, (experts, in, out), which are applied to every token. It has none that a
+        scan stacks.
       tokens: tokens per row and the axis that shards them; None if no axis does.
       attended: layer that holds attention -> the share of its products of queries and keys that is computed, if it is
         not all of them.
@@ -255,6 +256,18 @@ def features(output: LayerOutput, kernel: Placement) -> int:
     return 1
 
 
+def output_dims(model: PlacedModel, output: LayerOutput, kernel: Placement) -> tuple[int, ...]:
+    """Returns the dims of a kernel that are the last dims of the output, in this order.
+
+    These are the last ones of (dim, heads, head dim), and the first and the last of (experts, in, out).
+    """
+    rank = len(kernel.shape)
+    count = features(output, kernel)
+    if count > 1 and kernel.path in model.experts:
+        return (0, rank - 1)
+    return tuple(range(rank - count, rank))
+
+
 def input_of(model: PlacedModel, layer_input: LayerInput) -> Spec | None:
     """Returns the spec of the model's input that a layer reads.
 
@@ -320,8 +333,9 @@ def output_spec(model: PlacedModel, output: LayerOutput) -> Spec:
     spec: list[str | None] = [model.batch_axis, *[None] * (len(source.shape) - 1)]
     spec[1:-1] = inner_spec(model, source) or spec[1:-1]
     for kernel in model.kernels(source.layer):
-        count = features(source, kernel)
-        spec[-count:] = model.used_spec(kernel)[-count:]
+        used = model.used_spec(kernel)
+        own_spec = [used[dim] for dim in output_dims(model, source, kernel)]
+        spec[-len(own_spec) :] = own_spec
     # Layers keep the dim of tokens, whether they split vectors into heads or join heads into vectors.
     if model.tokens is not None and len(spec) > 2 and source.shape[1] == model.tokens[0]:
         spec[1] = model.tokens[1]
@@ -379,7 +393,12 @@ def _product(model: PlacedModel, kernel: Placement, positions: int) -> int:
 
 def _experts(model: PlacedModel, output: LayerOutput) -> int:
     """Returns the FLOPs of one product of every token with each expert kernel."""
-    kernels = [variable for variable in model.variables(output.layer) if variable.path in model.experts]
+    others = model.kernels(output.layer)
+    kernels = []
+    for variable in model.variables(output.layer):
+        # A layer that `kernels` knows has its products counted as those of any other layer.
+        if variable.path in model.experts and variable not in others:
+            kernels.append(variable)
     if not kernels or not output.inputs:
         return 0
     # Tokens are sharded over an axis only under a layout with sequence parallelism.

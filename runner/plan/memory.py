@@ -266,6 +266,10 @@ def _block_values(model: estimate.PlacedModel, variables: Iterable[Placement], c
         makes_heads = len(shape) == 3 and shape[0] >= shape[-1]
         if makes_heads:
             width = math.prod(shape[1:])
+        role = model.structure.roles.get(placement.path)
+        if role is not None and role.experts is not None and role.width != len(placement.shape) - 1:
+            # (experts, in, hidden units), while (experts, hidden units, out) has a sum over the experts.
+            width = shape[0] * shape[-1]
         numbers += positions * width
     return numbers
 

@@ -51,6 +51,7 @@ def step_flops(
     length: int,
     vocabulary: int,
     attended: float = 1.0,
+    used_experts: float = 1.0,
 ) -> float:
     """Returns the FLOPs of a step on all devices, without recomputation.
 
@@ -67,6 +68,7 @@ def step_flops(
       length: of a row, T.
       vocabulary: its size, V.
       attended: share of the products of attention that windows leave, see `runner.model.windows`.
+      used_experts: share of a mixture's experts that a token uses. The others are computed for nothing.
     """
     roles = transformers.read(map_values(tuple, shapes)).roles
     sizes = map_values(math.prod, shapes)
@@ -89,6 +91,9 @@ def step_flops(
         flops = _FROZEN
         if path in trained:
             flops = _TRAINED
+        role = roles.get(path)
+        if role is not None and role.experts is not None:
+            flops *= used_experts
         per_token += sizes[path] * flops
     attention_units = 0
     for path, size in sizes.items():

@@ -342,8 +342,12 @@ class _Training:
             return measures
         shapes = {path: placement.shape for path, placement in engine.placements.items()}
         tokens_per_batch = self.config.dataset.batch_size * task.tokens
-        attended = gpt_options.attention_shares(self.config.model, task.tokens).get(windows.SCANNED, 1.0)
-        flops = tokens.step_flops(shapes, set(engine.trainable), tokens_per_batch, task.tokens, units, attended)
+        model = self.config.model
+        attended = gpt_options.attention_shares(model, task.tokens).get(windows.SCANNED, 1.0)
+        used_experts = gpt_options.used_experts(model)
+        flops = tokens.step_flops(
+            shapes, set(engine.trainable), tokens_per_batch, task.tokens, units, attended, used_experts
+        )
         return {**measures, "plan/flops_per_device": flops / mesh.size(self.config.mesh.axes)}
 
     def _engine(self) -> tuple[Engine, Mapping[str, float]]:

@@ -67,6 +67,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "query_key_norm": True,
         "scaled_embeddings": True,
     },
+    "mixtral": {
+        "positions": "rotary",
+        "norm": "rms",
+        "activation": "swiglu",
+        "bias": False,
+        "key_value_heads": 2,
+        "feedforward": 16,
+        "experts": 4,
+        "router_loss": 0.5,
+    },
     "dropout": {"dropout": 0.2, "tied": True, "positions": "rotary", "segments": True},
 }
 _MEGATRON: list[tuple[str, list[str | None]]] = [
@@ -76,6 +86,8 @@ _MEGATRON: list[tuple[str, list[str | None]]] = [
     (".*feedforward/(gate|up)/kernel", [None, "model"]),
     (".*feedforward/(gate|up)/bias", ["model"]),
     (".*feedforward/down/kernel", ["model", None]),
+    (".*experts/(gate|up)/kernel", [None, None, "model"]),
+    (".*experts/down/kernel", [None, "model", None]),
     ("token_embedding/embeddings", ["model", None]),
     ("head/kernel", [None, "model"]),
 ]
@@ -84,6 +96,13 @@ MEGATRON = [
     RuleConfig(match, [*stacked, *spec], optional=True) for stacked in ([], [None]) for match, spec in _MEGATRON
 ]
 FSDP = [RuleConfig(".*", shard="batch", min_elements=1)]
+# Kernels of experts over all three axes at once.
+_EXPERTS: list[tuple[str, list[str | None]]] = [
+    (".*experts/(gate|up)/kernel", ["experts", "batch", "model"]),
+    (".*experts/down/kernel", ["experts", "model", "batch"]),
+    (".*experts/router/kernel", ["batch", None]),
+]
+EXPERTS = [RuleConfig(match, [*stacked, *spec], optional=True) for stacked in ([], [None]) for match, spec in _EXPERTS]
 # mesh's axes; rules; axis that splits the tokens
 MESHES: dict[str, tuple[dict[str, int], list[RuleConfig], str | None]] = {
     "single": ({"batch": 1}, [], None),
@@ -96,6 +115,7 @@ MESHES: dict[str, tuple[dict[str, int], list[RuleConfig], str | None]] = {
         [RuleConfig("(token_embedding|position_embedding|head|norm)/.*", shard="batch", min_elements=1), *MEGATRON],
         None,
     ),
+    "batch2_model2_experts2": ({"batch": 2, "model": 2, "experts": 2}, [*EXPERTS, *MEGATRON], None),
     "sequence8": ({"batch": 1, "sequence": 8}, [], "sequence"),
     "batch2_sequence4_fsdp": ({"batch": 2, "sequence": 4}, FSDP, "sequence"),
     "sequence2_model2": ({"batch": 1, "sequence": 2, "model": 2}, MEGATRON, "sequence"),

@@ -15,10 +15,14 @@ Weights = Mapping[str, Any]
 def logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], heads: int, depth: int) -> Any:
     """Returns (B, T, V) of tokens (B, T) and documents (B, T) or None."""
     with jax.default_matmul_precision("highest"):
-        return _logits(w, tokens, segments, options, heads, depth)
+        return _outputs(w, tokens, segments, options, heads, depth)[0]
 
 
-def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], heads: int, depth: int) -> Any:
+def _outputs(
+    w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], heads: int, depth: int
+) -> tuple[Any, Any]:
+    """Returns the logits, and the sum of the losses of the routers."""
+    added = 0.0
     length = tokens.shape[1]
     x = w["token_embedding/embeddings"][tokens]
     if options.get("scaled_embeddings"):
@@ -52,6 +56,11 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
         y = jnp.einsum("bhtk,hkd->btd", mixed, out) + w.get(f"{name}/attention/output/bias", 0.0)
         x = x + (_norm(w, f"{name}/attention_post_norm", y) if options.get("post_norm") else y)
         y = _norm(w, f"{name}/feedforward_norm", x)
+        if "experts" in options:
+            y, imbalance = _mixture(w, f"{name}/experts", y, options.get("experts_per_token", 2))
+            x = x + y
+            added = added + options.get("router_loss", 0.0) * imbalance
+            continue
         hidden = _dense(w, f"{name}/feedforward/up", y)
         if options.get("activation") == "swiglu":
             hidden = jax.nn.silu(_dense(w, f"{name}/feedforward/gate", y)) * hidden
@@ -63,7 +72,21 @@ def _logits(w: Weights, tokens: Any, segments: Any, options: Mapping[str, Any], 
         x = x + (_norm(w, f"{name}/feedforward_post_norm", y) if options.get("post_norm") else y)
     x = _norm(w, "norm", x)
     scores = x @ (w["head/kernel"] if "head/kernel" in w else w["token_embedding/embeddings"].T)
-    return _capped(scores, options.get("logits_cap"))
+    return _capped(scores, options.get("logits_cap")), added
+
+
+def _mixture(w: Weights, name: str, y: Any, per_token: int) -> tuple[Any, Any]:
+    every = jax.nn.softmax(y @ w[f"{name}/router/kernel"])
+    chances, chosen = jax.lax.top_k(every, per_token)
+    chances = chances / chances.sum(-1, keepdims=True)
+    added, imbalance = 0.0, 0.0
+    experts = every.shape[-1]
+    for expert in range(experts):
+        imbalance = imbalance + experts * (chosen == expert).mean() * every[..., expert].mean()
+        gate, up, down = (w[f"{name}/{part}/kernel"][expert] for part in ("gate", "up", "down"))
+        share = jnp.where(chosen == expert, chances, 0.0).sum(-1, keepdims=True)
+        added = added + share * ((jax.nn.silu(y @ gate) * (y @ up)) @ down)
+    return added, imbalance
 
 
 def _capped(x: Any, cap: float | None) -> Any:
@@ -103,9 +126,10 @@ def _turned(x: Any, base: float) -> Any:
 
 
 def loss(w: Weights, tokens: Any, label: Any, segments: Any, *told: Any) -> Any:
-    """Returns the mean cross-entropy."""
-    logp = jax.nn.log_softmax(logits(w, tokens, segments, *told))
-    return -jnp.take_along_axis(logp, label[..., None], -1).mean()
+    """Returns the mean cross-entropy, and what the routers add."""
+    with jax.default_matmul_precision("highest"):
+        scores, added = _outputs(w, tokens, segments, *told)
+    return added - jnp.take_along_axis(jax.nn.log_softmax(scores), label[..., None], -1).mean()
 
 
 def train(

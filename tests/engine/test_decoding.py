@@ -28,6 +28,7 @@ FORMS: Runs = [
     ("capped", {"fused_head": True}),
     ("gemma2", {"scan": True}),
     ("gemma3", {"scan": True}),
+    ("mixtral", {"scan": True, "fused_head": True}),
     ("local_and_global", {"scan": True}),
     ("dropout", {"scan": True, "remat": "full", "fused_head": True}),
 ]

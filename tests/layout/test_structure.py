@@ -139,3 +139,32 @@ def test_attention_whose_output_is_one_level_up_is_recognized() -> None:
     assert specs(table) == {  # as Hugging Face's BERT
         path: (M, None) if "output/dense" in path else (None, M) for path, shape in table.items() if len(shape) == 2
     }
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("hidden", [16, 48])
+def test_experts_of_the_transformer_are_sharded_by_hidden_units_and_their_router_is_not(
+    *, stacked: bool, hidden: int
+) -> None:
+    name = "blocks" if stacked else "block_0"
+    table = {path: shape for path, shape in gpt(6 if stacked else 0).items() if "feedforward/" not in path}
+    own: dict[str, Shape] = {
+        "router": (32, 4),
+        "gate": (4, 32, hidden),
+        "up": (4, 32, hidden),
+        "down": (4, hidden, 32),
+    }
+    table |= {f"{name}/experts/{part}/kernel": ((6, *shape) if stacked else shape) for part, shape in own.items()}
+    first = (None,) if stacked else ()
+    for preset, axes, up, down in (
+        ("megatron", {"batch": 2, "model": 4}, (None, None, M), (None, M, None)),
+        ("fsdp_megatron", {"batch": 2, "model": 4}, (None, "batch", M), (None, M, "batch")),
+        ("experts", {"batch": 2, "experts": 4}, ("experts", None, None), ("experts", None, None)),
+        ("fsdp_megatron", {"batch": 2, "model": 2, "experts": 2}, ("experts", "batch", M), ("experts", M, "batch")),
+    ):
+        found = placed(table, preset, **axes)
+        assert found[f"{name}/experts/gate/kernel"].spec == first + up
+        assert found[f"{name}/experts/up/kernel"].spec == first + up
+        assert found[f"{name}/experts/down/kernel"].spec == first + down
+        assert not {M, "experts"}.intersection(found[f"{name}/experts/router/kernel"].spec)
+    assert specs(table, "fsdp", batch=2)[f"{name}/experts/down/kernel"].count("batch") == 1

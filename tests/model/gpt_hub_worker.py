@@ -1,4 +1,4 @@
-"""Runs in a process of its own: KerasHub's GPT-2, Llama 3, Mistral and Gemma 2 and 3 beside `model=gpt`.
+"""Runs in a process of its own: KerasHub's GPT-2, Llama 3, Mistral, Mixtral and Gemma 2 and 3 beside `model=gpt`.
 
 It gets their weights. Prints JSON: by model, the largest difference of the logits, and their largest size.
 """
@@ -36,6 +36,10 @@ _PATHS = [
     (r"transformer_layer_(\d)/feedforward_intermediate_dense/(\w+)", r"block_\1/feedforward/up/\2"),
     (r"transformer_layer_(\d)/feedforward_gate_dense/(\w+)", r"block_\1/feedforward/gate/\2"),
     (r"transformer_layer_(\d)/feedforward_output_dense/(\w+)", r"block_\1/feedforward/down/\2"),
+    (r"transformer_layer_(\d)/.*/sparse_feedforward_gate_dense/kernel", r"block_\1/experts/router/kernel"),
+    (r"transformer_layer_(\d)/.*/expert_feedforward_gate_dense", r"block_\1/experts/gate/kernel"),
+    (r"transformer_layer_(\d)/.*/expert_feedforward_intermediate_dense", r"block_\1/experts/up/kernel"),
+    (r"transformer_layer_(\d)/.*/expert_feedforward_output_dense", r"block_\1/experts/down/kernel"),
     (r"(?:sequence_output_)?layer_?norm/(\w+)", r"norm/\1"),
     (r"decoder_block_(\d)/attention/(query|key|value|query_norm|key_norm)/(\w+)", r"block_\1/attention/\2/\3"),
     (r"decoder_block_(\d)/attention/attention_output/(\w+)", r"block_\1/attention/output/\2"),
@@ -60,7 +64,7 @@ def ours(path: str) -> str:
 
 
 def difference(backbone: Any, options: Mapping[str, Any]) -> Sequence[float]:
-    """Returns how far the logits are apart, and how large they are."""
+    """Returns how far the logits and the losses of layers are apart, and how large the logits are."""
     rng = np.random.default_rng(3)
     for variable in backbone.weights:
         middle = 1.0 if variable.path.endswith(("gamma", "scale")) else 0.0
@@ -84,9 +88,15 @@ def difference(backbone: Any, options: Mapping[str, Any]) -> Sequence[float]:
     for path, variable in variables.items():
         variable.assign(values[path])
     tokens = rng.integers(0, VOCABULARY, (3, TOKENS)).astype(np.int32)
-    hidden = backbone({"token_ids": tokens, "padding_mask": np.ones_like(tokens)})
+    hidden = backbone({"token_ids": tokens, "padding_mask": np.ones_like(tokens)}, training=True)
     expected = np.asarray(backbone.token_embedding(hidden, reverse=True))
-    return float(np.abs(np.asarray(model(tokens)) - expected).max()), float(np.abs(expected).max())
+    apart = np.abs(np.asarray(model(tokens, training=True)) - expected).max()
+    if len(model.losses) != len(backbone.losses):
+        raise ValueError(f"{len(model.losses)} losses of layers, and KerasHub has {len(backbone.losses)}")
+    for loss, other in zip(model.losses, backbone.losses, strict=True):
+        # A loss of about 0.02 is compared as finely as the logits are.
+        apart = max(apart, 100.0 * abs(float(loss) - float(other)))
+    return float(apart), float(np.abs(expected).max())
 
 
 def main() -> None:
@@ -113,9 +123,12 @@ def main() -> None:
 
 
 def _with_windows() -> dict[str, Sequence[float]]:
-    """Compares models whose windows are shorter than a row."""
+    """Compares models of windows and of experts; a window is shorter than a row."""
     grouped = {"vocabulary_size": VOCABULARY, "num_query_heads": HEADS, "num_key_value_heads": 2, "hidden_dim": DIM}
     mistral = keras_hub.models.MistralBackbone(**grouped, num_layers=DEPTH, intermediate_dim=64, sliding_window=5)
+    mixtral = keras_hub.models.MixtralBackbone(
+        **grouped, num_layers=DEPTH, intermediate_dim=24, num_experts=5, top_k=2, rope_max_wavelength=1e6
+    )
     llama = {"positions": "rotary", "norm": "rms", "activation": "swiglu", "bias": False, "key_value_heads": 2}
     gemma = {**grouped, "head_dim": 16, "sliding_window_size": 5}
     gemma2 = keras_hub.models.GemmaBackbone(
@@ -162,6 +175,10 @@ def _with_windows() -> dict[str, Sequence[float]]:
     }
     return {
         "mistral": difference(mistral, {**llama, "window": 5, "epsilon": 1e-6}),
+        "mixtral": difference(
+            mixtral,
+            {**llama, "epsilon": 1e-6, "wavelength": 1e6, "experts": 5, "feedforward": 24, "router_loss": 0.02},
+        ),
         "gemma2": difference(gemma2, like_gemma2),
         "gemma3": difference(gemma3, like_gemma3),
     }

@@ -20,6 +20,9 @@ from runner.task.base import OutputSpec
 TOKENS = {"tokens": ArraySpec((16,), "int32", ("sequence",))}
 
 
+EXPERTS = {"experts": 4, "activation": "swiglu", "bias": False}
+
+
 def preset(**options: Any) -> ModelConfig:
     """Returns the config of `model=gpt` with some options changed."""
     held = dict(OmegaConf.load(paths.conf_dir() / "model" / "gpt.yaml"))
@@ -69,6 +72,30 @@ def test_the_engine_that_a_run_is_compared_with_is_named() -> None:
         ),
         ({"attention_cap": 0.0}, "jax", "model.attention_cap=0.0: must be above 0; set model.attention_cap=50.0"),
         ({"logits_cap": -1.0}, "keras_dtensor", "model.logits_cap=-1.0: must be above 0; set model.logits_cap=30.0"),
+        ({"experts": 1}, "jax", "model.experts=1: must be at least 2"),
+        ({"router_loss": 0.02}, "jax", "model.router_loss=0.02: has no effect without model.experts; set model.expe"),
+        ({**EXPERTS, "router_loss": 0.0}, "jax", "model.router_loss=0.0: must be above 0; set model.router_loss=0.02"),
+        (
+            {**EXPERTS, "experts_per_token": 5},
+            "jax",
+            "model.experts_per_token=5: must be at most model.experts=4; set it to 4 or less",
+        ),
+        ({**EXPERTS, "experts_per_token": 0}, "keras_dtensor", "model.experts_per_token=0: must be at least 1"),
+        (
+            {"experts_per_token": 1},
+            "jax",
+            "model.experts_per_token=1: has no effect without model.experts; set model.experts=8",
+        ),
+        (
+            {**EXPERTS, "activation": "gelu"},
+            "keras_dtensor",
+            "model.experts=4: experts have a gate, and model.activation=gelu has none; set model.activation=swiglu",
+        ),
+        (
+            {**EXPERTS, "bias": True},
+            "jax",
+            "model.experts=4: experts have no biases, and model.bias=true; set model.bias=false",
+        ),
         ({"depth": 0}, "jax", "model.depth=0: must be at least 1"),
         ({"wavelength": 0.0}, "jax", "model.wavelength=0.0: must be above 0; set model.wavelength=10000.0"),
         ({"epsilon": -1e-5}, "jax", "model.epsilon=-1e-05: must be above 0; set model.epsilon=1e-05"),
@@ -124,10 +151,18 @@ def test_offloading_needs_memory_beside_the_host_s() -> None:
             | {"activation": "geglu", "dim": 4096},
             32832 / 49216,
         ),
+        # Of 4 D + 3 E F with D = 128, E = 4 and F = 384, the multiple of 64 above 8/3 D.
+        ({"remat": "names", "saved": ["up", "gate"], **EXPERTS}, 2048 / 5120),
     ],
 )
 def test_a_step_computes_again_what_is_not_kept(options: dict[str, Any], share: float) -> None:
     assert gpt_options.recomputed_share(preset(**options).options) == pytest.approx(share)
+
+
+def test_the_share_of_the_experts_that_a_token_uses() -> None:
+    assert gpt_options.used_experts(preset(**EXPERTS, experts_per_token=3)) == 0.75
+    assert gpt_options.used_experts(preset()) == 1.0
+    assert gpt_options.used_experts(ModelConfig("my_models.build", {"experts": 4})) == 1.0
 
 
 def test_another_builders_options_pass() -> None:
@@ -145,6 +180,16 @@ def test_rows_longer_than_the_models_places_are_refused_from_the_config_alone() 
         "model.max_length=8: must be at least dataset.sequence_length=16, the tokens of a row; set "
         "model.max_length=16, or remove it"
     )
+
+
+def test_padding_would_count_in_the_loss_of_a_router() -> None:
+    balanced = preset(**EXPERTS, router_loss=0.02)
+    gpt_options.check_rows(balanced, DatasetConfig("pydoc"))
+    gpt_options.check_rows(preset(**EXPERTS), DatasetConfig("pydoc", remainder="pad"))
+    with pytest.raises(
+        ConfigError, match=r"^dataset\.remainder=pad: padding would count in model\.router_loss; set d"
+    ):
+        gpt_options.check_rows(balanced, DatasetConfig("pydoc", remainder="pad"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from runner.engine.base import INPUTS, Collective, LayerInput, LayerOutput
 from runner.layout import Placement
-from runner.plan import estimate
+from runner.plan import communication, estimate, memory
 from runner.plan.base import Rates
 from runner.plan.rates import ring_factor, traffic
 from tests.plan import cases, moved
@@ -262,6 +262,87 @@ def test_every_expert_of_a_mixture_computes_every_token_and_an_axis_shares_them_
     product = 2 * 4 * 16 * 24 * 32
     assert estimate.flops(of_tokens({"batch": 1, "experts": 1}, None, **sizes), output) == 3 * 2 * product
     assert estimate.flops(of_tokens({"batch": 2, "experts": 4}, None, **sizes), output) == 3 * 2 * product // 8
+
+
+def of_experts(axes: dict[str, int]) -> tuple[estimate.PlacedModel, list[LayerOutput]]:
+    """Returns the layers of `model.experts`: 4 experts of 16 to 24, of 4 rows of 8 tokens."""
+    shapes = {"router": (16, 4), "gate": (4, 16, 24), "up": (4, 16, 24), "down": (4, 24, 16)}
+    hidden, vectors = (4, 8, 4, 24), (4, 8, 16)
+    specs: dict[str, tuple[str | None, ...]] = dict.fromkeys(shapes, ("experts", None, "model"))
+    specs |= {"router": (None, None), "down": ("experts", "model", None)}
+    placements = {
+        f"experts/{name}/kernel": Placement(f"experts/{name}/kernel", shape, specs[name], None)
+        for name, shape in shapes.items()
+    }
+    outputs = [
+        LayerOutput("first", "Dense", vectors, "float32"),
+        LayerOutput("experts/router", "Dense", (4, 8, 4), "float32", (LayerInput("first", vectors),)),
+        LayerOutput("experts/gate", "EinsumDense", hidden, "float32", (LayerInput("first", vectors),)),
+        LayerOutput("experts/up", "EinsumDense", hidden, "float32", (LayerInput("first", vectors),)),
+        LayerOutput("experts/down", "EinsumDense", vectors, "float32", (LayerInput("", hidden),)),
+    ]
+    placements["first/kernel"] = Placement("first/kernel", (2, 2), (None, None), None)
+    model = estimate.PlacedModel(
+        placements,
+        set(placements),
+        outputs,
+        {"batch": 1, "model": 1, "experts": 1} | axes,
+        {"tokens": ("batch", None)},
+        dict.fromkeys(placements, 4),
+        experts={path for path, placement in placements.items() if len(placement.shape) == 3},
+    )
+    return model, outputs
+
+
+def test_experts_of_a_kernel_each_are_counted_once_whatever_axes_split_them() -> None:
+    product = 3 * 2 * 4 * 16 * 24 * 32
+    for axes, devices in (({}, 1), ({"batch": 2}, 2), ({"batch": 2, "model": 2}, 4), ({"model": 2, "experts": 4}, 8)):
+        model, (_, router, *experts) = of_experts(axes)
+        assert [estimate.flops(model, output) for output in experts] == [product // devices] * 3
+        assert estimate.flops(model, router) == 3 * 2 * 16 * 4 * 32 // axes.get("batch", 1)
+
+
+def test_hidden_units_of_experts_are_split_as_experts_and_as_hidden_units() -> None:
+    model, (_, _, gate, _, down) = of_experts({"batch": 2, "model": 2, "experts": 4})
+    assert estimate.output_spec(model, gate) == ("batch", None, "experts", "model")
+    assert estimate.output_spec(model, down) == ("batch", None, None)
+    sums = [
+        (entry.axis, entry.bytes)
+        for entry in communication.collectives(model, compute_width=4, recomputes=False, microbatches=1)
+        if entry.kind == "all_reduce" and entry.phase == communication.FORWARD
+    ]
+    # Of the products with down alone, which add up hidden units and experts.
+    assert sums == [("experts+model", 4 // 2 * 8 * 16 * 4)]
+
+
+def test_values_of_a_block_count_the_hidden_units_of_all_experts() -> None:
+    model, _ = of_experts({"model": 2})
+    model = replace(model, outputs=[LayerOutput("first", "Dense", (4, 8, 16), "float32")])
+    kernels = [placement for path, placement in model.placements.items() if path.startswith("experts/")]
+    norm = Placement("experts/norm/scale", (16,), (None,), None)
+    # What the experts are, the norm's width tells.
+    model = replace(model, placements={**model.placements, norm.path: norm})
+    assert memory._block_values(model, kernels, 1) == 32 * (4 + 2 * 4 * 24 // 2 + 16)
+
+
+def test_products_with_heads_are_summed_over_no_axis_that_splits_the_heads() -> None:
+    shapes = {"query": (16, 4, 8), "output": (4, 8, 16)}
+    specs = {"query": (None, "model", None), "output": ("model", None, None)}
+    placements = {f"{name}/kernel": Placement(f"{name}/kernel", shapes[name], specs[name], None) for name in shapes}
+    outputs = [
+        LayerOutput("query", "EinsumDense", (4, 8, 4, 8), "float32", (LayerInput("", (4, 8, 16)),)),
+        LayerOutput("output", "EinsumDense", (4, 8, 16), "float32", (LayerInput("", (4, 8, 4, 8)),)),
+    ]
+    model = estimate.PlacedModel(
+        placements,
+        set(placements),
+        outputs,
+        {"batch": 1, "model": 2},
+        {"tokens": ("batch", None)},
+        dict.fromkeys(placements, 4),
+    )
+    found = communication.collectives(model, compute_width=4, recomputes=False, microbatches=1)
+    assert {entry.origin for entry in found if entry.axis == "model"} == {"output"}
 
 
 def test_a_table_that_gives_logits_is_a_product() -> None:

@@ -38,6 +38,11 @@ CASES = {
     "gpt-windows": [*GPT, "mesh=batch8", "model.window=16", "model.global_every=2", "dataset.sequence_length=256"],
     "gpt-sequence": [*GPT, "mesh=batch2_sequence4", "layout=sequence"],
     "gpt-megatron": [*GPT, "mesh=batch2_model4", "layout=megatron"],
+    "gpt-experts": [
+        *GPT,
+        *("model.activation=swiglu", "model.bias=false", "model.experts=4", "model.feedforward=256"),
+        *("mesh=batch2_experts4", "layout=experts"),
+    ],
     "llama-sequence": [*LLAMA, "mesh=batch2_sequence4", "layout=sequence"],
     "mixtral": [*MIXTRAL, "mesh=batch8"],
     "mixtral-experts": [*MIXTRAL, "mesh=batch2_experts4", "layout=experts"],

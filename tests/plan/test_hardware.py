@@ -102,6 +102,41 @@ def test_state_on_64_devices_that_are_not_here_is_that_of_hand_arithmetic(tmp_pa
     assert {group["axis"] for group in plan["traffic"]} == {"batch", "model"}
 
 
+def test_mixtral_8x7b_has_the_state_of_hand_arithmetic(tmp_path: Path) -> None:
+    sizes = (
+        "model.dim=4096",
+        "model.depth=32",
+        "model.heads=32",
+        "model.key_value_heads=8",
+        "model.feedforward=14336",
+    )
+    plan = planned(
+        tmp_path / "run",
+        *("hardware=h100", "plan.compiler=arithmetic", "mesh.axes={batch:16,model:4}", "layout=fsdp_megatron"),
+        *("dataset.batch_size=64", "task.vocabulary=32000", *sizes, "model.experts=8"),
+    )
+    attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
+    experts = 3 * 8 * 4096 * 14336
+    kernels = 32 * (attention + experts) + 2 * 32000 * 4096
+    routers = 32 * 4096 * 8
+    norms = 32 * 2 * 4096 + 4096
+    # Mixtral 8x7B has 46.7B parameters (arXiv:2401.04088 says 47B).
+    assert kernels + routers + norms == 46_702_792_704
+    # Kernels over both axes, routers and norms over `batch` alone.
+    expected = 4 * kernels // 64 + 4 * (routers + norms) // 16
+    parts = {part["kind"]: part["bytes"] for part in plan["forecast"]["memory"]}
+    assert parts["weights"] == expected
+    assert parts["optimizer state"] == 2 * expected
+    specs = {variable["path"]: variable["spec"] for variable in plan["variables"]}
+    assert specs["blocks/experts/gate/kernel"] == [None, None, "batch", "model"]
+    assert specs["blocks/experts/down/kernel"] == [None, None, "model", "batch"]
+    # Six per parameter that multiplies a token, and attention's two products; every expert is computed. All devices of
+    # `model` compute the router.
+    products = 6 * (kernels - 32000 * 4096) // 64 + 6 * routers // 16
+    attended = 12 * LENGTH * 32 * 4096 // 64
+    assert plan["flops_per_device"] == (products + attended) * 64 * LENGTH
+
+
 @pytest.mark.campaign
 def test_a_plan_needs_no_accelerator_and_no_room_for_the_model(tmp_path: Path) -> None:
     """8B parameters on 1,024 devices: the process has 2 GiB of address space for data."""

@@ -54,3 +54,23 @@ def test_attention_of_a_kernel_of_either_form_is_counted_by_its_heads(model: str
     found = json.loads(SHAPES_OF_HUB.read_text())[model]
     longer = step_flops(found, set(found), 1, LENGTH + 1, 96) - step_flops(found, set(found), 1, LENGTH, 96)
     assert longer == 12 * 4 * 8, "one block, four heads of width eight"
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_a_mixture_counts_the_experts_that_a_token_uses(depth: int) -> None:
+    block: dict[str, tuple[int, ...]] = {
+        "attention_norm/scale": (D,),
+        "attention/query/kernel": (D, HEADS, K),
+        "attention/output/kernel": (HEADS, K, D),
+        "experts/router/kernel": (D, 4),
+        "experts/gate/kernel": (4, D, F),
+        "experts/up/kernel": (4, D, F),
+        "experts/down/kernel": (4, F, D),
+    }
+    name = "blocks" if depth else "block_0"
+    made = {f"{name}/{path}": (depth, *shape) if depth else shape for path, shape in block.items()}
+    made |= {"norm/scale": (D,), "head/kernel": (D, 50)}
+    whole = step_flops(made, set(made), TOKENS, LENGTH, 50)
+    used = step_flops(made, set(made), TOKENS, LENGTH, 50, used_experts=0.5)
+    # Of four experts two are left out.
+    assert whole - used == TOKENS * 6 * 2 * 3 * D * F * max(depth, 1)

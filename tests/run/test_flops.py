@@ -1,0 +1,41 @@
+"""The operations of a step that a run records, of which the model FLOPs utilization is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runner.config.schema import MeshConfig, ModelConfig, RunConfig
+from runner.layout import Placement
+from runner.model.gpt_options import TARGET
+from runner.run.train import _Training
+from tests.configs import with_keys
+
+BATCH, TOKENS, VOCABULARY = 4, 8, 10
+SHAPES = {
+    "block_0/attention_norm/scale": (16,),
+    "block_0/attention/query/kernel": (16, 2, 8),
+    "block_0/attention/output/kernel": (2, 8, 16),
+    "block_0/experts/up/kernel": (4, 16, 24),
+    "block_0/experts/gate/kernel": (4, 16, 24),
+    "block_0/experts/down/kernel": (4, 24, 16),
+    "head/kernel": (16, VOCABULARY),
+}
+
+
+@pytest.mark.parametrize("per_token", [1, 2, 4])
+def test_a_mixture_counts_the_experts_that_a_token_uses(per_token: int) -> None:
+    options: dict[str, Any] = {"experts": 4, "experts_per_token": per_token, "window": None}
+    config = with_keys(
+        RunConfig(mesh=MeshConfig(axes={"batch": 2}), model=ModelConfig(TARGET, options)),
+        {"dataset.batch_size": BATCH},
+    )
+    task = SimpleNamespace(tokens=TOKENS, outputs=SimpleNamespace(units=VOCABULARY))
+    placements = {path: Placement(path, shape, (None,) * len(shape), None) for path, shape in SHAPES.items()}
+    engine: Any = SimpleNamespace(placements=placements, trainable=list(SHAPES))
+    run: Any = SimpleNamespace(task=task, config=config)
+    found = _Training._counted(run, engine, {})["plan/flops_per_device"]
+    parameters = 16 + 2 * 16 * 16 + 16 * VOCABULARY + per_token * 3 * 16 * 24
+    assert found == BATCH * TOKENS * (6 * parameters + 12 * TOKENS * 16) / 2
