@@ -61,6 +61,8 @@ class LocalSaver(CheckpointSaver):
         self._run = team
         self._group = group
         self._asked = itertools.count()
+        # Steps that this group has written, but another one could not.
+        self._in_vain: list[int] = []
         super().__init__(config, group.folder, take, warn, start, goal=None, team=group, history=history)
 
     def save_if_due(self, step: int, recorder: MetricRecorder) -> None:
@@ -85,17 +87,34 @@ class LocalSaver(CheckpointSaver):
                 saves[step] = _save_of(self._group, step)
         key = f"the local fast tier goes back {next(self._asked)}"
         checkpoint = newest_common(key, saves, self._group, self._run, self._warn, lambda _: None)
-        self._index.discard(but=None if checkpoint is None else checkpoint.step)
+        for line in self._index.discard(but=None if checkpoint is None else checkpoint.step):
+            self._warn(line)
+        self._in_vain.clear()
         return checkpoint
+
+    def _clean(self) -> None:
+        """Removes what an earlier process left unfinished; a folder that can't be written is reported by the save."""
+        with suppress(OSError):
+            super()._clean()
 
     def _written(self, content: Content, best: BestRecord | None) -> Failure | None:
         """Writes a state; returns why the groups could not, None if all could."""
         failure = super()._written(content, best)
         if failure is None:
+            # That has removed all others.
+            self._in_vain.clear()
             return None
+        # While one group fails, the others keep the last save that all have written and this one, and no other.
+        for step in self._in_vain:
+            self._index.steps.discard(step)
+            if self._team.is_first:
+                with suppress(OSError):
+                    storage.remove(self._folder, step)
+        self._in_vain.clear()
         if storage.is_checkpoint(storage.place(self._folder, content.step)):
-            # Another group could not write it, so no run can use it. It is removed with the next one that all write.
+            # Another group could not write it, so no run can use it. It is removed with the next one.
             self._index.steps.add(content.step)
+            self._in_vain.append(content.step)
         if self._team.is_first:
             # If another group could not even begin, this one has begun in vain.
             with suppress(OSError):

@@ -179,7 +179,7 @@ class CheckpointSaver(Saver):
         self._warn = warn
         # Before the index lists the folder: an earlier process may have left a checkpoint half replaced.
         if team.is_first:
-            storage.clean(folder)
+            self._clean()
         self._index = CheckpointIndex(folder, start, team, history)
         self._writes: deque[_Write] = deque()
         self._failed: Failure | None = None
@@ -475,6 +475,10 @@ class CheckpointSaver(Saver):
         write.outcome.set_result(failure)
         taken.set()
         return True
+
+    def _clean(self) -> None:
+        """Removes what an earlier process left unfinished."""
+        storage.clean(self._folder)
 
     def _written(self, content: Content, best: BestRecord | None) -> Failure | None:
         """Writes a state and removes old checkpoints; returns why it could not be written, None if it was."""

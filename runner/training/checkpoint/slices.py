@@ -240,7 +240,10 @@ class SlicedCheckpoint(Checkpoint):
                 values[tuple(in_region)] = overlap
                 read += overlap.size
         if read != values.size:
-            raise DamagedError(f"{self.folder} lacks a part of {path} that this process needs")
+            raise DamagedError(
+                f"{self.folder} lacks a part of {path} that this process needs; set trainer.checkpoint.fast_folder=null "
+                "to continue from trainer.checkpoint.folder"
+            )
         return values
 
 

@@ -367,6 +367,37 @@ def test_a_full_disk_of_one_machine_leaves_the_checkpoint_before_on_all(
     assert three.newest() == [6, 6, 6]
 
 
+def test_a_machine_keeps_no_more_saves_while_the_disk_of_another_stays_full(
+    three: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = storage._move_into_place
+
+    def full(unfinished: Path, folder: Path, step: int) -> Path:
+        if 5 <= step < 9 and folder == three.fast("b"):
+            raise OSError(28, "No space left on device")
+        return move(unfinished, folder, step)
+
+    monkeypatch.setattr(storage, "_move_into_place", full)
+    seen: list[dict[str, list[int]]] = []
+
+    def train(team: ThreadTeam) -> None:
+        engine = three.engine(team)
+        saver = three.saver(team, engine)
+        for step in range(4, 10):
+            three.save_at(saver, engine, [step])
+            saver._fast._wait()
+            team.all_gather(f"all wait {step}", True)
+            if team.is_first:
+                seen.append(three.steps())
+            team.all_gather(f"all have looked {step}", True)
+        saver.close()
+
+    all_of(3, train)
+    assert [steps["b"] for steps in seen] == [[4]] * 5 + [[9]]
+    assert [steps["a"] for steps in seen] == [[4], [4, 5], [4, 6], [4, 7], [4, 8], [9]]
+    assert three.newest() == [9, 9, 9]
+
+
 def test_two_saves_of_one_step_do_not_mix(three: Machines) -> None:
     saved(three, [6])
     shutil.copytree(three.fast("b"), three.root / "before")
