@@ -24,7 +24,7 @@ class CheckpointConfig:
       folder: folder of the checkpoints of all runs, or a URL of an object store, such as `s3://bucket/folder`; null:
         outputs/checkpoints.
       fast_folder: another folder, on a fast disk or in memory (/dev/shm), for the last state of a run, saved more
-        often than in `folder`; null: none. A resumed run takes the newer one of both.
+        often than in `folder`; null: none. A resumed run takes the newer one of both. It may be local to each machine.
       fast_every_minutes: minutes between checkpoints in `fast_folder`.
     """
 

@@ -98,20 +98,29 @@ def unpack(tensor: tf.Tensor | tf.Variable) -> Array:
     return whole
 
 
-def shards(value: tf.Tensor) -> list[Shard]:
+def shards(value: tf.Tensor, *, replicas: bool = False) -> list[Shard]:
     """Returns this process's distinct shards of a DTensor.
 
     Each is a copy from the first device of the mesh that has it; the other processes' shards are left to them.
+
+    Args:
+      value: a DTensor.
+      replicas: returns all distinct shards of this process's devices, also those that another process has too.
     """
     layout = dtensor.fetch_layout(value)
     whole_shape = tuple(value.shape)
     processes.wait_for_devices(layout.mesh)
-    distinct = []
+    distinct: list[Shard] = []
+    starts: set[tuple[int, ...]] = set()
     for place, shard in zip(layout.mesh.local_device_locations(), dtensor.unpack(value), strict=True):
         # Devices that differ only along axes that shard nothing hold the same values; the one at 0 is the first.
         is_replica = any(index for axis, index in place.items() if axis not in layout.sharding_specs)
-        if not is_replica:
-            distinct.append(Shard(_start(shard.shape, layout, place), np.array(shard.numpy()), whole_shape))
+        start = _start(shard.shape, layout, place)
+        is_dropped = start in starts if replicas else is_replica
+        if is_dropped:
+            continue
+        starts.add(start)
+        distinct.append(Shard(start, np.array(shard.numpy()), whole_shape))
     return distinct
 
 

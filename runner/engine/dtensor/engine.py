@@ -419,11 +419,11 @@ class DTensorEngine(MeshEngine[tf.Tensor]):
         """Returns whole arrays of variables and slots."""
         return map_values(unpack, self._state.saved)
 
-    def shards(self) -> dict[str, list[Shard]]:
+    def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
         """Returns host copies of the distinct shards of variables and slots."""
         if self._reader is None:
             self._reader = StateReader(self._state.saved)
-        return self._reader.shards()
+        return self._reader.shards(replicas=replicas)
 
     def _assign(self, values: Mapping[str, Array]) -> None:
         self._state.assign(values)

@@ -48,14 +48,20 @@ class StateReader:
 
         self._read = tf.function(read, autograph=False)
 
-    def shards(self) -> dict[str, list[Shard]]:
-        """Returns host copies of the variables' distinct shards, by path."""
+    def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
+        """Returns host copies of the variables' distinct shards, by path.
+
+        Args:
+          replicas: see `runner.engine.base.Engine.shards`.
+        """
         vectors, others = self._read()
-        shards_by_path = dict(zip(self._others, map(shards, others), strict=True))
-        # Of several processes only the one with the mesh's first device has a shard of a replicated vector.
+        shards_by_path: dict[str, list[Shard]] = {}
+        for path, value in zip(self._others, others, strict=True):
+            shards_by_path[path] = shards(value, replicas=replicas)
+        # Without replicas, only the process with the mesh's first device has a shard of a replicated vector.
         vector_shards = []
         if vectors:
-            vector_shards = shards(vectors[0])
+            vector_shards = shards(vectors[0], replicas=replicas)
         start = 0
         for path, variable in self._joined.items():
             shape = tuple(variable.shape.as_list())

@@ -42,7 +42,7 @@ from runner.engine.jax.probe import check_kept
 from runner.engine.jax.randomness import Randomness
 from runner.engine.jax.rounds import Arrays, Kept, batch_shapes, call_numbers
 from runner.engine.jax.running import RUNNING
-from runner.engine.jax.shards import cached, on_host, pieces, shards, variable_info
+from runner.engine.jax.shards import cached, local_shards, on_host, pieces, shards, variable_info
 from runner.engine.jax.state import State, state_tree
 from runner.engine.jax.step import Step, Weights
 from runner.engine.mappings import keys_by_id, map_values, shapes_of, subset
@@ -550,9 +550,10 @@ class JaxEngine(MeshEngine[jax.Array]):
         """Returns whole arrays of the frozen models' variables."""
         return map_values(self._to_host, self._teachers)
 
-    def shards(self) -> dict[str, list[Shard]]:
+    def shards(self, *, replicas: bool = False) -> dict[str, list[Shard]]:
         """Returns variables and slots in their different shards."""
-        return map_values(shards, self._tree.by_path(self._state))
+        read = local_shards if replicas else shards
+        return map_values(read, self._tree.by_path(self._state))
 
     def plain_model(self) -> keras.Model:
         """Returns the plain Keras 3 model in the host's memory.

@@ -194,7 +194,7 @@ def saving(
     say = warn if team.is_first else _say_nothing
     take = take_state(engine, about)
     durable = CheckpointSaver(options, run.folder, take, say, start, goal, team, history)
-    saver = tiers.with_fast_tier(options, run, durable, take, say, start, team)
+    saver = tiers.with_fast_tier(options, run, durable, engine, about, say, start, team)
     has_finished = False
     try:
         yield saver, begun.journal

@@ -174,7 +174,7 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
       ConfigError: the checkpoint is damaged or of a newer format, the run is still running, or it saw other examples.
     """
     if config.resume == AUTO:
-        previous = _open_named(config, locks)
+        previous = _open_named(config, content, locks)
         if previous is not None:
             check_order(previous.checkpoint, content)
         return previous
@@ -209,14 +209,14 @@ def open_previous(config: RunConfig, content: Mapping[str, Any], locks: ExitStac
         checkpoint = Checkpoint(place(checkpoint_folder), trusted=True)
         previous = Previous(SavedRun(place(folder), record), checkpoint, branches=key == "branch")
     if key == "resume" and is_last:
-        fast = _newer_in_fast_tier(config, previous.run, previous.checkpoint)
+        fast = _newer_in_fast_tier(config, content, previous.run, previous.checkpoint)
         if fast is not None:
             previous = replace(previous, checkpoint=fast, is_fast=True)
     check_order(previous.checkpoint, content)
     return previous
 
 
-def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
+def _open_named(config: RunConfig, content: Mapping[str, Any], locks: ExitStack) -> Previous | None:
     """Opens a named run at its last whole checkpoint; None: it has none, so it trains from the start.
 
     Raises:
@@ -248,15 +248,17 @@ def _open_named(config: RunConfig, locks: ExitStack) -> Previous | None:
     else:
         run = SavedRun(place(folder), record)
         checkpoint = Checkpoint(place(checkpoint_folder), trusted=True) if checkpoint_folder else None
-    fast = _newer_in_fast_tier(config, run, checkpoint)
+    fast = _newer_in_fast_tier(config, content, run, checkpoint)
     if fast is not None:
         return Previous(run, fast, is_fast=True)
     return None if checkpoint is None else Previous(run, checkpoint)
 
 
-def _newer_in_fast_tier(config: RunConfig, run: SavedRun, checkpoint: Checkpoint | None) -> Checkpoint | None:
+def _newer_in_fast_tier(
+    config: RunConfig, content: Mapping[str, Any], run: SavedRun, checkpoint: Checkpoint | None
+) -> Checkpoint | None:
     """Returns the checkpoint of the fast tier if it is newer than the last one of the run's own folder."""
-    return tiers.newer(config.trainer.checkpoint, run, checkpoint, current(), runs.print_line)
+    return tiers.newer(config.trainer.checkpoint, content, run, checkpoint, current(), runs.print_line)
 
 
 def check_devices(config: RunConfig, asked: str, previous: Previous | None) -> None:

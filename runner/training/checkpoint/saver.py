@@ -94,7 +94,7 @@ class Saver:
 
 
 @dataclass(frozen=True)
-class _Failure:
+class Failure:
     """A checkpoint that could not be written.
 
     Attributes:
@@ -122,7 +122,7 @@ class _Write:
 
     step: int
     best: BestRecord | None
-    outcome: Future[_Failure | None]
+    outcome: Future[Failure | None]
 
 
 class CheckpointSaver(Saver):
@@ -179,11 +179,11 @@ class CheckpointSaver(Saver):
         self._warn = warn
         # Before the index lists the folder: an earlier process may have left a checkpoint half replaced.
         if team.is_first:
-            storage.clean(folder)
+            self._clean()
         self._index = CheckpointIndex(folder, start, team, history)
         self._writes: deque[_Write] = deque()
-        self._failed: _Failure | None = None
-        self._failed_best: _Failure | None = None
+        self._failed: Failure | None = None
+        self._failed_best: Failure | None = None
         self._saved_best = self._index.best()
         self._pending_best = self._saved_best
         # Step and time of the last state that was handed to the writer, or that the run began with.
@@ -448,7 +448,7 @@ class CheckpointSaver(Saver):
             # This checkpoint is at least as good as the one that was lost.
             self._failed_best = None
 
-    def _note_failed(self, write: _Write, failure: _Failure) -> None:
+    def _note_failed(self, write: _Write, failure: Failure) -> None:
         self._failed = failure
         if write.best is None:
             return
@@ -476,7 +476,11 @@ class CheckpointSaver(Saver):
         taken.set()
         return True
 
-    def _written(self, content: Content, best: BestRecord | None) -> _Failure | None:
+    def _clean(self) -> None:
+        """Removes what an earlier process left unfinished."""
+        storage.clean(self._folder)
+
+    def _written(self, content: Content, best: BestRecord | None) -> Failure | None:
         """Writes a state and removes old checkpoints; returns why it could not be written, None if it was."""
         try:
             self._index.write(content, best)
@@ -486,7 +490,7 @@ class CheckpointSaver(Saver):
             # The run ends because of another process or a signal, and reports that itself.
             if not isinstance(error, ProcessError | Interrupted):
                 self._warn(f"could not write the checkpoint of step {content.step}: {error}; training continues")
-            return _Failure(content.step, str(error), _is_disk_full(error), best)
+            return Failure(content.step, str(error), _is_disk_full(error), best)
         try:
             # Only now: until the new checkpoint is on the disk, the old ones are what a resumed run has.
             for line in self._index.remove_old(self._config.keep, content.step):
@@ -508,19 +512,23 @@ def _is_disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
-def take_state(engine: Engine, about: Mapping[str, Any]) -> Take:
+def take_state(
+    engine: Engine, about: Mapping[str, Any], read: Callable[[], Mapping[str, Sequence[Shard]]] | None = None
+) -> Take:
     """Returns a function that copies an engine's state and the metrics into the content of a checkpoint.
 
     Args:
       engine: built.
       about: what every checkpoint of the run records: run, config, seed, versions and data.
+      read: returns the shards to be saved; None: `engine.shards`.
     """
+    read_shards = engine.shards if read is None else read
 
     def take(step: int, recorder: MetricRecorder) -> Content:
         # The metrics of calls that still run are read first: a checkpoint holds the metrics up to its own step.
         recorder.drain()
         now = {"saved_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "metrics": recorder.latest()}
-        shards: Mapping[str, Sequence[Shard]] = engine.shards()
+        shards: Mapping[str, Sequence[Shard]] = read_shards()
         # NumPy arrays are copies already and need no other.
         size = 0
         for shard in itertools.chain.from_iterable(shards.values()):

@@ -3,6 +3,9 @@
 `trainer.checkpoint.fast_folder` is a local disk or memory, whose content may be lost with the machine. The run's own
 checkpoints, in a store for example, are saved less often and are what other commands read. A resumed run takes the
 newest whole checkpoint that all of its processes can read.
+
+If not all processes see the same fast folder, as with a local disk of each machine, each machine keeps the part of the
+state that its own devices need, see `runner.training.checkpoint.local_tier`.
 """
 
 from __future__ import annotations
@@ -10,16 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from runner.config.schema import CheckpointConfig
+from runner.engine.base import Engine
 from runner.host.stores.urls import Place
 from runner.processes.team import Team
-from runner.training.checkpoint import index, runs, storage
+from runner.training.checkpoint import groups, index, local_tier, runs, slices, storage
 from runner.training.checkpoint.files import DamagedError
 from runner.training.checkpoint.manifest import Lineage
 from runner.training.checkpoint.reading import Checkpoint
 from runner.training.checkpoint.runs import SavedRun
-from runner.training.checkpoint.saver import CheckpointSaver, Saver, Take
+from runner.training.checkpoint.saver import CheckpointSaver, Saver, take_state
 from runner.training.recorder import MetricRecorder
 
 
@@ -98,7 +103,8 @@ def with_fast_tier(
     config: CheckpointConfig,
     run: SavedRun,
     durable: CheckpointSaver,
-    take: Take,
+    engine: Engine,
+    about: Mapping[str, Any],
     warn: Callable[[str], None],
     start: int,
     team: Team,
@@ -109,7 +115,8 @@ def with_fast_tier(
       config: when to save.
       run: whose state is saved.
       durable: the saver of the run's own folder.
-      take: copies the state of the run.
+      engine: built.
+      about: what every checkpoint of the run records, see `take_state`.
       warn: prints one line.
       start: step that the run begins with.
       team: the processes of the run.
@@ -117,17 +124,29 @@ def with_fast_tier(
     if config.fast_folder is None:
         return durable
     options = replace(config, every_steps=None, every_minutes=config.fast_every_minutes, keep=1)
-    # Process 0 decides: another machine may have another home.
-    folder = Path(team.broadcast("the fast folder", lambda: str(_folder(options, run))))
     # The fast folder forgets most checkpoints, so the history is that of the run's own folder.
-    fast = CheckpointSaver(options, folder, take, warn, start, goal=None, team=team, history=durable.lineage)
+    history = durable.lineage
+    group = groups.of_folder("the fast tier", _folder(options, run), team)
+    if group is None:
+        # Process 0 decides: the others may have another path to it.
+        folder = Path(team.broadcast("the fast folder", lambda: str(_folder(options, run))))
+        take = take_state(engine, about)
+        fast = CheckpointSaver(options, folder, take, warn, start, goal=None, team=team, history=history)
+    else:
+        take = slices.take_slices(engine, about, group, team)
+        fast = local_tier.LocalSaver(options, take, warn, start, group, team, history)
     # Any other one is of steps that the run has left, or that not every process can read.
     fast.discard(but=start)
     return TieredSaver(durable, fast)
 
 
 def newer(
-    config: CheckpointConfig, run: SavedRun, checkpoint: Checkpoint | None, team: Team, say: Callable[[str], object]
+    config: CheckpointConfig,
+    content: Mapping[str, Any],
+    run: SavedRun,
+    checkpoint: Checkpoint | None,
+    team: Team,
+    say: Callable[[str], object],
 ) -> Checkpoint | None:
     """Returns the whole checkpoint of the fast tier that all processes can read, if it is newer than another one.
 
@@ -135,6 +154,7 @@ def newer(
 
     Args:
       config: of the run that is resumed.
+      content: the whole config, resolved.
       run: the run, locked.
       checkpoint: the last one of its own folder; None: it has none yet.
       team: the processes of the run.
@@ -142,13 +162,19 @@ def newer(
     """
     if config.fast_folder is None:
         return None
+    start = "training from the start" if checkpoint is None else f"continuing from step {checkpoint.step:,}"
+    group = groups.of_folder("the newer tier", _folder(config, run), team)
+    if group is not None:
+        durable = _broadcast_lineages(run, team)
+        return local_tier.newer(
+            content, run, start, group, team, say, lambda step, own: _continues(step, own, durable, checkpoint)
+        )
     found = team.broadcast("the newest of the fast tier", lambda: _newer(_folder(config, run), run, checkpoint, say))
     if not found:
         return None
     place = Path(found)
     if not all(team.all_gather("the fast tier can be read", storage.is_checkpoint(place))):
         if team.is_first:
-            start = "training from the start" if checkpoint is None else f"continuing from step {checkpoint.step:,}"
             say(f"warning: not every process can read {place}; {start}")
         return None
     return Checkpoint(place, trusted=True)
@@ -167,12 +193,24 @@ def _newer(folder: Path, run: SavedRun, checkpoint: Checkpoint | None, say: Call
             continue
         place = storage.place(folder, step)
         try:
-            runs.check_run(Checkpoint(place), run)
+            candidate = Checkpoint(place)
+            runs.check_run(candidate, run)
+            if slices.RECORD in candidate.about:
+                raise DamagedError(f"{place} has only what one machine of several needed")
         except DamagedError as error:
             say(f"warning: {error}; it is skipped")
             continue
         return str(place)
     return ""
+
+
+def _broadcast_lineages(run: SavedRun, team: Team) -> dict[int, Lineage]:
+    """Returns the lineages of the checkpoints in a run's own folder, which process 0 lists."""
+    listed = team.broadcast("the lineages of the run", lambda: list(storage.lineages(run.folder).items()))
+    lineages: dict[int, Lineage] = {}
+    for step, pairs in listed:
+        lineages[step] = tuple((generation, returned_to) for generation, returned_to in pairs)
+    return lineages
 
 
 def _continues(step: int, own: Lineage, durable: Mapping[int, Lineage], checkpoint: Checkpoint | None) -> bool:

@@ -52,7 +52,7 @@ class Both:
     def previous(self, team: Team = ALONE) -> Previous | None:
         """Returns from where `resume=<run>` continues."""
         checkpoint = resumed.last(self.durable)
-        fast = tiers.newer(self.options, self.run, checkpoint, team, self.said.append)
+        fast = tiers.newer(self.options, {}, self.run, checkpoint, team, self.said.append)
         if fast is not None:
             return Previous(self.run, fast, is_fast=True)
         return None if checkpoint is None else Previous(self.run, checkpoint)
@@ -81,7 +81,7 @@ class Both:
         first = start.step if start else 0
         goal = stopping.objective(None, KnownTask().directions)
         durable = CheckpointSaver(self.options, self.durable, take, pytest.fail, first, goal, history=history)
-        saver = tiers.with_fast_tier(self.options, self.run, durable, take, pytest.fail, first, ALONE)
+        saver = tiers.with_fast_tier(self.options, self.run, durable, held, ABOUT, pytest.fail, first, ALONE)
         points = NewPoints(store, start)
         profiler = Profiler(config.trainer.profile, resumed.nothing, Path())
         hooks = loop.LoopHooks(
@@ -157,7 +157,7 @@ def test_a_fast_checkpoint_of_another_run_or_of_a_left_history_is_not_taken(both
     other = SavedRun(both.durable, {"run": "another"})
     checkpoint = resumed.last(both.durable)
     assert checkpoint is not None
-    assert tiers.newer(both.options, other, checkpoint, ALONE, both.said.append) is None
+    assert tiers.newer(both.options, {}, other, checkpoint, ALONE, both.said.append) is None
     lineages = storage.lineages
 
     def left(folder: Path) -> dict[int, Any]:
@@ -187,9 +187,10 @@ def test_the_fast_tier_belongs_to_the_history_of_the_runs_own_folder(both: Both)
     both.train(Store())
     first = storage.steps(both.durable)[0]
     history = ((1, first), (2, first))
-    take = take_state(cast(Engine, NumpyEngine(16, 3)), ABOUT)
+    engine = cast(Engine, NumpyEngine(16, 3))
+    take = take_state(engine, ABOUT)
     durable = CheckpointSaver(both.options, both.durable, take, pytest.fail, first, history=history)
-    saver = tiers.with_fast_tier(both.options, both.run, durable, take, pytest.fail, first, ALONE)
+    saver = tiers.with_fast_tier(both.options, both.run, durable, engine, ABOUT, pytest.fail, first, ALONE)
     assert isinstance(saver, tiers.TieredSaver)
     assert saver._fast.lineage == history
     saver.close()
@@ -229,12 +230,13 @@ def test_a_run_that_went_back_goes_on_from_the_fast_tier_before_it_has_saved_dur
 
 def test_a_fast_folder_that_is_lost_fails_no_run(both: Both) -> None:
     killed(both, 14)
-    take = take_state(cast(Engine, NumpyEngine(16, 3)), ABOUT)
+    engine = cast(Engine, NumpyEngine(16, 3))
+    take = take_state(engine, ABOUT)
     previous = both.previous()
     assert previous is not None
     start = previous.checkpoint.step
     durable = CheckpointSaver(both.options, both.durable, take, pytest.fail, start, history=previous.history)
-    saver = tiers.with_fast_tier(both.options, both.run, durable, take, pytest.fail, start, ALONE)
+    saver = tiers.with_fast_tier(both.options, both.run, durable, engine, ABOUT, pytest.fail, start, ALONE)
     assert isinstance(saver, tiers.TieredSaver)
     assert storage.steps(both.fast) == [start]
     shutil.rmtree(both.fast)
