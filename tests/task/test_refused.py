@@ -225,7 +225,16 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("classification", ["y"]), {"x": X, "y": ArraySpec((), "float32")}, "set task=regression"),
     (config("classification"), {"x": X, "label": ArraySpec((2, 2), "int32")}, "shape [2, 2]"),
     (config("classification"), {"x": X, "label": ArraySpec((), "int32")}, "task.classes=null"),
-    (config("classification", classes=4), {"x": X, "label": ArraySpec((3,), "float32")}, "task.classes=4"),
+    (
+        config("classification", classes=4),
+        {"x": X, "label": ArraySpec((3,), "float32")},
+        "task.classes=4: must be 3, ",
+    ),
+    (
+        config("classification"),
+        {"x": X, "label": ArraySpec((), "int32", (), ("a",))},
+        "task.target=label: has one class only, a; name another array, or use data with two classes",
+    ),
     (config("classification", class_weights=[1.0, 2.0]), {"x": X, "label": NAMED}, "needs 3 weights, one per class"),
     (config("classification", class_weights={"d": 2.0}), {"x": X, "label": NAMED}, "task.class_weights.d=2.0"),
     (config("classification", class_weights="balanced"), {"x": X, "label": NAMED}, "computed from the train split"),
@@ -286,7 +295,16 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
     ("name", "labels", "told"),
     [
         ("classification", [[0.5, 0.5], [1.0, 1.0]], "those of example 1 of the train split sum to 2"),
-        ("classification", [[0.5, 0.5], [2.0, -1.0]], "those of example 1 of the train split sum to 1"),
+        (
+            "classification",
+            [[0.5, 0.5], [1.5, -0.5]],
+            "not have negative probabilities, but example 1",
+        ),
+        (
+            "classification",
+            [[0.5, 0.5], [2.0, -0.5]],
+            "example 1 of the train split has -0.5; set task=regression",
+        ),
         ("classification", [0, 450_000], "2 examples have integers up to 450,000; set task=regression"),
         ("binary", [0, 2], "a 0 or 1 per example, but the train split has 2"),
         ("binary", [-1, 0], "a 0 or 1 per example, but the train split has -1"),
