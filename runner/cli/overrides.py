@@ -98,7 +98,7 @@ def unknown_option(file: str, options: Sequence[str], arguments: Sequence[str]) 
     """
     group, _, option = file.rpartition("/")
     if not group:
-        return f"--config-name {file}: no such config; leave it out, or name the folder that has it with --config-dir"
+        return f"--config-name {file}: no such config; remove it, or name the folder that has it with --config-dir"
     text = f"{group}={option}"
     for argument in arguments:
         if argument.lstrip("+~").replace("=", "/", 1) == file:
@@ -223,7 +223,7 @@ def _key_fault(text: str, override: Override, base: DictConfig) -> str | None:
         if value is not None and value != present:
             return f"{short(text)}: {key} is {present}; write {key}=<value> to change it"
         if present is None:
-            return f"{short(text)}: {key} is null, and only a value can be deleted; leave it out"
+            return f"{short(text)}: {key} is null, and only a value can be deleted; remove ~{key}"
         _delete(key, base)
         return None
     if override.is_add() and present is not None and not isinstance(value, dict | list):

@@ -418,7 +418,7 @@ class AgainstConfig:
     """
 
     engine: str | None = None
-    processes: int | None = choice(None, 1)
+    processes: int | None = choice(None, 1, example=1)
 
 
 @dataclass(frozen=True)

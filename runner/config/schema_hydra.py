@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.config.fields import Constraint, checked, choice, integer, number, text
+from runner.config.fields import Constraint, checked, choice, integer, is_root, number, text
 
 
 def _is_text(value: object) -> bool:
@@ -16,9 +16,11 @@ def _is_text(value: object) -> bool:
 
 
 def _folder_problem(value: object) -> str | None:
-    if _is_text(value):
-        return None
-    return "must be the path of a folder"
+    if not _is_text(value):
+        return "must be the path of a folder"
+    if is_root(str(value)):
+        return "must not be the root of the file system"
+    return None
 
 
 def _subfolder_problem(value: object) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from runner.config.fields import checked, choice, entries, integer, number
+from runner.config.fields import Problem, checked, choice, entries, integer, number
 from runner.errors import shown
 
 # Arguments that Keras requires too.
@@ -35,7 +35,7 @@ def _thresholds_problem(thresholds: object) -> str | None:
         if not 0 <= threshold <= 1:
             return f"a threshold must be from 0 to 1, not {shown(threshold)}"
     if len(set(thresholds)) < len(thresholds):
-        return "thresholds must be unique"
+        return Problem("thresholds must be unique", fix="remove one of them")
     return None
 
 

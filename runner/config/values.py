@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from runner.config.fields import Constraint, constraint_of
+from runner.config.fields import Constraint, constraint_of, fix_for
 from runner.errors import ConfigError, did_you_mean, invalid, listed, shown
 
 # The smallest and the largest normal float32. Devices flush smaller numbers to 0.
@@ -66,7 +66,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     if key == field_key and value is not None:
         problem = _problem_of_whole(value, constraint)
         if problem is not None:
-            yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
+            yield invalid(key, value, problem=problem, fix=fix_for(problem, fix_of(value, spec, field_key, key)))
     if is_dataclass(value):
         yield from problems(value, key)
     elif isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def _problems(value: Any, spec: Field[Any], field_key: str, key: str) -> Iterato
     elif value is not None:
         problem = problem_of(value, constraint)
         if problem is not None:
-            yield invalid(key, value, problem=problem, fix=fix_of(value, spec, field_key, key))
+            yield invalid(key, value, problem=problem, fix=fix_for(problem, fix_of(value, spec, field_key, key)))
 
 
 def _problem_of_whole(value: Any, constraint: Constraint) -> str | None:
@@ -107,7 +107,7 @@ def problem_of(value: object, constraint: Constraint) -> str | None:
       constraint: of its field.
     """
     if constraint.choices and value not in constraint.choices:
-        return f"must be one of {listed(constraint.choices)}"
+        return f"must be {_either(constraint)}"
     if constraint.test is not None:
         return constraint.test(value)
     # To Python True is an integer, but bounds are not meant for it.
@@ -118,6 +118,16 @@ def problem_of(value: object, constraint: Constraint) -> str | None:
     if isinstance(value, float):
         return _problem_of_float(value, constraint)
     return None
+
+
+def _either(constraint: Constraint) -> str:
+    """Returns the choices of a field in words."""
+    choices = listed(constraint.choices)
+    if constraint.is_optional:
+        return f"{choices} or null"
+    if len(constraint.choices) > 1:
+        return f"one of {choices}"
+    return choices
 
 
 def _problem_of_integer(value: int, constraint: Constraint) -> str | None:
@@ -169,7 +179,8 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
         return
     problem = problem_of(value, constraint)
     if problem is not None:
-        raise invalid(key, value, problem=problem, fix=_fix(value, constraint, example_of(constraint), key))
+        fix = fix_for(problem, _fix(value, constraint, example_of(constraint), key))
+        raise invalid(key, value, problem=problem, fix=fix)
 
 
 def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
@@ -192,7 +203,9 @@ def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
 
 def _fix(value: object, constraint: Constraint, example: object, key: str) -> str:
     otherwise = _assignment(key, shown(example))
-    if example is None:
+    if constraint.is_optional and constraint.example is None:
+        otherwise = f"remove {key}"
+    elif example is None:
         otherwise = f"set {key} to another value"
     # Only a string can be a misspelled name.
     names = [choice for choice in constraint.choices if isinstance(choice, str)]
