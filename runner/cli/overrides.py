@@ -39,6 +39,7 @@ from runner.errors import ConfigError, did_you_mean
 from runner.training.checkpoint.arguments import MULTIRUN, key_of
 
 _MOST_NAMES = 10  # in a message; the reader who needs more has --help
+_NEAREST_NAMES = 3  # of more keys than that
 # Hydra raises a ValueError where an option is of another type than a string.
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 # Types of OmegaConf's nodes -> how a message calls them, and a value to type.
@@ -299,6 +300,10 @@ def _unknown_key(key: str, text: str, base: DictConfig) -> str:
     elif parent:
         siblings = [path for path in known if "." not in path]
     names = _listed(title, siblings)
+    if parent and len(siblings) > _MOST_NAMES:
+        # More names would hide the fix.
+        nearest = get_close_matches(name, siblings, n=_NEAREST_NAMES, cutoff=0.0)
+        names = f"{title}: {', '.join(nearest)} and {len(siblings) - len(nearest)} more, see --help"
     options = _options_with(parent, name)
     if options:
         has = "have"

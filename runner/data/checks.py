@@ -140,7 +140,7 @@ def _check_splits(config: DatasetConfig) -> None:
             if expression is not None:
                 splits.parse_split(expression)
         except ValueError as error:
-            fix = f"set dataset.{key}='train[:5000]'"
+            fix = splits.fix_of(key)
             raise invalid(f"dataset.{key}", expression, problem=str(error), fix=fix) from error
     if config.holdout and config.validation is not None:
         raise invalid(

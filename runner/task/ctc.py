@@ -17,7 +17,7 @@ from runner.data.base import WEIGHT, Array, DataSource, column
 from runner.errors import ConfigError, invalid
 from runner.task.base import Cell, Evaluation, OutputSpec, Report, Task, TaskData
 from runner.task.metrics import MAXIMIZE, MINIMIZE
-from runner.task.supervised import Supervised, as_vector, default_target, roles
+from runner.task.supervised import Supervised, as_vector, default_target, no_array, roles
 
 # Names of the arrays of `Ctc.totals`, and of the sums of `Ctc.addends`.
 _PATH = "path"
@@ -105,13 +105,17 @@ class Ctc(Supervised):
     def _add_input_length(self, name: str, data: TaskData) -> None:
         """Adds the array of the numbers of steps."""
         spec = data.arrays.get(name)
-        if spec is None or spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "iu":
-            raise invalid(
-                "task.input_length",
-                name,
-                problem=f"must be an array of one integer per example; the dataset has {', '.join(data.arrays)}",
-                fix="name another array, or remove task.input_length to use every step",
+        problem = ""
+        if spec is None:
+            problem = no_array(name, data.arrays)
+        elif spec.shape not in ((), (1,)) or np.dtype(spec.dtype).kind not in "iu":
+            problem = (
+                "must be an array of one integer per example, but its dtype is "
+                f"{spec.dtype} and its shape {list(spec.shape)}"
             )
+        if spec is None or problem:
+            fix = "name another array, or remove task.input_length to use every step"
+            raise invalid("task.input_length", name, problem=problem, fix=fix)
         self.arrays = {**self.arrays, name: spec}
 
     def _count_classes(self, data: TaskData) -> int:

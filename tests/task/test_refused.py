@@ -263,12 +263,21 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("positions"), {"x": X, "label": NAMED}, "set task=classification, which has one class per example"),
     (config("positions"), {"x": X, "label": X}, "one integer per position"),
     (config("positions"), {"x": X, "label": GRID}, "task.classes=null"),
-    (config("positions", label_weight="w"), {"x": X, "label": GRID}, "task.label_weight=w"),
+    (
+        config("positions", label_weight="w"),
+        {"x": X, "label": GRID},
+        "task.label_weight=w: the dataset has no array 'w' (its arrays: x, label)",
+    ),
     (config("positions", label_weight="x"), {"x": X, "label": GRID, "z": X}, "one number per label, shape [4, 6]"),
     (config("positions", classes=3, class_weights=[1.0]), {"x": X, "label": GRID}, "needs 3 weights"),
     (config("ctc"), {"x": X, "y": NAMED}, "one array of integers, the labels of each example"),
     (config("ctc"), {"x": X, "y": TOKENS}, "task.classes=null"),
-    (config("ctc", input_length="n"), {"x": X, "y": TOKENS}, "task.input_length=n: must be an array of one integer"),
+    (config("ctc", input_length="n"), {"x": X, "y": TOKENS}, "task.input_length=n: the dataset has no array 'n' (its"),
+    (
+        config("ctc", input_length="z"),
+        {"x": X, "y": TOKENS, "z": X},
+        "one integer per example, but its dtype is float32 and",
+    ),
     (config("sequence_to_sequence"), {"x": X, "y": NAMED}, "at least two tokens per example"),
     (config("sequence_to_sequence"), {"y": TOKENS}, "set task=language_model for one sequence"),
     (config("sequence_to_sequence", inputs=["x"]), {"x": TOKENS, "y": TOKENS}, "needs the target too, y"),
@@ -277,7 +286,11 @@ OF_ARRAYS: list[tuple[TaskConfig, Mapping[str, ArraySpec], str]] = [
     (config("regression", standardize=True), {"x": X, "y": X}, "task.standardize=true"),
     (config("regression"), {"x": X, "label": NAMED}, "it has categories: a, b, ...; name another array"),
     (config("regression", example_weight="w"), {"x": X, "y": X, "w": X}, "task.example_weight=w"),
-    (config("regression", example_weight="v"), {"x": X, "y": X}, "task.example_weight=v"),
+    (
+        config("regression", example_weight="v"),
+        {"x": X, "y": X},
+        "task.example_weight=v: the dataset has no array 'v' (its",
+    ),
 ]
 
 
@@ -319,7 +332,7 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
         ("binary", [-1, 0], "a 0 or 1 per example, but the train split has -1"),
         ("multilabel", [[1, 0], [-1, 1]], "a 0 or 1 per label, but the train split has -1"),
         ("multilabel", [[1, 0], [4, 1]], "a 0 or 1 per label, but the train split has 4"),
-        ("multilabel", [[1, 0], [4, 1]], "set task=positions task.target=label task.classes=5"),
+        ("multilabel", [[1, 0], [4, 1]], "store 0 and 1, or for a class per token (tags), set task=positions"),
     ],
 )
 def test_targets_that_the_loss_does_not_take_are_refused(name: str, labels: list[Any], told: str) -> None:

@@ -85,7 +85,7 @@ def test_a_learning_rate_beyond_float64_is_rejected_too() -> None:
 @pytest.mark.parametrize(
     ("trainer", "dataset", "refused"),
     [
-        ({"steps_per_call": 2**30}, {}, "trainer.steps_per_call=1073741824: must be at most 89:"),
+        ({"steps_per_call": 2**30}, {}, "trainer.steps_per_call=1073741824: must be at most 89, because"),
         ({"steps_per_call": 10}, {"prefetch": 10**9}, "dataset.prefetch=1000000000: must be at most 8:"),
         ({"steps_per_call": 10}, {"prefetch": 8}, None),
         ({"steps_per_call": 2**30, "limit_train_batches": 20}, {"prefetch": 10**9}, None),
@@ -219,5 +219,5 @@ def test_prefetched_examples_of_later_epochs_count() -> None:
         config(batch_size=16, trainer={"limit_train_batches": 20, "epochs": 5}, prefetch=90),
         wide(100_000, 1000),
     )
-    with pytest.raises(ConfigError, match=r"dataset\.prefetch=90: must be at most 89:"):
+    with pytest.raises(ConfigError, match=r"dataset\.prefetch=90: must be at most 89, because"):
         lengths.check_memory(made, split, 100)

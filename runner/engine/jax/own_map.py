@@ -76,4 +76,9 @@ def with_own_map(
 
 
 def _invalid(problem: str) -> ConfigError:
-    return invalid(_KEY, "true", problem=problem, fix="set layout=megatron or layout=auto, which know its structure")
+    return invalid(
+        _KEY,
+        "true",
+        problem=problem,
+        fix="set layout=megatron or layout=auto, which derive rules from the structure of a transformer",
+    )

@@ -272,7 +272,7 @@ def _read(value: str, folder: Path, key: str) -> Preset:
         )
     name = str(config.get("class_name"))
     if name not in catalog.public() or not catalog.is_backbone(name):
-        raise invalid(key, value, problem=f"its {CONFIG} describes {name}, which is no KerasHub backbone", fix=_FIX)
+        raise invalid(key, value, problem=f"its {CONFIG} describes {name}, which is not a KerasHub backbone", fix=_FIX)
     if not any(path.is_file() for path in _weight_paths(folder)):
         raise invalid(key, value, problem=f"the folder has neither {WEIGHTS} nor {SHARDED}", fix=_FIX)
     if not (folder / WEIGHTS).is_file():
