@@ -392,15 +392,27 @@ REFUSALS = [
     refusal("dataset=huggingface dataset.path=ylecun/mnist", "dataset.path=ylecun/mnist", "nothing is downloaded"),
     refusal("+dataset.shuffle_window=4", "dataset.shuffle_window=4", "set dataset=parquet"),
     refusal("+dataset.pack=true", "dataset.pack=true", "examples have one size", "dataset.tokenizer=bytes"),
+    refusal(
+        "dataset=arrays dataset.path=. +dataset.pad_length=5",
+        "dataset.pad_length=5: needs dataset.pad, whose arrays it applies to; set dataset.pad={tokens:0}",
+    ),
     refusal("dataset=digits +dataset.pack=true", "dataset.pack=true", "dataset=digits has no such key"),
     refusal(
         "dataset=pydoc dataset.pack=true dataset.documents=joined task=language_model model=gpt",
-        "dataset.pack=true",
-        "dataset.documents=joined",
+        "dataset.pack=true: can't be combined with dataset.documents=joined",
     ),
-    refusal(f"{_PACKED} dataset.pad=null", "dataset.pack=true", "names none", "set dataset.pad={tokens:0} too"),
-    refusal(f"{_PACKED} +dataset.pad.segments=0", "dataset.pad=segments", "which dataset.pack adds"),
-    refusal(f"{_PACKED} dataset.augment=[{{name:flip}}]", "dataset.augment=", "a row has several"),
+    refusal(
+        f"{_PACKED} dataset.pad=null",
+        "dataset.pack=true: needs dataset.pad, whose arrays it packs; set dataset.pad={tokens:0} too",
+    ),
+    refusal(
+        f"{_PACKED} +dataset.pad.segments=0",
+        "dataset.pad={tokens:0.0,segments:0.0}: must not",
+        "which dataset.pack adds",
+    ),
+    refusal(
+        f"{_PACKED} dataset.augment=[{{name:flip}}]", "dataset.augment=", "so it can't be combined with dataset.pack"
+    ),
     refusal(
         f"{_PACKED} task=classification",
         "dataset.pack=true",

@@ -86,7 +86,7 @@ def test_a_learning_rate_beyond_float64_is_rejected_too() -> None:
     ("trainer", "dataset", "refused"),
     [
         ({"steps_per_call": 2**30}, {}, "trainer.steps_per_call=1073741824: must be at most 89, because"),
-        ({"steps_per_call": 10}, {"prefetch": 10**9}, "dataset.prefetch=1000000000: must be at most 8:"),
+        ({"steps_per_call": 10}, {"prefetch": 10**9}, "dataset.prefetch=1000000000: must be at most 8, because"),
         ({"steps_per_call": 10}, {"prefetch": 8}, None),
         ({"steps_per_call": 2**30, "limit_train_batches": 20}, {"prefetch": 10**9}, None),
     ],
@@ -107,10 +107,12 @@ def test_the_examples_of_verified_steps_need_4_gib_at_most() -> None:
     made = config(batch_size=16)
     lengths.check_verified(made, wide(100, 1000))
     made = with_keys(made, {"verify.steps": 2**30})
-    with pytest.raises(ConfigError, match=r"verify\.steps=1073741824: must be at most 89:.*verify\.steps=20$"):
+    with pytest.raises(
+        ConfigError, match=r"verify\.steps=1073741824: must be at most 89, because .*verify\.steps=20$"
+    ):
         lengths.check_verified(made, wide(100, 1000))
     made = with_keys(made, {"dataset.batch_size": 100})
-    with pytest.raises(ConfigError, match=r"must be at most 14:.*set verify\.steps=14$"):
+    with pytest.raises(ConfigError, match=r"must be at most 14, because .*set verify\.steps=14$"):
         lengths.check_verified(made, wide(100, 1000))
 
 

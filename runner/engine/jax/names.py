@@ -56,7 +56,7 @@ class Names:
         self._variables: dict[int, _Paths] = {}
         self._walked: set[int] = set()
         self._walk(model, "", "")
-        if private.has_hub(model):
+        if private.has_keras_hub_layer(model):
             self._use_keras_paths(model)
         self.layers = _unique(self._layers)
         variable_paths = {}

@@ -51,7 +51,7 @@ def set_dtypes(
     kinds = map_values(kind_of, variables)
     if state == "float32":
         return kinds
-    weights = private.made_trainable(model)
+    weights = private.trainable_ids(model)
     trained = set(map(id, model.trainable_variables))
     for path, variable in variables.items():
         # Statistics, such as those of a batch normalization, stay in float32.
