@@ -487,7 +487,7 @@ def _print_config(
     console: Console, config: RunConfig, composed: DictConfig, content: Mapping[str, object], folder: Path
 ) -> None:
     """Prints the devices, how the config differs from the defaults, and the optimizer."""
-    for line in devices.line(config, composed):
+    for line in devices.device_lines(config, composed):
         _print(console, line)
     if member.membership() is not None:  # a sweep's table has what its jobs vary
         return
