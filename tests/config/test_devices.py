@@ -140,7 +140,10 @@ def test_a_kind_that_is_named_is_taken_or_refused(root: Path) -> None:
         "mesh.axes={batch:8}: needs 8 devices, but only 4 GPU devices are available; choose a smaller mesh, or "
         "set mesh.device=cpu"
     )
-    with pytest.raises(ConfigError, match=r"^mesh\.device=tpu: no TPU is here; .* runner\.plan needs no TPU"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^mesh\.device=tpu: no TPU is here; .* plan the run with .* runner\.plan, which needs no TPU",
+    ):
         settle(config("tpu"))
 
 
