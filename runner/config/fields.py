@@ -245,8 +245,8 @@ def file_path(default: Text, *, example: str) -> Text:
     return declared
 
 
-def folder(default: Text, *, example: str) -> Text:
-    """Declares the path of a folder, or the URL of one in an object store, which need not exist.
+def stored_path(default: Text, *, example: str) -> Text:
+    """Declares the path of a file or folder, or its URL in an object store; it need not exist.
 
     Args:
       default: of the key.
