@@ -286,7 +286,7 @@ def _unknown_key(key: str, text: str, base: DictConfig) -> str:
     if not key.startswith("hydra."):
         known = _own_keys(known)
     parent, _, name = key.rpartition(".")
-    if key in known:  # a group's key with a package, or a part of the config that is no group
+    if key in known:  # a group's key with a package, or a part of the config that is not a group
         return f"{short(text)}: {key} has no options; write {key}=<value>, or +{key}.<key>=<value>"
     siblings: list[str] = []
     for path in known:

@@ -390,7 +390,7 @@ def store_folder_problem(value: str) -> str | None:
 
 
 def pattern_problem(value: str) -> str | None:
-    """Returns why a string is no regular expression, or None."""
+    """Returns why a string is not a regular expression, or None."""
     if not value:
         return "must be a regular expression"
     if _LITERAL.fullmatch(value):

@@ -140,7 +140,7 @@ class DatasetConfig:
       prefetch: batches prefetched, in device calls.
     """
 
-    # Every name of a TFDS builder is valid too, so this is no list of choices.
+    # Every name of a TFDS builder is valid too, so this is not a list of choices.
     name: str = "mnist"
     path: str | None = stored_path(None, example="my_data")
     target: str = ""

@@ -11,7 +11,7 @@ from runner.config.fields import Constraint, checked, choice, integer, is_root, 
 
 
 def _is_text(value: object) -> bool:
-    # YAML reads a folder named 2025 as a number, and a flag is no name.
+    # YAML reads a folder named 2025 as a number, and a flag is not a name.
     return isinstance(value, str | int | float) and not isinstance(value, bool) and bool(str(value).strip())
 
 

@@ -343,7 +343,7 @@ class CtcOptions:
     """Labels of a sequence without their positions (connectionist temporal classification, CTC).
 
     Attributes:
-      blank: class of the blank, which is no label.
+      blank: class of the blank, which is not a label.
       padding: number that marks padding at the end of the labels; null: the blank.
       input_length: array with the number of steps of each example's output; null: all steps.
       classes: number of classes, the blank among them; null: counted in the train split.
@@ -364,7 +364,8 @@ class PairsOptions:
         `supervised_contrastive`, `n_pairs`, `contrastive`, `triplet`.
       query: name of the output with the queries; null: `query`, or the first output.
       candidate: name of the output with the candidates; null: `candidate`, or the second output.
-      candidate_id: array with the ID of each row's candidate; another row with a query's own candidate is no negative.
+      candidate_id: array with the ID of each row's candidate; another row with a query's own candidate is not a
+        negative.
         null: all candidates differ.
       symmetric: also compare each candidate with all queries, and average both losses.
       normalize: scale embeddings to length 1.

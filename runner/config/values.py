@@ -165,7 +165,7 @@ def _problem_of_float(value: float, constraint: Constraint) -> str | None:
 
 
 def check_value(key: str, value: object, constraint: Constraint) -> None:
-    """Checks a value that is no field of the schema, such as an option of a builder.
+    """Checks a value that is not a field of the schema, such as an option of a builder.
 
     Args:
       key: its dotted key.
@@ -287,7 +287,7 @@ def check_finite(content: Mapping[str, object], key: str) -> None:
 def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yields (dotted key, value) of each value that contains no others.
 
-    Such a value is no dataclass, mapping or list.
+    Such a value is not a dataclass, mapping or list.
 
     Args:
       content: a dataclass, a mapping, a list or a value.

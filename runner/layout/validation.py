@@ -49,7 +49,7 @@ def check(config: LayoutConfig, axes: Mapping[str, int]) -> None:
         _check_kind(key, rule, axes)
         _check_reached(key, rule, [*earlier_of_all, *earlier_by_match.get(rule.match, [])], config.rules)
         if rule.transformer is not None:
-            # It passes on every variable that is no part of a transformer.
+            # It passes on every variable that is not part of a transformer.
             continue
         if _keeps_all(rule):
             earlier_of_all.append(index)

@@ -166,7 +166,7 @@ def with_values(keras: Any, inputs: Mapping[str, ArraySpec], folder: str) -> Any
       folder: of the preset.
 
     Raises:
-      ConfigError: it is no preset.
+      ConfigError: it is not a preset.
       ValueError: an input that no array can be used for.
     """
     load()

@@ -123,7 +123,7 @@ def _files(outcome: Outcome) -> dict[str, Writer]:
     task = splits.train.task
     length = outcome.length
     history = result.history
-    # Computed before any file is written: an error in reading examples is no failure of the disk, which only warns.
+    # Computed before any file is written: an error in reading examples is not a failure of the disk, which only warns.
     report = task.report(result.reported, splits.reported.source, splits.reported_name)
     summary = json.dumps(_summary(outcome), indent=2) + "\n"
     files: dict[str, Writer] = {}

@@ -156,7 +156,7 @@ class Ctc(Supervised):
             raise invalid(
                 "task.blank",
                 self._options.blank,
-                problem=f"must be no label, but the {split} split has it",
+                problem=f"must not be a label, but the {split} split has it",
                 fix=f"set task.blank={self._units} task.classes={self._units + 1}, or number the labels from 1",
             )
         # A label after padding would count as one label less, at the wrong place.
@@ -216,7 +216,7 @@ class Ctc(Supervised):
         """Returns each example's negative log-likelihood (B,) in nats, times its sample weight."""
         is_label_bl = self._is_label(ops, batch)
         label_bl = ops.cast(batch[self._target], "int32")
-        # Padding may be a number that is no class.
+        # Padding may be a number that is not a class.
         label_bl = ops.where(is_label_bl, label_bl, ops.zeros_like(label_bl) + self._options.blank)
         length_b = ops.sum(ops.cast(is_label_bl, "int32"), axis=-1)
         nats_b = ops.keras.ops.ctc_loss(
@@ -334,7 +334,7 @@ def edit_distance(first: Array, second: Array) -> int:
 
 
 def _without_length(config: TaskConfig, options: CtcOptions, data: TaskData) -> TaskConfig:
-    """Returns the config with the names of the inputs: the numbers of steps are no default input."""
+    """Returns the config with the names of the inputs: the numbers of steps are not a default input."""
     if config.inputs is not None or options.input_length is None:
         return config
     target = tuple(config.target) or default_target(data.arrays)

@@ -317,7 +317,7 @@ class PairsTask(Supervised):
         else:
             assert ids is not None
             ahead = ranks_of_labels(anchors, ids, by_distance=self._options.loss not in _OF_SCORES)
-            # An example is no neighbor of itself.
+            # An example is not a neighbor of itself.
             number = len(others) - 1
             meaning = "share of examples with one of their label among the k nearest"
         if not len(ahead):

@@ -170,7 +170,7 @@ def _steps_of_tokens(config: RunConfig, tokens: int, per_step: int) -> int:
         raise invalid(
             "trainer.tokens",
             tokens,
-            problem=f"the examples of this dataset are no tokens to task={config.task.name}",
+            problem=f"the examples of this dataset are not tokens to task={config.task.name}",
             fix="set trainer.steps or trainer.epochs",
         )
     # A division that rounds up.

@@ -280,7 +280,7 @@ REFUSALS = [
     refusal("task.label_smoothing=1.5", "task.label_smoothing=1.5", "at least 0 and below 1"),
     refusal("task.class_weights=[1,-2]", "task.class_weights=[1,-2]", "at least 0"),
     refusal("task.metrics=AUC", "task.metrics=AUC", "must be a list of metrics", "set task.metrics=[AUC]"),
-    refusal("task.metrics=[AUCC]", "task.metrics=AUCC: is no Keras metric; did you mean AUC?"),
+    refusal("task.metrics=[AUCC]", "task.metrics=AUCC: is not a Keras metric; did you mean AUC?"),
     refusal("task=regression task.metrics=[mse]", "task.metrics=mse", "did you mean MeanSquaredError?"),
     refusal("task.metrics=[Hinge]", "task.metrics=Hinge", "is for task=regression"),
     refusal("task=binary task.metrics=[{AUC:{curve:PR}}]", "task.metrics=[{AUC:{curve:PR}}]: auc is another metric"),

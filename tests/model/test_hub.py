@@ -136,7 +136,7 @@ def test_text_that_fits_or_whose_tokens_only_the_tokenizer_tells_is_taken() -> N
         ("bare", "model.preset=bare: the folder has neither model.weights.h5 nor model.weights.json"),
         ("deep", "model.preset=deep: it can't be read (RecursionError: "),
         ("task", "model.preset=task: the folder has no valid task.json of KerasHub"),
-        ("index", "model.preset=index: its model.weights.json is no Keras index of weights"),
+        ("index", "model.preset=index: its model.weights.json is not a Keras index of weights"),
         ("part", "model.preset=part: the folder has no model_00001.weights.h5, which its model.weights"),
     ],
 )

@@ -82,7 +82,7 @@ ALONE: list[tuple[TaskConfig, str]] = [
     (config("binary", metrics=[{"Accuracy": {"weighted": True}}]), "Accuracy can't be weighted; use BinaryAccuracy"),
     (
         config("classification", metrics=["AUCC"]),
-        "task.metrics=AUCC: is no Keras metric; did you mean AUC? The task has CategoricalAccuracy, ",
+        "task.metrics=AUCC: is not a Keras metric; did you mean AUC? The task has CategoricalAccuracy, ",
     ),
     (
         config("binary", metrics=[{"AUC": {"from_logits": True}}]),
@@ -359,7 +359,7 @@ def test_labels_of_positions_that_mean_no_class_are_told_how_they_are_ignored() 
     [
         ({"classes": 3}, [1, 2, 7], "labels must be from 0 to 2, but the train split has 7; set task.classes=8"),
         ({}, [1, 2, -1], "but the train split has -1; set task.padding=-1"),
-        ({"padding": 9}, [1, 0, 2], "task.blank=0: must be no label, but the train split has it"),
+        ({"padding": 9}, [1, 0, 2], "task.blank=0: must not be a label, but the train split has it"),
         ({}, [1, 0, 2], "but example 0 of the train split has a label after it"),
     ],
 )

@@ -181,7 +181,7 @@ def test_evaluations_are_after_so_many_epochs_or_steps_and_at_the_end() -> None:
 
 
 def test_the_length_in_tokens_is_rejected_for_data_without_tokens_and_beyond_int32_steps() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.tokens=99: the examples of this dataset are no tokens to task="):
+    with pytest.raises(ConfigError, match=r"trainer\.tokens=99: the examples of this dataset are not tokens to task="):
         length({"tokens": 99})
     largest = 28 * (2**31 - 1)
     assert length({"tokens": largest}, 7).total == 2**31 - 1

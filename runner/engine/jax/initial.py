@@ -119,7 +119,7 @@ class TraceSlice:
 def _parameters(equation: JaxprEqn) -> Key:
     """Returns an equation's parameters in a comparable form.
 
-    Objects that are no plain values compare by identity.
+    Objects that are not plain values compare by identity.
     """
 
     def comparable(value: object) -> object:

@@ -63,7 +63,7 @@ def of(model: keras.Model, inputs: Any, config: ModelConfig) -> Randomness:
       config: the model's.
 
     Raises:
-      ConfigError: steps do not move a generator evenly, so that its state is no function of the step.
+      ConfigError: steps do not move a generator evenly, so that its state is not a function of the step.
     """
     indices = seed_indices(model)
     if not indices:

@@ -33,7 +33,7 @@ def check(config: RunConfig, keras_3_engines: Collection[str]) -> None:
       keras_3_engines: names of the engines that train models of Keras 3.
 
     Raises:
-      ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is no preset.
+      ConfigError: another engine, no KerasHub, an unknown class or option, or a folder that is not a preset.
     """
     if config.model.target != TARGET:
         return
@@ -132,7 +132,7 @@ def check_teachers(config: TaskConfig) -> None:
       config: checked, so each teacher exists.
 
     Raises:
-      ConfigError: no KerasHub, or a folder that is no preset; names the teacher.
+      ConfigError: no KerasHub, or a folder that is not a preset; names the teacher.
     """
     for name, reference in config.teachers.items():
         key = f"task.teachers.{name}"
@@ -172,7 +172,7 @@ def _check_class(config: ModelConfig, *, per_token: bool) -> str | None:
                 fix="remove model.backbone or model.preset",
             )
         presets.check(preset)
-        # Only a download tells the class of a preset that is no folder.
+        # Only a download tells the class of a preset that is not a folder.
         name = None
         if presets.is_folder(preset):
             name = presets.opened(preset).name
