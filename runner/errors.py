@@ -87,7 +87,7 @@ class Interrupted(BaseException):
 class Refused(BaseException):
     """Carries an error out of a Hydra callback.
 
-    It is not an `Exception` because Hydra turns an exception that a callback raises into a warning.
+    The class is not an `Exception`, because Hydra turns an exception that a callback raises into a warning.
 
     Attributes:
       error: the error.

@@ -243,10 +243,7 @@ def _has_options(folder: Path) -> bool:
 
 
 def searchpath(arguments: Sequence[str]) -> list[str]:
-    """Returns the folders of options that a command line names, as an override.
-
-    They are in the order of precedence.
-    """
+    """Returns the folders of options that a command line names, as an override, in the order of precedence."""
     typed = _searchpath_overrides(arguments)
     if typed:
         return typed[-1:]

@@ -184,9 +184,7 @@ def check_value(key: str, value: object, constraint: Constraint) -> None:
 
 
 def fix_of(value: object, spec: Field[Any], field_key: str, key: str) -> str:
-    """Returns a fix for an invalid value.
-
-    It is the nearest choice, else an example that is valid.
+    """Returns a fix for an invalid value: the nearest choice, else an example that is valid.
 
     Args:
       value: invalid.
@@ -307,10 +305,7 @@ def leaves(content: object, prefix: str) -> Iterator[tuple[str, object]]:
 
 
 def as_float32(value: float) -> float:
-    """Returns the nearest float32.
-
-    It is 0 for numbers that would be subnormal, an infinity past the largest.
-    """
+    """Returns the nearest float32: 0 for numbers that would be subnormal, an infinity past the largest."""
     if abs(value) < _SMALLEST:
         return 0.0
     try:

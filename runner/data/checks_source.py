@@ -188,10 +188,7 @@ def check_builder(config: DatasetConfig) -> None:
 
 
 def matches(path: str) -> Sequence[Path]:
-    """Returns the file, the folder or the files of a glob that a path names.
-
-    The list is empty if nothing exists there.
-    """
+    """Returns the file, the folder or the files of a glob that a path names; empty if nothing exists there."""
     expanded = places.local(path)
     if expanded.exists():
         return [expanded]

@@ -36,10 +36,7 @@ def is_text(config: DatasetConfig) -> bool:
 
 
 def bytes_vocabulary(config: DatasetConfig) -> int | None:
-    """Returns the vocabulary size of a byte tokenizer.
-
-    Returns None if only the tokenizer knows its size.
-    """
+    """Returns the vocabulary size of a byte tokenizer; None if only the tokenizer knows its size."""
     if config.tokenizer not in (None, BYTES):
         return None
     return _single_tokens(config)

@@ -145,10 +145,7 @@ class Reader:
 
 
 class Workers:
-    """The threads and processes of a run, started on first use.
-
-    They end with the `with` block.
-    """
+    """The threads and processes of a run, started on first use and ended with the `with` block."""
 
     def __init__(self, config: DatasetConfig, seed: int) -> None:
         self._config = config

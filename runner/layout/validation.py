@@ -200,10 +200,7 @@ def _image_size(
 
 
 def _check_kind(key: str, rule: RuleConfig, axes: Mapping[str, int]) -> None:
-    """Checks that a rule is of exactly one kind, and has no keys of another one.
-
-    The kinds are spec, shard and transformer.
-    """
+    """Checks that a rule is of exactly one kind (spec, shard or transformer), and has no keys of another one."""
     used = [name for name in _KINDS if getattr(rule, name) is not None]
     if len(used) > 1:
         first, second = used[:2]
@@ -247,10 +244,7 @@ def _check_store(key: str, rule: RuleConfig) -> None:
 
 
 def _keeps_all(rule: RuleConfig) -> bool:
-    """Returns whether a rule places every variable.
-
-    Rules after it have no effect.
-    """
+    """Returns whether a rule places every variable, so that rules after it have no effect."""
     return rule.match in _EVERYTHING and (rule.shard is not None or not rule.optional)
 
 
@@ -281,10 +275,7 @@ def _check_reached(key: str, rule: RuleConfig, earlier: Iterable[int], rules: Se
 
 
 def _check_input_axes(config: LayoutConfig, axes: Mapping[str, int]) -> None:
-    """Checks the specs of `inputs` against the mesh.
-
-    The batch dim is sharded alike in all of them.
-    """
+    """Checks the specs of `inputs` against the mesh, and that all of them shard the batch dim alike."""
     is_one_device = math.prod(axes.values()) == 1
     if not config.inputs and BATCH not in axes and not is_one_device:
         # An axis `batch` of one device would be accepted, but then every device would compute the same.

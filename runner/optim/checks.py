@@ -336,9 +336,7 @@ def check_rates(config: OptimizerConfig, total_steps: int) -> None:
 
 
 def check_restores(config: OptimizerConfig, factor: float, restores: int) -> None:
-    """Checks that the learning rate stays above 0 in float32.
-
-    Each restore of `trainer.on_nan=restore` lowers it.
+    """Checks that the learning rate stays above 0 in float32, as each restore of `trainer.on_nan=restore` lowers it.
 
     Args:
       config: checked.

@@ -22,10 +22,7 @@ _DROP: Mapping[str, int] = MappingProxyType({"rule": 1})
 
 
 def plan_console() -> Console:
-    """Returns a console on stdout.
-
-    It is `WIDTH` wide if stdout is not a terminal and COLUMNS is not set.
-    """
+    """Returns a console on stdout, `WIDTH` wide if stdout is not a terminal and COLUMNS is not set."""
     knows_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if knows_width else WIDTH)
 

@@ -1,7 +1,4 @@
-"""The layout map of a model's own author as rules of the config.
-
-It is `get_layout_map` of KerasHub's backbones.
-"""
+"""The layout map of a model's own author, `get_layout_map` of KerasHub's backbones, as rules of the config."""
 
 from __future__ import annotations
 

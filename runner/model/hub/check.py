@@ -103,7 +103,7 @@ def _check_task(task: str | None) -> None:
 def check_teacher_names(config: TaskConfig) -> None:
     """Rejects teachers that are presets by name, which would have to be downloaded.
 
-    It is called before the check that each teacher exists, whose message knows of no names.
+    Call it before the check that each teacher exists, whose message knows of no names.
 
     Args:
       config: whose types are checked.
@@ -235,9 +235,7 @@ def _check_tokenizer(value: str, dataset: DatasetConfig) -> None:
 
 
 def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: TaskConfig) -> None:
-    """Checks that a text's rows and tokens fit the backbone.
-
-    It is checked as far as the config determines both.
+    """Checks that a text's rows and tokens fit the backbone, as far as the config determines both.
 
     Args:
       name: the name of the backbone's class.
@@ -296,10 +294,7 @@ def _check_text(name: str, model: ModelConfig, dataset: DatasetConfig, task: Tas
 
 
 def _first_option(class_options: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str | None, int | None]:
-    """Returns the first of several keys whose value is an integer, and the value.
-
-    Returns None if there is none.
-    """
+    """Returns the first of several keys whose value is an integer, and the value; None if there is none."""
     for key in keys:
         if isinstance(class_options.get(key), int):
             return key, class_options[key]
@@ -357,10 +352,7 @@ def _check_known(key: str, written_key: str, name: str, parameters: catalog.Para
 
 
 def _check_described(key: str, value: object) -> None:
-    """Checks the classes of objects that are described by a mapping.
-
-    They may have options of their own.
-    """
+    """Checks the classes of objects that are described by a mapping, and their own options."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             _check_described(f"{key}[{index}]", item)

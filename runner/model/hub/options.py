@@ -21,9 +21,7 @@ _FROM_DATA = (*SIZES, *IMAGE)
 def with_data(
     name: str, config: Mapping[str, Any], inputs: Mapping[str, ArraySpec], vocabulary: int | None
 ) -> dict[str, Any]:
-    """Returns a class's options, with those that the data determines.
-
-    These are the size of the vocabulary and an image's shape.
+    """Returns a class's options, with the size of the vocabulary and the shape of an image from the data.
 
     Args:
       name: public name of the class.

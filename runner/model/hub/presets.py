@@ -178,9 +178,7 @@ def _folder(value: str, key: str) -> Path:
 
 
 def opened(value: str) -> Preset:
-    """Returns a preset.
-
-    One that is given by name is downloaded first, into KerasHub's cache.
+    """Returns a preset; one that is given by name is downloaded first, into KerasHub's cache.
 
     Raises:
       ConfigError: it is not a preset, or the download failed.
